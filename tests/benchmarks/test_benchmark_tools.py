@@ -59,7 +59,7 @@ def test_reward_time_counts_calls_and_simulated_seconds(reward_time: dict) -> No
         assert row["meets_goal"] == (row["saved"] >= 0.6 and row["spearman"] >= everybody["spearman"] - 0.005)
 
 
-def test_reward_time_takes_real_triples(tmp_path: Path) -> None:
+def test_reward_time_accepts_real_triples(tmp_path: Path) -> None:
     triples, out = tmp_path / "triples.jsonl", tmp_path / "result.json"
     rows = [{"s_r": i / 80, "s_j": (i * 7 % 80) / 80, "y": i % 80 / 80} for i in range(80)]
     triples.write_text("\n".join(map(json.dumps, rows)))
@@ -81,7 +81,7 @@ def test_router_load_counts_responses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_the_template_s_plans_pass_every_rule(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_template_plans_pass_every_rule(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     from template_teacher import answer
 
@@ -96,7 +96,7 @@ async def test_the_template_s_plans_pass_every_rule(number: int, monkeypatch: py
     assert [text["step"] for text in made.texts] == ["rewrite", "rewrite check", "planning check"]
 
 
-async def test_reward_pools_counts_what_every_way_of_rewarding_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reward_pools_counts_scorer_calls_of_every_reward_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     from reward_pools import arms, batch, figures, score, table
 
@@ -134,7 +134,7 @@ async def test_reward_pools_counts_what_every_way_of_rewarding_asks(monkeypatch:
     assert "| judge only | 1.00 |" in table(list(rows.values()))
 
 
-def test_the_shares_of_decoupled_rewards_follow_the_weights() -> None:
+def test_fractions_of_decoupled_rewards_follow_the_weights() -> None:
     from benchmarks.decoupled_rewards import MIX, measure
 
     shares = measure(1, groups=200)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 SMALL = ["--only", "hamr", "--model", "tiny", "--prompts", "2", "--samples", "4", "--prompt-tokens", "40"]
 
 
-def test_hamr_side_does_the_work_it_reports(tmp_path: Path) -> None:
+def test_hamr_side_does_the_reported_work(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "step_time.py"), *SMALL]
     done = subprocess.run(
@@ -37,7 +37,7 @@ def test_hamr_side_does_the_work_it_reports(tmp_path: Path) -> None:
     assert step["metrics"]["policy/grad_norm"] > 0
 
 
-def test_calibration_is_compared_with_every_cascade_of_its_grid(tmp_path: Path) -> None:
+def test_calibration_is_compared_with_an_exhaustive_grid_search(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "calibration.py"), "--only", "gap", "--out", str(out)]
     small = ["--rows", "30", "--generators", "ties", "hard verdicts"]
@@ -49,7 +49,7 @@ def test_calibration_is_compared_with_every_cascade_of_its_grid(tmp_path: Path) 
         assert row["gap"] <= 0.001
 
 
-def test_the_router_is_loaded_through_its_actor(tmp_path: Path) -> None:
+def test_router_load_goes_through_the_router_actor(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "router_load.py"), "--only", "actor", "--out", str(out)]
     small = ["--groups", "2", "--responses", "4", "--alone", "4"]
@@ -60,7 +60,7 @@ def test_the_router_is_loaded_through_its_actor(tmp_path: Path) -> None:
     assert actor["p50_ms"] <= actor["p99_ms"]
 
 
-def test_sft_packing_takes_the_same_steps_in_every_layout(tmp_path: Path) -> None:
+def test_sft_packing_gives_equal_steps_in_every_layout(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "sft_packing.py"), "--out", str(out)]
     small = ["--batch", "2", "--steps", "1", "--hidden", "64", "--layers", "1", "--threads", "1"]

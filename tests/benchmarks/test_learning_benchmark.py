@@ -18,7 +18,7 @@ from hamr.types import Question
 from tests.unit.test_controller import build, by_index, sample
 
 
-async def test_the_rule_scores_other_words_with_the_right_facts_and_nothing_else() -> None:
+async def test_rule_scorer_accepts_only_paraphrases_with_right_facts() -> None:
     reference = "For you I recommend Talk 600min at 25 a month. Would you like it?"
     said = {
         "Talk 600min, 25 a month, would fit you well. Shall I book it?": 1.0,
@@ -33,7 +33,7 @@ async def test_the_rule_scores_other_words_with_the_right_facts_and_nothing_else
     assert [answer.score for answer in answers] == list(said.values())
 
 
-async def test_shuffled_rewards_keep_a_group_s_values_and_are_the_same_when_asked_again() -> None:
+async def test_shuffled_rewards_keep_group_values_and_are_repeatable() -> None:
     controller, _, _, _ = build(by_index, n=8)
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
     shuffling = ShufflingController(**{name: getattr(controller, name) for name in FIELDS})
@@ -48,7 +48,7 @@ FIELDS = (
 )
 
 
-def test_the_interval_counts_seeds_and_items() -> None:
+def test_interval_resamples_seeds_and_items() -> None:
     rng = np.random.default_rng(0)
     sure = crossed(np.full((3, 50), 0.4))
     assert (sure["mean"], sure["low"], sure["high"]) == pytest.approx((0.4, 0.4, 0.4))
@@ -57,7 +57,7 @@ def test_the_interval_counts_seeds_and_items() -> None:
     assert items["high"] - items["low"] < seeds["high"] - seeds["low"]
 
 
-def test_a_table_has_the_gain_the_worst_act_and_the_control() -> None:
+def test_table_has_gain_worst_act_and_control() -> None:
     start = {"a": ("ask", 0.0), "b": ("ask", 1.0), "c": ("order", 0.0)}
     end = {"a": ("ask", 1.0), "b": ("ask", 1.0), "c": ("order", 0.0)}
     found = compared({"true": {0: {"sft": start, "rl": end}}, "sft": {0: {"sft": start}}})
@@ -66,7 +66,7 @@ def test_a_table_has_the_gain_the_worst_act_and_the_control() -> None:
     assert "| true | 0 | 0.333 | 0.667 | +0.333 | +0.00 order |" in markdown(found)
 
 
-def test_the_control_trains_for_as_long_as_warm_up_and_rl(tmp_path: Path) -> None:
+def test_control_trains_as_long_as_warm_up_and_rl(tmp_path: Path) -> None:
     config = load_config(["experiment=quickstart", "experiment.sft.steps=100"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     (tmp_path / "summary.json").write_text(json.dumps({"timing": {"sft": 50.0, "rl": 75.0}}))

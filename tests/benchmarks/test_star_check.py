@@ -73,7 +73,7 @@ def work(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_figures_of_what_the_steps_leave(work: Path) -> None:
+def test_figures_are_computed_from_the_outputs_of_the_steps(work: Path) -> None:
     plan = steps(given(work))
     assert all((work / step.made).is_file() for step in plan if step.name.startswith(("sft_decision", "test_")))
     found = json.loads(json.dumps(figures(work, plan, {"most": 60})))
@@ -87,7 +87,7 @@ def test_figures_of_what_the_steps_leave(work: Path) -> None:
     assert "| mix | 24 items of references | 1.000 | 0.50 | 1 of 1 | 0.00 |" in lines
 
 
-def test_the_mix_takes_what_a_recipe_kept_and_every_run_composes(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mix_uses_kept_items_and_every_run_composes(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
     commands = {step.name: shlex.split(step.command) for step in steps(given(work))}
     assert "sft.sets=[{}, {path: reasons.jsonl}]" in commands["sft_mix"]

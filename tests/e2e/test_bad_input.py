@@ -85,7 +85,7 @@ def check(code: int, out: str, err: str, named: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_one_line_and_exit_code_2(
+def test_bad_input_is_reported_in_one_line_with_exit_code_2(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     overrides, data, named = CASES[case]
@@ -97,7 +97,7 @@ def test_one_line_and_exit_code_2(
     check(code, *capfd.readouterr(), named, tmp_path)
 
 
-def test_a_process_of_its_own_says_nothing_more(tmp_path: Path) -> None:
+def test_separate_process_prints_nothing_else(tmp_path: Path) -> None:
     """Not even the libraries that it loads do."""
     overrides, _, named = CASES["too many replicas"]
     command = [sys.executable, "-m", "hamr", "train", *overrides]

@@ -70,7 +70,7 @@ def run_hamr(*args: str, cwd: Path, token: str | None = TOKEN) -> subprocess.Com
     return subprocess.run(hamr(*args), cwd=cwd, env=env, capture_output=True, text=True, timeout=400)
 
 
-def test_a_job_is_sent_followed_and_returns_its_own_exit_code(cluster: str, tmp_path: Path) -> None:
+def test_submitted_job_is_followed_and_returns_its_exit_code(cluster: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
@@ -107,7 +107,7 @@ def test_a_job_is_sent_followed_and_returns_its_own_exit_code(cluster: str, tmp_
     ],
     ids=["token", "sum", "unit"],
 )
-def test_what_cannot_be_is_one_line(
+def test_impossible_submission_is_reported_in_one_line(
     cluster: str, tmp_path: Path, token: str, changes: tuple[str, ...], says: str
 ) -> None:
     where = ("cluster=ray", f"cluster.dashboard={cluster}")
@@ -117,7 +117,7 @@ def test_what_cannot_be_is_one_line(
     assert refused.stderr.count("\n") == 1
 
 
-def test_a_run_that_joins_with_a_wrong_token_is_refused_in_one_line(there: Head, tmp_path: Path) -> None:
+def test_run_with_a_wrong_token_is_rejected_in_one_line(there: Head, tmp_path: Path) -> None:
     refused = run_hamr("train", "experiment=smoke", f"cluster.address={there.address}", cwd=tmp_path, token=TOKEN[::-1])
     assert refused.returncode == 2, refused.stdout + refused.stderr
     assert "rejects the token of this process" in refused.stderr
@@ -125,7 +125,7 @@ def test_a_run_that_joins_with_a_wrong_token_is_refused_in_one_line(there: Head,
     assert not any(tmp_path.iterdir()), "nothing was begun"
 
 
-def test_a_node_with_another_hamr_is_named(there: Head, tmp_path: Path) -> None:
+def test_node_with_another_hamr_version_is_named(there: Head, tmp_path: Path) -> None:
     """The head, the only node, has the installed version; the job has one that does not exist."""
     args = ["train", "experiment=smoke", f"cluster.address={there.address}"]
     job = f"import hamr, sys; hamr.__version__ = '0.0.9'; from hamr.cli import main; sys.exit(main({args}))"
@@ -221,7 +221,7 @@ def _lose_cluster(found: Observed, scorers: dict[str, str], is_held: Callable[[]
         found.holders = holders(cluster.folder, SECRET)
 
 
-def test_it_has_a_whole_folder(lost: Observed) -> None:
+def test_resumed_run_has_a_complete_folder(lost: Observed) -> None:
     run = lost.folder
     for name in ("config.yaml", "metrics.jsonl", "ledger.sqlite", "summary.json", "report.html", "samples.jsonl"):
         assert (run / name).stat().st_size > 0, name
@@ -232,7 +232,7 @@ def test_it_has_a_whole_folder(lost: Observed) -> None:
     assert summary["scorers"] == {}, "an endpoint's model is not prepared here"
 
 
-def test_it_measures_every_step_once(lost: Observed) -> None:
+def test_resumed_run_records_every_step_once(lost: Observed) -> None:
     rows = [row for row in read_metrics(lost.folder / "metrics.jsonl") if row["stage"] == "rl"]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
@@ -240,7 +240,7 @@ def test_it_measures_every_step_once(lost: Observed) -> None:
         assert row["timing/step/total"] >= row["timing/step/train"] >= 0
 
 
-def test_it_has_one_record_of_each_response_that_replays(lost: Observed) -> None:
+def test_resumed_run_has_one_replayable_record_per_response(lost: Observed) -> None:
     with Ledger(lost.folder / "ledger.sqlite", readonly=True) as ledger:
         records = list(ledger.rows())
     assert len({record.key for record in records}) == len(records) > 0
@@ -248,7 +248,7 @@ def test_it_has_one_record_of_each_response_that_replays(lost: Observed) -> None
     assert replay_run(lost.folder) == 0
 
 
-def test_its_steps_have_the_prompts_of_an_undisturbed_stream(lost: Observed) -> None:
+def test_resumed_run_uses_the_prompts_of_an_uninterrupted_stream(lost: Observed) -> None:
     config = load_config([f"{key}={value}" for key, value in COMPARED.items()])
     stream = PromptStream(prepare(config).splits.train, config.experiment.seed + 1)
     expected = {
@@ -264,12 +264,12 @@ def test_its_steps_have_the_prompts_of_an_undisturbed_stream(lost: Observed) -> 
     assert (newest.step, newest.state["stream"]) == (4, stream.state())
 
 
-def test_it_keeps_its_id_of_wandb(lost: Observed) -> None:
+def test_resumed_run_keeps_its_wandb_id(lost: Observed) -> None:
     parts = [path.name.rpartition("-")[2] for path in (lost.folder / "wandb").glob("offline-run-*")]
     assert parts == [(lost.folder / "wandb" / "id").read_text().strip()] * 2, "one part from each cluster"
 
 
-def test_prometheus_gets_all_that_the_dashboard_shows(lost: Observed) -> None:
+def test_prometheus_has_every_metric_of_the_dashboard(lost: Observed) -> None:
     assert len(WANTED) > 20
     assert WANTED - lost.scraped.keys() == set()
     for expression in dashboard_expressions():
@@ -279,7 +279,7 @@ def test_prometheus_gets_all_that_the_dashboard_shows(lost: Observed) -> None:
     assert any('run="run"' in seen and 'stage="rl"' in seen for seen in lost.scraped["ray_hamr_timing_step_total"])
 
 
-def test_no_file_holds_a_secret(lost: Observed, there: Head) -> None:
+def test_no_file_contains_a_secret(lost: Observed, there: Head) -> None:
     """After all jobs above: the run's folder and output, both clusters' files, and the descriptions of the jobs."""
     assert lost.asked_with == {f"Bearer {KEYS['JUDGE_API_KEY']}"}, "the key was there, and was used"
     assert any(path.name.endswith(".wandb") for path in lost.folder.rglob("*"))

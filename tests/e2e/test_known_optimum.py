@@ -41,7 +41,7 @@ SETTINGS = {
 }
 
 
-def test_rl_finds_the_one_reply_that_is_rewarded(tmp_path: Path, joined: tuple[str, ...]) -> None:
+def test_rl_converges_to_the_rewarded_reply(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """SFT learns to say each of the replies in a fifth of the cases; the optimum is a reward of 1."""
     samples = [
         {

@@ -57,7 +57,7 @@ def train(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, di
     return done.stdout, json.loads((folder / "run/summary.json").read_text())
 
 
-def test_forty_lines_of_one_reference_train(tmp_path: Path, joined: tuple[str, ...]) -> None:
+def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """The bundled embedding model scores the replies, no judge is asked, and clusters of the references stand for
     acts."""
     rows = samples(1)
@@ -79,7 +79,7 @@ def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path, joined: tuple[s
     assert {"reranker", "judge", "cascade"} <= summary["scorer_gate"].keys()
 
 
-def test_tool_calls_alone_train_without_scorers(
+def test_data_with_tool_calls_only_trains_without_scorers(
     tmp_path: Path, joined: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The policy is then loaded as the last tutorial does it."""

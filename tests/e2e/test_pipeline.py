@@ -53,7 +53,7 @@ stages:
 """
 
 
-def test_a_pipeline_is_killed_and_goes_on(tmp_path: Path, joined: tuple[str, ...]) -> None:
+def test_killed_pipeline_resumes(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """Its SFT has a Ray of its own, its RL joins another."""
     cluster = "".join(f"      - {setting}\n" for setting in joined)
     (tmp_path / "tiny.yaml").write_text(PIPELINE + cluster)

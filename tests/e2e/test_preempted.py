@@ -76,7 +76,7 @@ def _command_line(process: psutil.Process) -> list[str]:
     return []
 
 
-def test_a_run_is_stopped_in_each_phase(
+def test_run_stops_and_resumes_in_each_phase(
     tmp_path: Path, joined: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In its warm-up it has joined the session's Ray, otherwise it has one of its own."""

@@ -21,7 +21,7 @@ EMBEDDING = [
 ]
 
 
-def test_an_embedding_is_fooled_by_wrong_facts_and_fragments(tmp_path: Path, joined: tuple[str, ...]) -> None:
+def test_embedding_prefers_wrong_facts_and_fragments(tmp_path: Path, joined: tuple[str, ...]) -> None:
     command = hamr("scorer", "check", "contexts=12", "output=found", *EMBEDDING, *joined)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -32,7 +32,7 @@ def test_an_embedding_is_fooled_by_wrong_facts_and_fragments(tmp_path: Path, joi
     assert "reranker: the best wrong reply outscores the median right one in" in done.stdout
 
 
-def test_bad_options_are_named_before_ray_starts(
+def test_invalid_options_are_reported_before_ray_starts(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(ray, "init", lambda *_, **__: pytest.fail("Ray was started"))

@@ -207,7 +207,7 @@ async def score_batch(tiny: Path, disturb: bool) -> tuple[list[RewardRecord], di
         await client.shutdown()
 
 
-async def test_a_batch_through_deaths_is_the_batch_without_them(tiny: Path, tmp_path: Path) -> None:
+async def test_batch_scored_through_crashes_equals_an_undisturbed_batch(tiny: Path, tmp_path: Path) -> None:
     """128 responses in 16 groups, with the cascade and a reward that compares. A reranker's replica dies with requests
     in hand, then the router with everything: every record is there, once, and says what it would have said."""
     calm, calm_metrics = await score_batch(tiny, disturb=False)
@@ -232,7 +232,7 @@ async def test_a_batch_through_deaths_is_the_batch_without_them(tiny: Path, tmp_
     assert metrics["pool/reranker/prefix_hit_frac"] == 0.75
 
 
-async def test_a_replica_that_dies_with_fifty_requests_loses_none_of_them() -> None:
+async def test_killed_replica_loses_none_of_fifty_requests() -> None:
     client = PoolClient("wide", SECTIONS["wide"], RUN)
     try:
         first = await client.ask(about("pid"))
@@ -254,7 +254,7 @@ async def test_a_replica_that_dies_with_fifty_requests_loses_none_of_them() -> N
         await client.close()
 
 
-async def test_a_group_that_loses_its_replica_keeps_together_elsewhere() -> None:
+async def test_group_stays_on_one_replica_after_losing_its_own() -> None:
     """Before the loss, right after it and when both run again: one replica, whose prefix cache is the group's."""
     client = PoolClient("wide", SECTIONS["wide"], RUN)
 
@@ -282,7 +282,7 @@ async def test_a_group_that_loses_its_replica_keeps_together_elsewhere() -> None
 # --- hedging -----------------------------------------------------------------------------------
 
 
-async def test_a_stalled_replicas_questions_go_to_the_other_one_within_the_budget() -> None:
+async def test_questions_of_a_stalled_replica_are_hedged_within_the_budget() -> None:
     """The group's replica holds every request for ever. With 20 questions asked the budget is 4, of which at most 2 are
     saved up: two more questions are hedged and answered by the other replica, a third waits in vain."""
     client = PoolClient("hedged", SECTIONS["hedged"], RUN)
@@ -316,7 +316,7 @@ async def test_a_stalled_replicas_questions_go_to_the_other_one_within_the_budge
 # --- nobody there ------------------------------------------------------------------------------
 
 
-async def test_a_pool_without_replicas_is_left_alone_until_it_is_back(tiny: Path, folder: Path, tmp_path: Path) -> None:
+async def test_pool_without_replicas_opens_its_breaker_until_recovery(tiny: Path, folder: Path, tmp_path: Path) -> None:
     """No replica of the judge runs: its questions are unavailable at their deadline, then at once, since the breaker is
     open; the reranker stands in and the records say so. When a replica is back, probes close the breaker."""
     rewards = RewardsConfig.model_validate({"consistency": {"judge": "absent", "fallback": "reranker"}})

@@ -41,7 +41,7 @@ def test_light_tokenizer_equals_transformers(name: str) -> None:
     assert light.eos_id == full.eos_token_id
 
 
-def test_tiny_is_what_it_says(tiny: Path) -> None:
+def test_tiny_has_the_documented_size_and_tokens(tiny: Path) -> None:
     said = describe(tiny)
     assert 500_000 < said["parameters"] < 2_000_000
     assert (said["architecture"], said["context"]) == ("Qwen3ForCausalLM", 4096)
@@ -53,7 +53,7 @@ def test_tiny_is_what_it_says(tiny: Path) -> None:
     assert len(tokenizer) == said["vocabulary"]
 
 
-def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
+def test_compact_vocabulary_is_limited_to_the_dialogues(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
 
@@ -81,7 +81,7 @@ def test_compact_has_a_vocabulary_cut_to_the_dialogues(tmp_path: Path) -> None:
     torch.testing.assert_close(again, first, atol=1e-3, rtol=0)
 
 
-def test_word_vectors_put_words_of_one_meaning_near_each_other() -> None:
+def test_word_vectors_of_synonyms_are_close() -> None:
     from torch.nn.functional import cosine_similarity
 
     from hamr.models.compact_model import word_vectors
@@ -117,7 +117,7 @@ def test_word_vectors_put_words_of_one_meaning_near_each_other() -> None:
         assert near > max(far), words[i]
 
 
-def test_tiny_is_the_same_wherever_it_is_built(tiny: Path, tmp_path: Path) -> None:
+def test_tiny_build_is_reproducible(tiny: Path, tmp_path: Path) -> None:
     """Two processes that build at once agree on one whole folder, equal to any other machine's."""
     code = "from hamr.models.bundled import resolve_model; print(resolve_model('tiny'))"
     env = os.environ | {"HAMR_CACHE": str(tmp_path)}
@@ -130,7 +130,7 @@ def test_tiny_is_the_same_wherever_it_is_built(tiny: Path, tmp_path: Path) -> No
         assert (built / file).read_bytes() == (tiny / file).read_bytes()
 
 
-def test_bundled_smollm2_speaks() -> None:
+def test_bundled_smollm2_answers_a_question() -> None:
     """The conversion kept the weights, the head and the chat template: greedy, it answers a simple question."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -145,7 +145,7 @@ def test_bundled_smollm2_speaks() -> None:
     assert "Paris" in tokenizer.decode(answer[0, prompt.shape[1] :].tolist())
 
 
-def test_truncated_copy_is_the_model_without_its_upper_layers(tiny: Path, tmp_path: Path) -> None:
+def test_truncated_copy_equals_the_model_without_its_upper_layers(tiny: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 

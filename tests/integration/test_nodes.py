@@ -14,13 +14,13 @@ from tests.integration.heads import ROOT, environment, head
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 
-def test_pools_over_three_nodes_outlive_one_and_grow_into_another() -> None:
+def test_pools_on_three_nodes_survive_a_loss_and_use_new_nodes() -> None:
     open_to_all = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
     open_to_all |= {"RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
     _runs_to_its_end("three_nodes.py", env=open_to_all)
 
 
-def test_a_pool_of_an_elastic_cluster_gets_the_nodes_that_it_lacks() -> None:
+def test_elastic_cluster_adds_the_nodes_for_a_pool() -> None:
     """Ray's autoscaler starts them, asked by nothing but the replicas that wait for a place."""
     env = environment("a-token-for-this-test-alone-0123456789")
     with head(env, cpus=2, more_nodes={"CPU": 2}) as cluster:

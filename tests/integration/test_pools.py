@@ -76,7 +76,7 @@ def pools(local_ray: None, tiny: Path) -> Iterator[None]:
     assert pool_status(RUN) == {}
 
 
-async def test_the_rerankers_score_is_p_yes_of_the_first_token(tiny: Path, oracle: Any) -> None:
+async def test_reranker_score_is_p_yes_of_the_first_token(tiny: Path, oracle: Any) -> None:
     prompt = load_prompt("reranker", POOLS["reranker"], tiny)
     answers = await ask_all("reranker", questions(6))
     model = oracle(tiny)
@@ -87,7 +87,7 @@ async def test_the_rerankers_score_is_p_yes_of_the_first_token(tiny: Path, oracl
         assert answer.label_mass == pytest.approx(yes + no, rel=1e-3)
 
 
-async def test_the_judges_score_is_read_after_its_reasoning(tiny: Path, oracle: Any) -> None:
+async def test_judge_score_is_read_after_its_reasoning(tiny: Path, oracle: Any) -> None:
     """Phase two by hand: the reasoning that came back, closed, then the verdict's position."""
     prompt = load_prompt("judge", POOLS["judge"], tiny)
     model = oracle(tiny)
@@ -109,7 +109,7 @@ async def test_the_judges_score_is_read_after_its_reasoning(tiny: Path, oracle: 
         assert answer.call.output_tokens == 7
 
 
-async def test_a_call_says_who_answered_and_what_it_cost() -> None:
+async def test_call_record_names_the_replica_and_its_cost() -> None:
     [answer] = await ask_all("reranker", questions(1))
     call = answer.call
     assert call is not None
@@ -122,7 +122,7 @@ async def test_a_call_says_who_answered_and_what_it_cost() -> None:
     assert call.cost == pytest.approx(0.5 * (call.prompt_tokens + 1) / 1000)
 
 
-async def test_a_group_stays_on_one_replica_and_groups_spread() -> None:
+async def test_group_stays_on_one_replica_and_groups_spread() -> None:
     answers = await ask_all("reranker", questions(80))
     replicas = [a.call.replica for a in answers if a.call]
     groups = [set(replicas[i : i + 4]) for i in range(0, 80, 4)]
@@ -130,7 +130,7 @@ async def test_a_group_stays_on_one_replica_and_groups_spread() -> None:
     assert sum(len(group) == 1 for group in groups) >= 18, "a full replica may pass a group on, seldom"
 
 
-async def test_a_question_longer_than_the_context_is_a_failure() -> None:
+async def test_question_longer_than_the_context_is_unparsable() -> None:
     long = Question(variables={"history": "word " * 3000, "statement_a": "a", "statement_b": "b"})
     for pool in POOLS:
         short, answer = await ask_all(pool, [questions(1)[0], long])

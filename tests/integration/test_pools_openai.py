@@ -120,7 +120,7 @@ async def ask(config: PoolConfig, *told: str) -> list[Answer]:
     )
 
 
-async def test_a_soft_score_and_its_bill(endpoint: Endpoint) -> None:
+async def test_soft_score_is_returned_with_its_cost(endpoint: Endpoint) -> None:
     """0.5, 0.3, 0.1 of 0.9: (0.5 + 0.15) / 0.9; 106 tokens at 2 per thousand."""
     [answer] = await ask(section(endpoint.url), "whatever")
     assert answer.score == pytest.approx(0.65 / 0.9)
@@ -143,7 +143,7 @@ async def test_a_server_without_log_probabilities_gives_hard_scores(endpoint: En
     ("code", "failure"),
     [(400, "unparsable"), (413, "unparsable"), *((code, "unavailable") for code in (401, 404, 429, 500, 503))],
 )
-async def test_an_http_error_is_a_failure_and_tells_no_secret(
+async def test_http_error_is_a_failure_without_secrets(
     endpoint: Endpoint, code: int, failure: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("JUDGE_KEY", KEY)
@@ -156,7 +156,7 @@ async def test_an_http_error_is_a_failure_and_tells_no_secret(
     assert KEY not in repr(bad) + repr(good) + caplog.text
 
 
-async def test_replies_that_are_none_are_failures(endpoint: Endpoint) -> None:
+async def test_invalid_replies_are_failures(endpoint: Endpoint) -> None:
     garbage, empty = await ask(section(endpoint.url), "garbage", "empty")
     assert (garbage.score, empty.score) == (None, None)
     assert (garbage.failure, empty.failure) == ("unparsable", "unparsable")
@@ -165,7 +165,7 @@ async def test_replies_that_are_none_are_failures(endpoint: Endpoint) -> None:
     assert (null.failure, good.failure) == ("unparsable", None), "one question's reply is its own"
 
 
-async def test_an_endpoint_that_refuses_log_probabilities_can_do_without(endpoint: Endpoint) -> None:
+async def test_endpoint_without_log_probabilities_gives_hard_scores(endpoint: Endpoint) -> None:
     [refused] = await ask(section(endpoint.url), "soft")
     assert refused.failure == "unavailable" and "set pools.judge.logprobs=false" in refused.detail
     [hard] = await ask(section(endpoint.url, logprobs=False), "plain Part")
@@ -177,24 +177,24 @@ async def test_a_slow_server_is_a_timeout(endpoint: Endpoint) -> None:
     assert (answer.score, answer.failure) == (None, "timeout")
 
 
-async def test_nobody_at_the_address_is_unavailable() -> None:
+async def test_unreachable_endpoint_is_unavailable() -> None:
     [answer] = await ask(section("http://127.0.0.1:9/v1"), "hello")
     assert (answer.score, answer.failure, answer.detail) == (None, "unavailable", "APIConnectionError")
 
 
-async def test_questions_of_one_call_are_asked_together(endpoint: Endpoint) -> None:
+async def test_questions_of_one_call_are_asked_concurrently(endpoint: Endpoint) -> None:
     """Sixteen at once; one of them hangs until the deadline and delays none of the others' answers."""
     answers = await ask(section(endpoint.url, deadline_s=2.0), "sleep", *["fine"] * 15)
     assert [a.failure for a in answers] == ["timeout"] + [None] * 15
 
 
 @pytest.mark.parametrize(("told", "seconds"), [("limited 7", 7.0), ("limited", 0.0), ("limited Tomorrow", 0.0)])
-async def test_a_refusal_says_how_long_it_holds(endpoint: Endpoint, told: str, seconds: float) -> None:
+async def test_refusal_has_its_retry_after_time(endpoint: Endpoint, told: str, seconds: float) -> None:
     [answer] = await ask(section(endpoint.url), told)
     assert (answer.failure, answer.detail, answer.retry_in_s) == ("unavailable", "RateLimitError (HTTP 429)", seconds)
 
 
-async def test_a_written_answer_ends_where_the_question_says(endpoint: Endpoint) -> None:
+async def test_written_answer_uses_the_stop_strings_of_the_question(endpoint: Endpoint) -> None:
     scorer = OpenAIScorer("judge", section(endpoint.url))
     messages = ({"role": "user", "content": "Hi."},)
     await scorer.score([Question(messages=messages, stop=("</answer>",)), Question(messages=messages)])
@@ -202,7 +202,7 @@ async def test_a_written_answer_ends_where_the_question_says(endpoint: Endpoint)
     assert stops == [None, ["</answer>"]]
 
 
-async def test_two_pools_finish_at_an_endpoint_that_rate_limits(endpoint: Endpoint) -> None:
+async def test_two_pools_finish_at_a_rate_limited_endpoint(endpoint: Endpoint) -> None:
     """Forty questions at once to a service that takes three: none is lost, and the refusals are few, because both
     pools keep to one pace."""
     endpoint.room = 3

@@ -123,7 +123,7 @@ def do(what: object) -> Question:
     return Question(variables={"do": str(what)})
 
 
-async def test_a_hung_scorer_is_a_timeout_and_the_pool_lives_on() -> None:
+async def test_hanging_scorer_times_out_and_the_pool_stays_usable() -> None:
     client = client_of("plain", deadline_s=3.0, batch_size=1)
     hung, quick = await asyncio.gather(client.ask(do("hang")), client.ask(do(0.5)))
     assert (hung.score, hung.failure) == (None, "timeout")
@@ -138,7 +138,7 @@ async def test_a_hung_scorer_is_a_timeout_and_the_pool_lives_on() -> None:
     }  # fmt: skip
 
 
-async def test_a_raising_scorer_is_asked_again_and_then_unavailable() -> None:
+async def test_raising_scorer_is_retried_and_then_unavailable() -> None:
     [answer] = await ask("plain", "raise", attempts=2)
     assert answer.failure == "unavailable"
     assert answer.detail == "pool 'plain': RuntimeError: the script says so"
@@ -146,7 +146,7 @@ async def test_a_raising_scorer_is_asked_again_and_then_unavailable() -> None:
     assert answer.call.attempts == 2
 
 
-async def test_only_what_may_change_is_asked_again() -> None:
+async def test_only_transient_failures_are_retried() -> None:
     flaky, fine, mumbling = await ask("flaky", "unavailable until 4", 0.5, "unparsable")
     # Three questions in the first request; the second has one, which is the fourth that the scorer sees.
     assert (flaky.score, flaky.verdict) == (1.0, "4")
@@ -159,13 +159,13 @@ async def test_only_what_may_change_is_asked_again() -> None:
     assert mumbling.call.attempts == 1
 
 
-async def test_questions_travel_together_up_to_the_batch_size() -> None:
+async def test_questions_are_batched_up_to_the_batch_size() -> None:
     """Ten questions at once in requests of four: the scorer is called three times."""
     answers = await ask("plain", *["calls"] * 10)
     assert len({a.verdict for a in answers}) == 3
 
 
-async def test_a_pool_that_is_not_there_is_unavailable() -> None:
+async def test_missing_pool_is_unavailable() -> None:
     absent = PoolClient("absent", section(deadline_s=2.0), RUN)
     answer = await absent.ask(do(1))
     assert (answer.score, answer.failure) == (None, "unavailable")
@@ -173,7 +173,7 @@ async def test_a_pool_that_is_not_there_is_unavailable() -> None:
     assert [a.score for a in await ask("plain", 1)] == [1.0], "its neighbours are not disturbed"
 
 
-async def test_a_replica_that_cannot_start_fails_fast_with_its_reason() -> None:
+async def test_failed_replica_start_is_reported_with_its_reason() -> None:
     both = {"fine": section(), "broken": section()}
     with pytest.raises(ScorerUnavailable, match=r"pool 'broken'.*pools\.broken\.model: 'nowhere': no such model"):
         await start_pools(both, {}, run="broken", timeout_s=100, scorer_factory=Scripted)
@@ -181,7 +181,7 @@ async def test_a_replica_that_cannot_start_fails_fast_with_its_reason() -> None:
     assert pool_status(RUN).keys() == SECTIONS.keys(), "another run's pools do"
 
 
-async def test_a_pool_that_finds_no_room_is_named_at_the_time_out() -> None:
+async def test_pool_without_capacity_is_named_at_the_start_timeout() -> None:
     big = section(engine=EngineConfig(num_cpus=500))
     with pytest.raises(ScorerUnavailable, match=r"not ready within 2 s .*big.*cluster\.start_timeout_s"):
         await start_pools({"big": big}, {}, run=RUN + "--room", timeout_s=2, scorer_factory=Scripted)
@@ -189,7 +189,7 @@ async def test_a_pool_that_finds_no_room_is_named_at_the_time_out() -> None:
     assert pool_status(RUN).keys() == SECTIONS.keys()
 
 
-async def test_overload_is_waited_out_or_said() -> None:
+async def test_overload_is_retried_or_reported() -> None:
     """One request at a time, one in the queue, eight who ask come at once: those that are turned away ask again. One
     alone puts no more than the pool can take."""
 
@@ -207,7 +207,7 @@ async def test_overload_is_waited_out_or_said() -> None:
     assert all("BackPressureError" in a.detail for a in failures)
 
 
-async def test_what_a_dead_replica_had_begun_is_asked_again() -> None:
+async def test_requests_of_a_dead_replica_are_retried() -> None:
     [first] = await ask("plain", "pid")
     begun = asyncio.create_task(ask("plain", *["finish"] * 8))
     while (await ask("plain", "unfinished"))[0].verdict != "8":
@@ -219,7 +219,7 @@ async def test_what_a_dead_replica_had_begun_is_asked_again() -> None:
     assert (await ask("plain", "pid"))[0].verdict != first.verdict
 
 
-async def test_a_replica_whose_engine_died_is_replaced_at_once() -> None:
+async def test_replica_with_a_dead_engine_is_replaced_immediately() -> None:
     """A second try that met the same replica would fail too, and there is no other: the process has to go."""
     [first] = await ask("plain", "pid")
     [answer] = await ask("plain", f"die {first.verdict}")
@@ -236,7 +236,7 @@ async def test_a_replica_that_fails_its_health_check_is_replaced() -> None:
             await asyncio.sleep(0.2)
 
 
-async def test_closing_a_client_cancels_those_who_wait() -> None:
+async def test_closing_a_client_cancels_its_waiters() -> None:
     client = client_of("plain")
     sent, gathering = (asyncio.create_task(client.ask(do("hang"))) for _ in range(2))
     await asyncio.sleep(0.1)

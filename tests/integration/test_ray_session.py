@@ -83,7 +83,7 @@ class Session:
         return [line[:200] for line in lines if f"{self.folder}/" in line]
 
 
-def test_nothing_stays_when_the_body_raises(tmp_path: Path) -> None:
+def test_ray_session_cleans_up_when_the_body_raises(tmp_path: Path) -> None:
     session = Session(tmp_path, "raise")
     replica = session.replica()
     code, out, err = session.ended()
@@ -97,7 +97,7 @@ def test_nothing_stays_when_the_body_raises(tmp_path: Path) -> None:
     assert not (tmp_path / ".ray").exists(), "no token in the home folder"
 
 
-def test_nothing_stays_after_sigterm(tmp_path: Path) -> None:
+def test_ray_session_cleans_up_after_sigterm(tmp_path: Path) -> None:
     session = Session(tmp_path, "wait")
     replica = session.replica()
     assert session._found(), "Ray's processes are found while they run"
@@ -109,7 +109,7 @@ def test_nothing_stays_after_sigterm(tmp_path: Path) -> None:
     session.folder.rmdir()
 
 
-async def test_a_cluster_that_is_not_there_is_one_clear_error() -> None:
+async def test_unreachable_cluster_raises_one_clear_error() -> None:
     with socket.socket() as unheard:
         unheard.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{unheard.getsockname()[1]}"

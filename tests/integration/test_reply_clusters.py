@@ -21,7 +21,7 @@ def without_acts(splits: Splits) -> Splits:
     return Splits(train=bare(splits.train), validation=bare(splits.validation), test=bare(splits.test))
 
 
-def test_clusters_stand_for_the_acts_that_the_data_do_not_name() -> None:
+def test_clusters_replace_missing_acts() -> None:
     notes: list[str] = []
     named = generate_samples(SageDataConfig(train=120, validation=20, test=40))
     splits, clusters = with_reply_clusters(without_acts(named), notes.append)
@@ -43,13 +43,13 @@ def test_clusters_stand_for_the_acts_that_the_data_do_not_name() -> None:
     assert sum(due == other for due, other in drawn) / len(drawn) < 0.15
 
 
-def test_data_that_name_their_acts_need_no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_with_acts_need_no_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reply_clusters, "child_process", lambda killed: pytest.fail("embeddings were asked for"))
     splits = generate_samples(SageDataConfig(train=40, validation=10, test=10))
     assert with_reply_clusters(splits, pytest.fail) == (splits, None)
 
 
-def test_without_the_embedding_model_every_sample_is_an_act_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_stay_unclustered_without_the_embedding_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hamr.models.bundled.MINILM_MODULE", "no_such_module")
     notes: list[str] = []
     splits = without_acts(generate_samples(SageDataConfig(train=40, validation=10, test=10)))

@@ -93,7 +93,7 @@ def system(local_ray: None) -> Iterator[RewardSystem]:
     assert pool_status(running._name) == {}
 
 
-def test_records_come_in_order_with_keys_of_their_own(system: RewardSystem) -> None:
+def test_records_are_returned_in_order_with_unique_keys(system: RewardSystem) -> None:
     records = system.score([(SAMPLE, [words(8), words(9)]), (from_json(SAMPLE), [words(7)])])
     assert [record.s_r for record in records] == [0.8, 0.9, 0.7]
     assert all(isinstance(record.total, Scored) and record.band == "inside" for record in records)
@@ -104,7 +104,7 @@ def test_records_come_in_order_with_keys_of_their_own(system: RewardSystem) -> N
         system.score([(SAMPLE, ["x"]), (SAMPLE | {"references": []}, ["x"])])
 
 
-async def test_it_scores_in_a_running_loop_and_from_several_threads(system: RewardSystem) -> None:
+async def test_system_scores_in_a_running_loop_and_from_threads(system: RewardSystem) -> None:
     async def one(n: int) -> float | None:
         [record] = await system.ascore([(SAMPLE, [words(n)])])
         return record.s_r
@@ -114,7 +114,7 @@ async def test_it_scores_in_a_running_loop_and_from_several_threads(system: Rewa
     assert threads == [[[0.7]], [[0.8]]]
 
 
-def test_a_scorer_that_hangs_is_a_typed_outcome_and_none_as_a_reward(system: RewardSystem) -> None:
+def test_hanging_scorer_is_a_typed_failure_and_reward_none(system: RewardSystem) -> None:
     samples = [(SAMPLE, [words(3, "stuck"), words(8)])]
     stuck, fine = system.score(samples)
     assert isinstance(stuck.total, JudgeTimeout) and isinstance(fine.total, Scored)
@@ -124,7 +124,7 @@ def test_a_scorer_that_hangs_is_a_typed_outcome_and_none_as_a_reward(system: Rew
     assert values == [None, 0.8]
 
 
-def test_a_file_is_scored_and_resumed_through_the_pools(system: RewardSystem, tmp_path: Path) -> None:
+def test_file_is_scored_and_resumed_through_the_pools(system: RewardSystem, tmp_path: Path) -> None:
     source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     rows = [
         {**SAMPLE, "id": f"s{i}", "responses": [words(7 + i % 3, f"n{i}.{j}") for j in range(3)]} for i in range(20)
@@ -169,7 +169,7 @@ def url(system: RewardSystem) -> Iterator[str]:
         assert not thread.is_alive()
 
 
-def test_http_gives_the_same_rewards_and_records(system: RewardSystem, url: str) -> None:
+def test_http_server_returns_the_same_rewards_and_records(system: RewardSystem, url: str) -> None:
     client = RewardClient(url, attempts=1)
     samples = [(SAMPLE, [words(8), words(3, "stuck")]), ({**SAMPLE, "id": "t"}, [words(7)])]
     assert client.rewards(samples) == [[0.8, None], [0.7]] == system.rewards(samples)
@@ -187,7 +187,7 @@ def test_http_gives_the_same_rewards_and_records(system: RewardSystem, url: str)
         assert json.load(answer)["rewards"] == [0.8]
 
 
-def test_a_system_that_cannot_start_leaves_nothing(local_ray: None) -> None:
+def test_failed_start_leaves_no_pools(local_ray: None) -> None:
     sick = RewardSystem.from_config(OVERRIDES, scorer_factory=Sick)
     with pytest.raises(ScorerUnavailable, match="feels sick"):
         sick.score([(SAMPLE, ["x"])])
@@ -212,7 +212,7 @@ def in_a_process(body: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], env=env, **pipes, **options)  # type: ignore[call-overload, no-any-return]
 
 
-def test_it_brings_its_own_ray_and_takes_it_down_again(tmp_path: Path) -> None:
+def test_system_starts_and_stops_its_own_ray(tmp_path: Path) -> None:
     """From a run folder's YAML; once as an async context manager, once by a script that forgets to close."""
     (tmp_path / "config.yaml").write_text(dump_config(load_config(OVERRIDES)))
     process = in_a_process(f"""

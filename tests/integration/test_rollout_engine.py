@@ -50,7 +50,7 @@ def gap(rollouts: list[Any], model: Any, temperature: float = 1.0) -> float:
     )
 
 
-def test_seeds_reproduce_and_differ(
+def test_same_seed_reproduces_and_other_seeds_differ(
     fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
 ) -> None:
     request = request_of(prompt_ids, samples=6, tokens=12)
@@ -59,7 +59,7 @@ def test_seeds_reproduce_and_differ(
     assert len(set(first.values())) == 6
 
 
-def test_response_is_whole(
+def test_response_is_complete(
     fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
 ) -> None:
     for rollout in ask(fresh.generate.remote([request_of(prompt_ids, samples=3, tokens=10)])):
@@ -71,7 +71,7 @@ def test_response_is_whole(
         assert rollout.seed == rollout.key.sample
 
 
-def test_end_of_sequence_is_among_the_tokens(
+def test_end_of_sequence_token_is_included(
     fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest], oracle: Any
 ) -> None:
     """A head that strongly prefers the end-of-sequence token, so that it comes at once."""
@@ -103,7 +103,7 @@ def fresh_file(weights: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_are_those_of_the_sampling_distribution(
+def test_logprobs_match_the_sampling_distribution(
     fresh: Any,
     tiny: Path,
     prompt_ids: tuple[int, ...],
@@ -115,7 +115,7 @@ def test_logprobs_are_those_of_the_sampling_distribution(
     assert gap(rollouts, oracle(tiny), temperature) < TOLERANCE
 
 
-def test_classify_gives_the_labels_logprobs(fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], oracle: Any) -> None:
+def test_classify_returns_label_logprobs(fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], oracle: Any) -> None:
     from hamr.models.tokenizer import load_tokenizer
 
     labels = [load_tokenizer(tiny).encode(word)[0] for word in ("Yes", "Part", "No")]
@@ -133,7 +133,7 @@ def test_samples_of_a_prompt_share_its_prefill(fresh: Any, prompt_ids: tuple[int
     assert sorted(answer.cached_tokens for answer in answers) == [0, *[blocks] * 7]
 
 
-def test_more_prompt_than_a_step_holds(
+def test_prompts_exceeding_one_step_are_generated_correctly(
     fresh: Any, tiny: Path, request_of: Callable[..., GenerationRequest], oracle: Any
 ) -> None:
     """Six seeded prompts of 450 tokens exceed one step's 2,048: none may be cut in two, all must come out right."""
@@ -176,7 +176,7 @@ def test_new_weights_reach_head_and_cache(
     check_new_weights(host, tiny, [request_of(prompt_ids, samples=4, tokens=16)], oracle, tmp_path)
 
 
-def test_new_weights_reach_an_untied_head_and_a_dead_thread_tells_everyone(
+def test_untied_head_is_updated_and_engine_death_fails_all_requests(
     start_engine: Callable[..., Any],
     tiny_untied: Path,
     prompt_ids: tuple[int, ...],
@@ -194,7 +194,7 @@ def test_new_weights_reach_an_untied_head_and_a_dead_thread_tells_everyone(
         assert "the step broke" in words
 
 
-def test_weights_go_in_place_where_they_can_and_through_vllm_where_not(
+def test_weights_are_loaded_in_place_or_through_vllm(
     fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest], oracle: Any
 ) -> None:
     """A name that vLLM knows how to skip is one that cannot be laid into a parameter. Either way, in any order."""
@@ -209,7 +209,7 @@ def test_weights_go_in_place_where_they_can_and_through_vllm_where_not(
         assert gap(ask(fresh.generate.remote(asked)), new) < TOLERANCE
 
 
-def test_update_in_flight_says_where(
+def test_update_in_flight_records_version_spans(
     fresh: Any,
     tiny: Path,
     prompt_ids: tuple[int, ...],
@@ -232,7 +232,7 @@ def test_update_in_flight_says_where(
         assert rollout.logprobs == pytest.approx(expected, abs=TOLERANCE)
 
 
-def test_weights_without_a_head_are_refused(fresh: Any, tiny: Path, oracle: Any) -> None:
+def test_weights_without_a_head_are_rejected(fresh: Any, tiny: Path, oracle: Any) -> None:
     weights = {k: v.clone() for k, v in oracle(tiny).model.state_dict().items() if k != "lm_head.weight"}
     path = Path(fresh_file(weights))
     with pytest.raises(ValueError, match=r"lm_head\.weight"):
@@ -241,7 +241,9 @@ def test_weights_without_a_head_are_refused(fresh: Any, tiny: Path, oracle: Any)
 
 
 @pytest.mark.parametrize("length", [0, 512])
-def test_prompt_without_room_is_refused(fresh: Any, length: int, request_of: Callable[..., GenerationRequest]) -> None:
+def test_prompt_that_fills_the_context_is_rejected(
+    fresh: Any, length: int, request_of: Callable[..., GenerationRequest]
+) -> None:
     with pytest.raises(BadInput, match="max_context"):
         ask(fresh.generate.remote([request_of((7,) * length)]))
 
@@ -253,7 +255,7 @@ def test_leaving_early_aborts_the_rest(
     assert ask(fresh.leave_early.remote(asked)) == 0
 
 
-def test_tokens_and_time_are_taken_where_a_text_comes_and_generation_may_end_there(
+def test_answer_mark_records_tokens_and_time_and_may_stop(
     fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
 ) -> None:
     plain = request_of(prompt_ids, samples=2, tokens=24)

@@ -15,14 +15,14 @@ pytestmark = pytest.mark.integration
 ADDRESS = NcclAddress("10.0.0.1", 4321, 5)
 
 
-def test_trainer_settings_are_vllms() -> None:
+def test_trainer_settings_match_vllm() -> None:
     info = trainer_info(ADDRESS, rank=0)
     assert (info.master_address, info.master_port, info.world_size) == ADDRESS
     assert info.is_sender
     assert not trainer_info(ADDRESS, rank=1).is_sender
 
 
-def test_engine_settings_are_vllms() -> None:
+def test_engine_settings_match_vllm() -> None:
     from vllm.distributed.weight_transfer.nccl_common import NCCLWeightTransferInitInfo, worker_init_payload
 
     sent = NCCLWeightTransferInitInfo(master_address="10.0.0.1", master_port=4321, rank_offset=1, world_size=5)
@@ -42,7 +42,7 @@ def test_engine_accepts_the_transfer_setting() -> None:
     assert WeightTransferConfig(**args["weight_transfer_config"]).backend in WeightTransferEngineFactory._registry
 
 
-def test_source_streams_what_it_declares() -> None:
+def test_weight_source_streams_its_declared_tensors() -> None:
     import torch
 
     weights = {"model.embed.weight": torch.ones(3, 2), "lm_head.weight": torch.zeros(3, 2)}
@@ -54,7 +54,7 @@ def test_source_streams_what_it_declares() -> None:
         assert [(name, t.dtype, tuple(t.shape)) for name, t in source] == declared
 
 
-def test_client_has_vllms_calls_and_gives_each_engine_its_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_implements_vllm_calls_and_assigns_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
     from vllm.distributed.weight_transfer.base import VLLMWeightSyncClient
 

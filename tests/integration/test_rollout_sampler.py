@@ -21,7 +21,7 @@ def test_draw_inverts_the_cumulative_distribution() -> None:
     torch.testing.assert_close(logprobs, expected)
 
 
-def test_last_token_with_weight_is_the_last_drawn() -> None:
+def test_last_token_with_probability_is_the_last_drawn() -> None:
     import torch
 
     from hamr.rollout.vllm_sampler import draw
@@ -32,7 +32,7 @@ def test_last_token_with_weight_is_the_last_drawn() -> None:
     assert tokens.tolist() == [2]
 
 
-def test_frequencies_are_the_probabilities() -> None:
+def test_sampled_frequencies_match_the_probabilities() -> None:
     """Evenly spread draws over a vocabulary of 50,000: each of the likeliest tokens comes as often as it should, and
     the log-probabilities are log-softmax's."""
     import torch

@@ -52,7 +52,7 @@ class HostedTrainers:
         return [[self.model.logprobs(g.prompt_ids, s.token_ids) for s in g.sequences] for g in groups]
 
 
-async def test_stream_death_and_sync(
+async def test_workers_stream_survive_a_crash_and_sync_weights(
     workers: RolloutWorkers,
     tiny: Path,
     prompt_ids: tuple[int, ...],
@@ -134,13 +134,13 @@ async def test_stream_death_and_sync(
         _ = [r async for r in workers.generate([request_of(prompt_ids)])]
 
 
-def test_rest_keeps_seeds_beside_their_keys(request_of: Callable[..., GenerationRequest]) -> None:
+def test_remaining_requests_keep_their_seeds(request_of: Callable[..., GenerationRequest]) -> None:
     one, two = request_of((1, 2), "one"), request_of((3,), "two")
     [left] = _rest([one, two], {one.keys[1], one.keys[3]})
     assert (left.prompt_ids, left.keys, left.seeds) == ((1, 2), (one.keys[1], one.keys[3]), (1, 3))
 
 
-def test_groups_go_whole_to_the_least_loaded(request_of: Callable[..., GenerationRequest]) -> None:
+def test_groups_are_assigned_whole_to_the_least_loaded_worker(request_of: Callable[..., GenerationRequest]) -> None:
     from hamr.rollout.workers import _Slot
 
     slots = [_Slot(seed=0, actor=None, load=5), _Slot(seed=1, actor=None, load=0)]  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def test_groups_go_whole_to_the_least_loaded(request_of: Callable[..., Generatio
     assert [slot.load for slot in slots] == [9, 8]
 
 
-def test_too_many_workers_are_refused_before_they_start() -> None:
+def test_too_many_workers_are_rejected_before_the_start() -> None:
     config = RolloutConfig(workers=5, engine=EngineConfig(num_cpus=2.0))
     with pytest.raises(CapacityError, match="need 10 CPUs but the cluster has 8"):
         _check_capacity(config, {"CPU": 8.0})

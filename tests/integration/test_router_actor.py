@@ -147,7 +147,7 @@ async def start(tiny: Path, deadline_s: float = 30.0) -> RouterClient:
     return await RouterClient.start(REWARDS, SECTIONS, config, tiny, Formats(), RUN)
 
 
-async def test_the_actor_scores_like_the_core(tiny: Path) -> None:
+async def test_actor_scores_equal_the_pure_core(tiny: Path) -> None:
     async def ask(pool: str, question: Question) -> Answer:
         return opinion(pool, question)
 
@@ -176,7 +176,7 @@ async def test_the_actor_scores_like_the_core(tiny: Path) -> None:
         await client.shutdown()
 
 
-async def test_judged_rewards_run_beside_the_cascade_and_a_group_is_compared_in_one_question(tiny: Path) -> None:
+async def test_judged_rewards_run_concurrently_and_compare_the_group(tiny: Path) -> None:
     config = RouterConfig(deadline_s=30.0)
     client = await RouterClient.start(BOTH_PAPERS, SECTIONS, config, tiny, Formats(), RUN)
     try:
@@ -216,7 +216,7 @@ async def test_a_killed_router_loses_no_response(tiny: Path) -> None:
         await client.shutdown()
 
 
-async def test_a_scorer_that_hangs_is_a_typed_outcome(tiny: Path) -> None:
+async def test_hanging_scorer_is_a_typed_failure(tiny: Path) -> None:
     client = await start(tiny, deadline_s=3.0)
     try:
         stuck, fine = await asyncio.gather(
@@ -229,7 +229,7 @@ async def test_a_scorer_that_hangs_is_a_typed_outcome(tiny: Path) -> None:
         await client.shutdown()
 
 
-async def test_a_router_that_is_gone_for_good_is_a_failure_and_no_number(tiny: Path) -> None:
+async def test_permanently_dead_router_is_a_failure(tiny: Path) -> None:
     client = await start(tiny)
     impatient = RouterClient(client.actor, RouterConfig(deadline_s=1.0), grace_s=1.0)
     await client.shutdown()
@@ -243,7 +243,7 @@ async def test_a_router_that_is_gone_for_good_is_a_failure_and_no_number(tiny: P
     ("consistency", "says"),
     [({"judge": "jury"}, r"rewards\.consistency\.judge: 'jury'"), ({"mode": "reranker", "reranker": "r2"}, "'r2'")],
 )
-async def test_rewards_that_do_not_fit_the_pools_are_refused_at_once(
+async def test_rewards_without_matching_pools_are_rejected_immediately(
     tiny: Path, consistency: dict[str, Any], says: str
 ) -> None:
     rewards = RewardsConfig.model_validate({"consistency": consistency})

@@ -115,7 +115,7 @@ def pids() -> dict[str, set[int]]:
     return {name: set(status["pids"]) for name, status in pool_status(RUN).items()}
 
 
-async def test_one_pool_grows_and_shrinks_under_load_and_nothing_else_moves(tmp_path: Path) -> None:
+async def test_pool_is_resized_under_load_without_affecting_others(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "config.yaml").write_text("{}")

@@ -64,7 +64,7 @@ QUESTIONS = [
 ]
 
 
-def test_a_cross_encoder_s_score_is_the_sigmoid_of_its_logit(cross_encoder: Path) -> None:
+def test_cross_encoder_score_is_the_sigmoid_of_its_logit(cross_encoder: Path) -> None:
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -83,7 +83,7 @@ def test_a_cross_encoder_s_score_is_the_sigmoid_of_its_logit(cross_encoder: Path
     assert len({a.score for a in answers}) == 3, "the model tells the pairs apart"
 
 
-def test_identity_takes_the_logit_itself(cross_encoder: Path) -> None:
+def test_identity_activation_returns_the_raw_logit(cross_encoder: Path) -> None:
     config = pool(model=str(cross_encoder), activation="identity")
     through = asyncio.run(build_scorer("r", config, cross_encoder).score(QUESTIONS))
     squashed = asyncio.run(build_scorer("r", pool(model=str(cross_encoder)), cross_encoder).score(QUESTIONS))
@@ -92,7 +92,7 @@ def test_identity_takes_the_logit_itself(cross_encoder: Path) -> None:
         assert plain.score == pytest.approx(min(1.0, max(0.0, math.log(sigmoid.score / (1 - sigmoid.score)))), abs=1e-4)
 
 
-def test_what_the_model_would_cut_is_a_failure(cross_encoder: Path) -> None:
+def test_text_over_the_context_is_unparsable(cross_encoder: Path) -> None:
     (answer,) = asyncio.run(build_scorer("r", pool(), cross_encoder).score([ask("the fee " * 40, "why")]))
     assert answer.failure == "unparsable"
     assert "more than the 64" in answer.detail
@@ -104,7 +104,7 @@ def test_a_text_cannot_write_special_tokens(cross_encoder: Path) -> None:
     assert [WORDS[i] for i in read if WORDS[i] in ("[CLS]", "[SEP]", "[PAD]")] == ["[CLS]", "[SEP]", "[SEP]"]
 
 
-def test_as_a_pool_it_answers_as_any_other(local_ray: None, cross_encoder: Path) -> None:
+def test_cross_encoder_pool_answers_through_serve(local_ray: None, cross_encoder: Path) -> None:
     pools = {"reranker": pool(model=str(cross_encoder))}
 
     async def through_serve() -> list[Answer]:
@@ -122,7 +122,7 @@ def test_as_a_pool_it_answers_as_any_other(local_ray: None, cross_encoder: Path)
     assert all(a.call and a.call.replica for a in answers)
 
 
-def test_a_refit_teaches_a_running_pool(local_ray: None, cross_encoder: Path, tmp_path: Path) -> None:
+def test_refit_updates_a_running_pool(local_ray: None, cross_encoder: Path, tmp_path: Path) -> None:
     """The replica loads the new weights without a restart."""
     wrong = {"content_A": "may i ask why ?", "content_B": "why ? may i ask", "label": "inconsistent"}
     right = {"content_A": "the fee is twelve euros", "content_B": "twelve euros is the fee", "label": "consistent"}
@@ -177,7 +177,7 @@ def test_a_refit_teaches_a_running_pool(local_ray: None, cross_encoder: Path, tm
     assert router.forgot == 1
 
 
-def test_embeddings_fall_into_the_negation_trap() -> None:
+def test_embeddings_prefer_the_negated_statement() -> None:
     """The first paper's Appendix C.1: the opposite of a statement is closer to it than the same in other words."""
     try:
         model = resolve_model("all-minilm-l6-v2")

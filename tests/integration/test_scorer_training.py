@@ -51,7 +51,7 @@ def pair(label: str) -> ReplyPair:
     return ReplyPair(history="", statement_a="A $40 fee applies.", statement_b=b, label=label, thought=thought)
 
 
-def test_a_reranker_learns_and_its_folder_is_whole(tiny: Path, tmp_path: Path) -> None:
+def test_reranker_learns_and_writes_a_complete_folder(tiny: Path, tmp_path: Path) -> None:
     prompt = prompt_of(tiny, "reranker_short.en")
     labels = ["consistent", "inconsistent"] * 32
     out = tmp_path / "scorer"
@@ -73,7 +73,7 @@ def test_a_reranker_learns_and_its_folder_is_whole(tiny: Path, tmp_path: Path) -
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
 
 
-def test_a_cross_encoder_learns_from_nothing_and_its_pool_scores_as_it_was_trained(tmp_path: Path) -> None:
+def test_untrained_cross_encoder_learns_and_serves_its_scores(tmp_path: Path) -> None:
     """A fee is right by being the reference's own: amounts that no example names are told apart too."""
     fees = [(a, b) for a in range(20, 60) for b in (a, a + 7)]
     examples = [PairExample(f"A fee of ${a} applies.", f"You pay ${b}.", float(a == b)) for a, b in fees]
@@ -89,7 +89,7 @@ def test_a_cross_encoder_learns_from_nothing_and_its_pool_scores_as_it_was_train
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
 
 
-def test_a_grader_learns_the_label_of_a_response_and_what_stands_behind_it(tiny: Path, tmp_path: Path) -> None:
+def test_grader_learns_the_label_and_its_reason(tiny: Path, tmp_path: Path) -> None:
     sample = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
     rows = [
         JudgedResponse(sample=sample, response=said, labels=labels, reason=reason)
@@ -118,7 +118,7 @@ def test_a_grader_learns_the_label_of_a_response_and_what_stands_behind_it(tiny:
     assert clean > 0.9 and risky < 0.1
 
 
-def test_an_adapter_learns_and_is_merged_into_a_plain_model(tiny: Path, tmp_path: Path) -> None:
+def test_adapter_learns_and_is_merged_into_the_model(tiny: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
     prompt = prompt_of(tiny, "reranker_short.en")
@@ -145,7 +145,7 @@ def test_an_adapter_learns_and_is_merged_into_a_plain_model(tiny: Path, tmp_path
     assert same > 0.9 and other < 0.1
 
 
-def test_the_job_measures_what_it_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_evaluates_the_trained_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "out"
     tuning = "when: always, batch_size: 8, examples: 64, learning_rate: 0.003"
@@ -162,7 +162,7 @@ def test_the_job_measures_what_it_trained(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_the_embeddings_move_only_where_they_may(tiny: Path, tmp_path: Path, train: bool) -> None:
+def test_embeddings_change_only_if_configured(tiny: Path, tmp_path: Path, train: bool) -> None:
     from safetensors import safe_open
 
     def embeddings(folder: Path) -> Any:
@@ -177,7 +177,7 @@ def test_the_embeddings_move_only_where_they_may(tiny: Path, tmp_path: Path, tra
     assert bool((embeddings(tmp_path / "scorer") == embeddings(tiny)).all()) is not train
 
 
-def test_a_partial_agreement_is_half_a_yes_without_a_label_of_its_own(tiny: Path) -> None:
+def test_partial_pair_is_half_yes_for_two_label_prompts(tiny: Path) -> None:
     reranker, judge = prompt_of(tiny, "reranker_short.en"), prompt_of(tiny, "judge_short.en")
     assert dict(example(reranker, pair("partial")).verdict) == {
         reranker.labels["yes"]: 0.5,
@@ -189,7 +189,7 @@ def test_a_partial_agreement_is_half_a_yes_without_a_label_of_its_own(tiny: Path
     assert said.startswith("A states the fee; B too.") and said.endswith("Part")
 
 
-def test_the_judge_is_trained_on_the_very_tokens_that_it_is_asked_with(tiny: Path) -> None:
+def test_judge_trains_on_the_tokens_of_its_questions(tiny: Path) -> None:
     """What is trained on as one text is what scoring lays out in two phases."""
     judge = prompt_of(tiny, "judge_short.en")
     trained = example(judge, pair("consistent"))
@@ -198,7 +198,7 @@ def test_the_judge_is_trained_on_the_very_tokens_that_it_is_asked_with(tiny: Pat
     assert [*trained.prompt_ids, *trained.target_ids] == [*asked, *reasoned, judge.labels["yes"]]
 
 
-def test_a_judge_hears_no_reasoning_or_anothers_and_learns_neither(tiny: Path) -> None:
+def test_missing_or_foreign_reasoning_carries_no_loss(tiny: Path) -> None:
     """Of four examples two come with their own reasoning, one with none, one with that of another pair, if there is
     one about the same statement; the verdict is always the pair's own."""
     judge, reranker = prompt_of(tiny, "judge_short.en"), prompt_of(tiny, "reranker_short.en")
@@ -219,7 +219,7 @@ def test_a_judge_hears_no_reasoning_or_anothers_and_learns_neither(tiny: Path) -
     assert all(e.sound for e in training_examples(reranker, pairs))
 
 
-def test_a_raw_model_is_kept_only_if_it_is_better_than_word_overlap_beyond_luck() -> None:
+def test_raw_model_is_kept_only_if_clearly_better_than_overlap() -> None:
     labels = [True, False] * 30
     assert clearly_better(0.95, 0.6, labels)
     assert not clearly_better(0.52, 0.51, labels), "chance, on a draw on which word overlap is no better"
@@ -252,7 +252,7 @@ def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: p
     assert prepare_scorers(config, splits.train, splits.validation, print) == found, "cached"
 
 
-def test_a_killed_job_leaves_no_training_behind() -> None:
+def test_killed_job_leaves_no_training_process() -> None:
     code = """
 import time
 from hamr.apps.shared.child_process import child_process
@@ -275,7 +275,7 @@ def an_example(family: str, *prompt: int) -> ScorerExample:
     return ScorerExample(prompt_ids=prompt, target_ids=(1, 2), verdict=((2, 0.75), (3, 0.25)), family=family)
 
 
-def test_every_example_is_in_one_batch_with_its_family() -> None:
+def test_every_example_shares_a_batch_with_its_family() -> None:
     examples = [an_example(f"f{i % 5}", i) for i in range(35)] + [an_example("", i) for i in range(35, 40)]
     batches = family_batches(examples, 8, seed=1)
     assert sorted(e.prompt_ids for batch in batches for e in batch) == sorted(e.prompt_ids for e in examples)
@@ -285,7 +285,7 @@ def test_every_example_is_in_one_batch_with_its_family() -> None:
     assert len(family_batches([an_example("one", i) for i in range(20)], 8, seed=1)) == 3
 
 
-def test_the_loss_of_families_is_that_of_each_example_alone(tiny: Path) -> None:
+def test_family_batch_loss_equals_the_loss_of_single_examples(tiny: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -66,7 +66,7 @@ def folder(joined: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) ->
     return cwd
 
 
-def test_every_set_is_learnt_and_validated(folder: Path) -> None:
+def test_every_set_is_trained_and_validated(folder: Path) -> None:
     validations = validations_of(folder / "whole")
     assert [v["step"] for v in validations] == [0, 3, 6]
     for name in ("references", "plans"):
@@ -80,7 +80,7 @@ def test_every_set_is_learnt_and_validated(folder: Path) -> None:
     assert (folder / "whole" / "report.html").stat().st_size > 0
 
 
-def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(folder: Path, joined: tuple[str, ...]) -> None:
+def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(folder: Path, joined: tuple[str, ...]) -> None:
     import torch
     from safetensors.torch import load_file
 
@@ -106,7 +106,7 @@ def test_a_killed_run_ends_with_the_weights_of_an_unbroken_one(folder: Path, joi
     assert validations_of(broken) == validations_of(folder / "whole")
 
 
-def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_the_summary(folder: Path) -> None:
+def test_checkpoint_losses_in_transformers_match_the_summary(folder: Path) -> None:
     """An oracle's loss on the validation items, padded one by one, against what the trainer said at the end."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -130,7 +130,7 @@ def test_the_checkpoint_is_a_model_for_transformers_whose_losses_are_those_of_th
     assert sum(losses) / len(losses) == pytest.approx(expected, abs=1e-4)
 
 
-def test_the_checkpoint_is_the_same_model_for_vllm_and_transformers(
+def test_checkpoint_gives_equal_logprobs_in_vllm_and_transformers(
     folder: Path,
     joined: tuple[str, ...],
     start_engine: Callable[..., Any],
@@ -175,7 +175,7 @@ def assert_changed_from_tiny(model_path: Path) -> None:
     assert any(not weights[name].equal(before[name]) for name in weights)
 
 
-def test_rl_is_told_from_sft_when_a_run_is_gone_on_with(folder: Path) -> None:
+def test_train_rejects_the_resumption_of_an_sft_run(folder: Path) -> None:
     done = subprocess.run(
         hamr("train", f"resume={folder / 'whole'}"), cwd=folder, capture_output=True, text=True, timeout=200
     )

@@ -47,7 +47,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
     return env | {"PATH": f"{folder}:{env['PATH']}"}
 
 
-def test_a_batch_job_trains_on_a_ray_of_its_own_and_returns_its_code(tmp_path: Path, slurm: dict[str, str]) -> None:
+def test_batch_job_trains_on_its_own_ray_and_returns_its_code(tmp_path: Path, slurm: dict[str, str]) -> None:
     """One step without scorers, which need more actors."""
     work = tmp_path / "work"
     work.mkdir()

@@ -65,7 +65,7 @@ def ask(local_ray: None, tiny: Path) -> Iterator[Callable[[list[Question]], list
     ray.kill(host)
 
 
-def test_answers_of_every_judged_reward_are_whole_and_can_be_read(ask: Callable[..., Any]) -> None:
+def test_structured_answers_of_every_judged_reward_are_parsable(ask: Callable[..., Any]) -> None:
     asked = []
     for attempt in range(3):
         for name, (config, count) in REWARDS.items():
@@ -85,7 +85,7 @@ def test_answers_of_every_judged_reward_are_whole_and_can_be_read(ask: Callable[
     assert len({answer.text for answer in answers}) > len(REWARDS), "asking again is not greedy"
 
 
-def test_a_rubric_is_a_list_of_items_with_weights_that_count(ask: Callable[..., Any]) -> None:
+def test_structured_rubric_is_a_list_of_valid_items(ask: Callable[..., Any]) -> None:
     (answer,) = ask([rubric_question(SAMPLE, ["The fee is 12 euros.", "Done."])])
     assert answer.failure is None, (answer.detail, answer.reasoning)
     written = json.loads(answer.text)["rubric"]

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration]
 FIGURES = {"reward/total/mean": 0.5, "policy/grad_norm": math.nan}
 
 
-def test_tensorboard_reads_a_run_and_its_resumption_as_one(tmp_path: Path) -> None:
+def test_tensorboard_shows_a_resumed_run_as_one(tmp_path: Path) -> None:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     for step in (1, 2):
         sink = TensorboardSink(tmp_path)
@@ -27,7 +27,7 @@ def test_tensorboard_reads_a_run_and_its_resumption_as_one(tmp_path: Path) -> No
     assert [(event.step, event.value) for event in read.Scalars("reward/total/mean")] == [(1, 0.5), (2, 0.5)]
 
 
-def test_mlflow_has_one_run_of_a_run_and_its_resumption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_has_one_run_for_a_resumed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)

@@ -120,7 +120,7 @@ def assert_same_course(group: TrainerGroup, expected: tuple[list[dict[str, float
     ],
     ids=str,
 )
-def test_one_rank_however_the_batch_is_cut(
+def test_step_of_one_rank_does_not_depend_on_micro_batches(
     one: TrainerGroup, tiny: Path, expected: Any, changes: dict[str, Any]
 ) -> None:
     reset(one, tiny, CONFIG.model_copy(update=changes))
@@ -133,7 +133,7 @@ def test_two_ranks_take_the_same_steps(two: TrainerGroup, tiny: Path, expected: 
     assert_same_course(two, expected)
 
 
-def test_a_rank_without_work_takes_part(two: TrainerGroup, one: TrainerGroup, tiny: Path) -> None:
+def test_rank_without_work_participates_in_the_step(two: TrainerGroup, one: TrainerGroup, tiny: Path) -> None:
     single = TrainBatch(groups=(TrainGroup(prompt_ids=(1, 2), sequences=BATCH.groups[0].sequences[:1]),))
     results = []
     for group, ranks in ((one, 1), (two, 2)):
@@ -182,7 +182,7 @@ def lost(local_ray: None, tiny: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_another_world_goes_on_exactly(
+def test_resumed_trainer_group_continues_exactly(
     lost: tuple[Path, dict[int, Any], str], two: TrainerGroup, tiny: Path, stage: int
 ) -> None:
     folder, after, _ = lost
@@ -191,7 +191,7 @@ def test_another_world_goes_on_exactly(
     assert ([train(two, make_batch(s)) for s in (1, 2)], logprobs(two)) == after[stage]
 
 
-def test_the_reference_is_the_stages_not_the_resumed_runs(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+def test_reference_is_the_start_of_the_stage_after_a_resume(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     """RL starts from a warmed-up model and is resumed from the plain one: the KL must be to the former."""
     reset(one, tiny, CONFIG)
     train(one)
@@ -204,7 +204,7 @@ def test_the_reference_is_the_stages_not_the_resumed_runs(one: TrainerGroup, tin
     assert train(one) == before
 
 
-def test_another_kind_of_world_is_told_what_to_set(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+def test_checkpoint_of_other_settings_names_the_remedy(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     reset(one, tiny, CONFIG)
     asyncio.run(one.save(tmp_path))
     reset(one, tiny, CONFIG.model_copy(update={"zero_stage": 3}))
@@ -245,7 +245,7 @@ def plain_logprobs(model: Any) -> list[float]:
 
 @pytest.mark.parametrize("lora", [None, LoraConfig(rank=4)], ids=["full", "lora"])
 @pytest.mark.parametrize("stage", [0, 2, 3])
-def test_written_weights_are_the_trained_policy(
+def test_written_weights_equal_the_trained_policy(
     two: TrainerGroup, tiny: Path, tmp_path: Path, stage: int, lora: LoraConfig | None
 ) -> None:
     """Every name of the plain model, the tied head too, gathered and merged; and the checkpoint's policy likewise."""
@@ -267,7 +267,7 @@ def test_written_weights_are_the_trained_policy(
     assert AutoTokenizer.from_pretrained(tmp_path / "saved" / "policy").chat_template
 
 
-def test_shared_weights_are_named_written_and_removed_by_rank_0(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+def test_shared_weights_are_written_and_removed_by_rank_0(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     """After a sweep; a host without the room is refused."""
     reset(one, tiny, CONFIG)
     dead = tmp_path / "hamr-weights-999999999-ab.safetensors"
@@ -299,7 +299,7 @@ def test_an_adapter_survives_a_checkpoint(one: TrainerGroup, tiny: Path, tmp_pat
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_bfloat16_learns_a_text_by_heart(one: TrainerGroup, tiny: Path, stage: int) -> None:
+def test_bfloat16_training_memorises_a_text(one: TrainerGroup, tiny: Path, stage: int) -> None:
     """Small updates must not be lost: they are in the float32 master weights and gradient sums."""
     reset(one, tiny, CONFIG.model_copy(update={"dtype": "bfloat16", "zero_stage": stage, "tokens_per_microbatch": 20}))
     batch = TrainBatch(groups=BATCH.groups, loss="sft")
@@ -308,7 +308,7 @@ def test_bfloat16_learns_a_text_by_heart(one: TrainerGroup, tiny: Path, stage: i
     assert all(b < a for a, b in itertools.pairwise(losses))
 
 
-def test_embeddings_may_have_a_rate_of_their_own(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+def test_embeddings_may_have_a_separate_learning_rate(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     """Also behind a checkpoint, whose optimiser state has one parameter group more."""
     import torch
     from safetensors.torch import load_file
@@ -326,7 +326,7 @@ def test_embeddings_may_have_a_rate_of_their_own(one: TrainerGroup, tiny: Path, 
 
 
 @pytest.mark.parametrize("budget", [20, 4096])
-def test_a_supervised_loss_counts_tokens_or_completions_alike(one: TrainerGroup, tiny: Path, budget: int) -> None:
+def test_supervised_loss_averages_over_tokens_or_sequences(one: TrainerGroup, tiny: Path, budget: int) -> None:
     """Against the log-probabilities that the same weights give."""
     reset(one, tiny, CONFIG.model_copy(update={"tokens_per_microbatch": budget}))
     sequences = [s for g in asyncio.run(one.logprobs(BATCH.groups, 0.8)) for s in g]
@@ -347,7 +347,7 @@ def test_a_supervised_loss_counts_tokens_or_completions_alike(one: TrainerGroup,
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_bad_gradients_are_skipped_counted_and_end_the_run(
+def test_non_finite_gradients_are_skipped_counted_and_finally_fatal(
     two: TrainerGroup, tiny: Path, stage: int, dtype: str
 ) -> None:
     changes = {"ranks": 2, "zero_stage": stage, "dtype": dtype, "max_bad_steps": 5, "tokens_per_microbatch": 20}
@@ -365,7 +365,9 @@ def test_bad_gradients_are_skipped_counted_and_end_the_run(
         train(two, make_batch(0, advantage=float("nan")))
 
 
-def test_kept_memory_goes_back_to_a_gpu_alone(one: TrainerGroup, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_memory_is_released_only_on_a_gpu(
+    one: TrainerGroup, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
     from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
@@ -381,7 +383,7 @@ def test_kept_memory_goes_back_to_a_gpu_alone(one: TrainerGroup, tiny: Path, mon
     assert emptied == ["cuda:0"]
 
 
-def test_the_distance_from_the_start_is_measured_without_a_penalty(one: TrainerGroup, tiny: Path) -> None:
+def test_kl_to_reference_is_measured_without_a_penalty(one: TrainerGroup, tiny: Path) -> None:
     with other_algorithm(one, AlgorithmConfig(kl=KlConfig(coef=0.0, measure=True))):
         reset(one, tiny, CONFIG)
         first, later = train(one), train(one)
@@ -390,7 +392,7 @@ def test_the_distance_from_the_start_is_measured_without_a_penalty(one: TrainerG
     assert 0 < first["policy/update_ratio"] < 1
 
 
-def test_a_member_that_no_engine_sampled_is_learned_from(one: TrainerGroup, tiny: Path) -> None:
+def test_sequence_without_old_logprobs_is_trained(one: TrainerGroup, tiny: Path) -> None:
     reset(one, tiny, CONFIG)
     group = BATCH.groups[0]
     reference = replace(group.sequences[0], old_logprobs=(), advantage=2.0)
@@ -400,7 +402,7 @@ def test_a_member_that_no_engine_sampled_is_learned_from(one: TrainerGroup, tiny
     assert logprobs(one) != before
 
 
-def test_an_empty_batch_is_refused_and_the_world_lives_on(one: TrainerGroup, tiny: Path) -> None:
+def test_empty_batch_is_rejected_and_the_group_stays_usable(one: TrainerGroup, tiny: Path) -> None:
     reset(one, tiny, CONFIG)
     with pytest.raises(ValueError, match="at least one group"):
         train(one, TrainBatch(groups=()))
@@ -412,22 +414,22 @@ def test_ranks_and_backend_cannot_change_in_a_running_group(one: TrainerGroup, t
         reset(one, tiny, CONFIG.model_copy(update={"ranks": 2}))
 
 
-def test_a_rank_that_died_is_named(lost: tuple[Path, dict[int, Any], str]) -> None:
+def test_dead_rank_is_named(lost: tuple[Path, dict[int, Any], str]) -> None:
     assert "rank 1 died" in lost[2]
 
 
-def test_nothing_is_left_in_shared_memory(two: TrainerGroup) -> None:
+def test_no_files_are_left_in_shared_memory(two: TrainerGroup) -> None:
     assert not list(Path("/dev/shm").glob("deepspeed_allreduce_buffer*"))
 
 
-async def test_a_group_that_was_shut_down_says_so(local_ray: None) -> None:
+async def test_shut_down_group_raises_engine_died(local_ray: None) -> None:
     group = TrainerGroup(CONFIG, MODEL, [])
     await group.shutdown()
     with pytest.raises(EngineDied, match="shut down"):
         await group.train(BATCH)
 
 
-def test_a_rank_that_hangs_is_given_up(two: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+def test_hanging_rank_is_killed_after_the_deadline(two: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     """The file of rank 0 is removed even though all ranks are dead. This is the last test of `two`, which it ends."""
     group = two
     reset(group, tiny, CONFIG.model_copy(update={"ranks": 2}))

@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
         """Quiet."""
 
 
-def test_trl_trains_with_hamr_s_rewards_and_without_those_that_are_missing(tiny: Path, tmp_path: Path) -> None:
+def test_trl_trains_with_hamr_rewards_and_skips_missing_ones(tiny: Path, tmp_path: Path) -> None:
     samples = tmp_path / "train.jsonl"
     samples.write_text("".join(json.dumps({**SAMPLE, "id": f"s{i}"}) + "\n" for i in range(8)))
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

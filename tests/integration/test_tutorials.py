@@ -40,7 +40,7 @@ def outcomes(record: dict) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("page", [REWARD, HOOKS], ids=lambda page: page.stem)
-def test_own_reward_function(page: Path, tmp_path: Path) -> None:
+def test_custom_reward_function_scores_as_documented(page: Path, tmp_path: Path) -> None:
     save_files(REWARD, tmp_path)
     save_files(page, tmp_path)
     [command] = [command for command in commands(page) if command.startswith("hamr score ") and "my_rewards" in command]
@@ -50,7 +50,7 @@ def test_own_reward_function(page: Path, tmp_path: Path) -> None:
         assert [outcomes(record)["novelty"] for record in records] == [1.0, 1.0]
 
 
-def test_own_rules_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_rules_and_weights_score_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_files(REWARD, tmp_path)
     [rules] = [command for command in commands(REWARD) if "rules.yaml" in command]
     records = score(tmp_path, rules)
@@ -59,14 +59,14 @@ def test_own_rules_and_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert run_python(REWARD)["record"]["total"] == records[-1]["total"]
 
 
-def test_own_prompt_of_a_judge(tmp_path: Path, judge: ScorerEndpoint) -> None:
+def test_custom_judge_prompt_scores_as_documented(tmp_path: Path, judge: ScorerEndpoint) -> None:
     save_files(REWARD, tmp_path)
     judge.says = 'Warm. {"reason": "short", "score": 5}'
     [graded] = [command for command in commands(REWARD) if "tone.yaml" in command]
     assert [outcomes(record)["dialogue"] for record in score(tmp_path, graded, judge)] == [1.0, 1.0]
 
 
-def test_a_judge_behind_an_endpoint(tmp_path: Path, judge: ScorerEndpoint) -> None:
+def test_judge_behind_an_endpoint_scores_as_documented(tmp_path: Path, judge: ScorerEndpoint) -> None:
     save_files(REWARD, tmp_path)
     [command] = [command for command in commands(ENDPOINT) if command.startswith("hamr score ")]
     records = score(tmp_path, command, judge)

@@ -18,7 +18,7 @@ def kernels() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
-def test_norms_are_the_formula(dtype: str, tolerance: float) -> None:
+def test_fused_norms_match_the_formula(dtype: str, tolerance: float) -> None:
     """x / sqrt(mean x^2 + eps) * w; with a residual, of the sum, which comes back beside it."""
     import torch
 
@@ -39,7 +39,7 @@ def test_norms_are_the_formula(dtype: str, tolerance: float) -> None:
     torch.testing.assert_close(normed.float(), expected(total), atol=tolerance, rtol=tolerance)
 
 
-def test_only_modules_that_the_kernels_can_do_are_replaced() -> None:
+def test_only_supported_modules_are_replaced() -> None:
     import torch
     from vllm.config import VllmConfig, set_current_vllm_config
     from vllm.model_executor.layers.activation import GeluAndMul, SiluAndMul
