@@ -6,7 +6,7 @@ weights are random. Both parts are deterministic.
 
 The random weights follow "Mimetic Initialization of Self-Attention Layers" (Trockman and Kolter, 2023): an attention
 head initially copies what it attends to, because names and amounts of a ticket have to be copied into answers. For the
-same reason a number is one token, independent of the preceding text.
+same reason a number is one token, independent of the preceding text, and its embedding differs from other numbers'.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hamr.data.rendering import policy_messages
 from hamr.data.sage_samples import generate_samples
 from hamr.models.tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS
 
-RECIPE_VERSION = "4"
+RECIPE_VERSION = "5"
 VOCABULARY = 1536
 CONTEXT = 1024
 HIDDEN, LAYERS, HEADS, HEAD_DIM, FEED_FORWARD = 128, 3, 4, 32, 384
@@ -29,6 +29,8 @@ COPY = 0.15
 """Scale of the output projection, the transpose of the orthonormal value projection."""
 LIKENESS = 0.5
 """Correlation of key and query projections: tokens attend to tokens like themselves."""
+NUMBERNESS = 0.6
+"""Share of the direction that all numbers have in common. The rest is a number's own direction."""
 CORPUS = SageDataConfig(train=1500, validation=600, test=600, seed=0, procedure=False)
 """Data of the vocabulary. It covers the words of all splits, as a pretrained model's vocabulary would."""
 
@@ -70,7 +72,7 @@ def build_compact(pretrained: Path, out: Path) -> None:
             embeddings = model.get_input_embeddings().weight
             words = [tokenizer.decode([token]) for token in range(len(tokenizer))]
             meaning = word_vectors(pretrained, words, HIDDEN)
-            embeddings.copy_(meaning * (embeddings.std() / meaning.std()))
+            embeddings.copy_(_with_distinct_numbers(meaning * (embeddings.std() / meaning.std()), words))
     model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(out)
 
@@ -87,6 +89,23 @@ def _let_copy(layer: Any) -> None:
     noise = torch.randn_like(query) * query.std()
     attention.k_proj.weight.copy_(LIKENESS * query + (1 - LIKENESS**2) ** 0.5 * noise)
     layer.mlp.down_proj.weight.mul_(0.3 * (2 * LAYERS) ** -0.5 * (HIDDEN / FEED_FORWARD) ** 0.5)
+
+
+def _with_distinct_numbers(rows: Any, words: Sequence[str]) -> Any:
+    """Give every number a direction of its own, next to the mean direction of all numbers.
+
+    Pretrained embeddings of two numbers have a cosine of 0.99, too near for an amount to be copied from a ticket.
+    """
+    import torch
+    from torch.nn.functional import normalize
+
+    numbers = [i for i, word in enumerate(words) if word.strip().isdecimal()]
+    own = normalize(torch.randn(len(numbers), rows.shape[1]), dim=1)
+    shared = normalize(rows[numbers].mean(0), dim=0)
+    length = rows[numbers].norm(dim=1, keepdim=True)
+    rows = rows.clone()
+    rows[numbers] = length * (NUMBERNESS * shared + (1 - NUMBERNESS**2) ** 0.5 * own)
+    return rows
 
 
 def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is imported only here

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -53,6 +54,17 @@ def test_tiny_has_the_documented_size_and_tokens(tiny: Path) -> None:
     assert len(tokenizer) == said["vocabulary"]
 
 
+def embeddings_of(folder: Path, words: list[str]) -> Any:
+    """Return the normalised token embeddings of words that are one token each."""
+    import torch
+    from safetensors.torch import load_file
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rows = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    return torch.nn.functional.normalize(rows[[tokenizer.token_to_id(word) for word in words]], dim=1)
+
+
 def test_compact_vocabulary_is_limited_to_the_dialogues(tmp_path: Path) -> None:
     import torch
     from safetensors.torch import load_file
@@ -69,6 +81,10 @@ def test_compact_vocabulary_is_limited_to_the_dialogues(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(path)
     other = generate_samples(SageDataConfig(train=60, validation=6, test=6, procedure=False, seed=99)).train
     texts = [m["content"] for s in other for m in policy_messages(s)[1:]]
+    numbers = embeddings_of(path, ["60", "70", "120", "170"])
+    cosines = numbers @ numbers.T
+    assert cosines.fill_diagonal_(0).max() < 0.75, "an amount has to be told from its neighbours to be copied"
+    assert cosines.sum() / 12 > 0.2, "and a number from a word"
     texts += [render_action(r.action) for s in other for r in s.references]
     assert sum(len(tokenizer.encode(t)) for t in texts) < 1.6 * sum(len(t.split()) for t in texts)
     assert [tokenizer.decode(tokenizer.encode(t)) for t in texts] == texts
