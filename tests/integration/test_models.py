@@ -83,8 +83,8 @@ def test_compact_vocabulary_is_limited_to_the_dialogues(tmp_path: Path) -> None:
     texts = [m["content"] for s in other for m in policy_messages(s)[1:]]
     numbers = embeddings_of(path, ["60", "70", "120", "170"])
     cosines = numbers @ numbers.T
-    assert cosines.fill_diagonal_(0).max() < 0.75, "an amount has to be told from its neighbours to be copied"
-    assert cosines.sum() / 12 > 0.2, "and a number from a word"
+    assert cosines.fill_diagonal_(0).max() < 0.75, "close numbers cannot be copied"
+    assert cosines.sum() / 12 > 0.2, "numbers share a direction"
     texts += [render_action(r.action) for s in other for r in s.references]
     assert sum(len(tokenizer.encode(t)) for t in texts) < 1.6 * sum(len(t.split()) for t in texts)
     assert [tokenizer.decode(tokenizer.encode(t)) for t in texts] == texts
