@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class HamrError(Exception):
     """Base class of all errors that hamr raises on purpose. `exit_code` is the exit code of the command line."""
@@ -87,3 +90,13 @@ class TooManyUnscored(HamrError):
 
 class MissingScore(HamrError, ValueError):
     """A score that the cascade needs is missing. It is never replaced by a number."""
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """Return a hint for a mistyped name, to be followed by the remedy; "" if no known name is similar.
+
+    >>> did_you_mean("trian", ["train", "sft"])
+    "did you mean 'train'? "
+    """
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    return f"did you mean {near[0]!r}? " if near else ""

@@ -6,12 +6,11 @@ A path has the words after `hamr`; the command with the longest matching path is
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Sequence
 from typing import Any
 
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 
 _DATA = "hamr.apps.data.command"
 _EVALUATE = "hamr.apps.evaluate.command"
@@ -121,7 +120,12 @@ def find(words: Sequence[str]) -> tuple[str, list[str]]:
 
 def load(path: str) -> Any:
     """Return the model of a command."""
-    module, _, name = JOBS[path][0].partition(":")
+    return import_name(JOBS[path][0])
+
+
+def import_name(target: str) -> Any:
+    """Return the class or function `module:name`."""
+    module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
@@ -164,13 +168,11 @@ def _no_command(group: str, words: Sequence[str]) -> BadInput:
         choices = [choice.partition("=")[2] for choice in choices]
         rest = [word.partition("=")[2] for word in words if word.startswith(f"{key}=")][-1:]
     given = rest[0] if rest else None
-    near = difflib.get_close_matches(given or "", choices, n=1, cutoff=0.5)
     what = key if equals else "command"
     known = ", ".join(choices)
     if not given:
         return BadInput(where, None, f"missing; give {f'{key}=<name>, ' if equals else ''}one of: {known}")
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return BadInput(where, given, f"no such {what}; {hint}there are: {known}")
+    return BadInput(where, given, f"no such {what}; {did_you_mean(given, choices, 0.5)}there are: {known}")
 
 
 def _join_names(names: Sequence[str]) -> str:

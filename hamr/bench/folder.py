@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from types import TracebackType
+from typing import IO, Any, Self
 
 from hamr.errors import BadInput
 
@@ -19,6 +20,41 @@ def write_aside(path: Path, text: str) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text(text, encoding="utf-8")
     aside.replace(path)
+
+
+class RowFolder:
+    """Row files of an evaluation, to which a subclass appends. A context manager; locked by one process at a time."""
+
+    def __init__(self, folder: Path, names: Sequence[str], *, ascii_only: bool = True) -> None:
+        """Lock the folder, load its rows and open its files. Raises BadInput if one of these is impossible.
+
+        `ascii_only`: escape other characters, which lone surrogates in the output of a model require.
+        """
+        self.folder, self._ascii, self._lock = folder, ascii_only, lock_folder(folder)
+        try:
+            self._load()
+            self._files = {name: append_to(folder / name) for name in names}
+        except BaseException:
+            self._lock.close()
+            raise
+
+    def _load(self) -> None:
+        """Load the rows. Raises BadInput for a damaged one."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for file in self._files.values():
+            file.close()
+        self._lock.close()
+
+    def _write(self, name: str, row: Mapping[str, Any]) -> None:
+        """Append and flush the row, so that it survives a killed process."""
+        file = self._files[name]
+        file.write(json.dumps(row, ensure_ascii=self._ascii) + "\n")
+        file.flush()
 
 
 def lock_folder(folder: Path) -> IO[str]:

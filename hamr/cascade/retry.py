@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from hamr.cascade.cached_pool import CachedPool, PoolAnswer
 from hamr.protocols import Ask
-from hamr.types import Answer, Question
+from hamr.types import TRANSIENT, Answer, Question
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
 """Backoff between two tries if the pool gives no retry time. Doubled each time, up to the second value."""
@@ -30,7 +30,7 @@ async def ask_until(
     now, wait_s = clock or asyncio.get_running_loop().time, FIRST_WAIT_S
     while True:
         heard = await asker.ask(question, until=until)
-        if heard.answer.failure not in ("timeout", "unavailable"):
+        if heard.answer.failure not in TRANSIENT:
             return heard
         told = heard.answer.retry_in_s
         pause_s = wait_s if told is None else max(told, 0.05)

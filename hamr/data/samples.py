@@ -25,8 +25,7 @@ from typing import Any, NoReturn
 
 from hamr.data.actions import render_action
 from hamr.data.tools import parameter_problem, tool_spec
-from hamr.errors import DataError
-from hamr.procedures.rules import nearest
+from hamr.errors import DataError, did_you_mean
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
 _FIELDS = ("id", "ticket", "policy", "tools", "history", "references", "privileged", "meta")
@@ -207,7 +206,7 @@ def from_json(row: Any, *, where: str = "sample", own: Collection[str] = ()) -> 
         meta=_get(row, "meta", dict, where, default={}),
     )
     if unknown := [field for field in row if field not in _FIELDS and field not in own]:
-        remedy = f"unknown field; {nearest(unknown[0], (*_FIELDS, *own))}remove it, or move it into meta"
+        remedy = f"unknown field; {did_you_mean(unknown[0], (*_FIELDS, *own))}remove it, or move it into meta"
         raise DataError(f"{where}: {unknown[0]}", row[unknown[0]], remedy)
     return sample
 

@@ -7,7 +7,6 @@ reason.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from hamr.data.pii import Aliases
 from hamr.data.samples import parse_line
 from hamr.data.tables import Row, TicketFault, read_table
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
-from hamr.errors import DataError
+from hamr.errors import DataError, did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,9 +197,7 @@ def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: Ticke
         for key, column in columns.items():
             if isinstance(column, str) and rows and not any(_has(row, column) for row in rows):
                 there = sorted({name for row in rows for name in row})
-                near = difflib.get_close_matches(column, there, n=1)
-                hint = f"did you mean {near[0]}? " if near else ""
-                remedy = f"{path.name} has no such column; {hint}columns: {', '.join(there)}"
+                remedy = f"{path.name} has no such column; {did_you_mean(column, there)}columns: {', '.join(there)}"
                 raise DataError(f"mapping: {key}", column, remedy)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from hamr.errors import did_you_mean
 from hamr.procedures.graph import Scenario
-from hamr.procedures.rules import nearest
 from hamr.procedures.schema import Condition, Fact, ProcedureStage, ScenarioFile, Value, Variable
 
 
@@ -39,7 +39,7 @@ def _names(file: ScenarioFile) -> Iterator[ScenarioFault]:
     yield from _check_doubles({"stages": file.stages, "actions": file.actions})
     if file.start not in file.stages:
         yield ScenarioFault(
-            ("start",), file.start, f"is not a stage; {nearest(file.start, file.stages)}known: {list(file.stages)}"
+            ("start",), file.start, f"is not a stage; {did_you_mean(file.start, file.stages)}known: {list(file.stages)}"
         )
 
 
@@ -62,10 +62,10 @@ def _stages(file: ScenarioFile) -> Iterator[ScenarioFault]:
             where = ("stages", name, "next") if stage.next else ("stages", name, "branches", index, "to")
             if target not in places:
                 yield ScenarioFault(
-                    where, target, f"is neither a stage nor an action; {nearest(target, places)}known: {places}"
+                    where, target, f"is neither a stage nor an action; {did_you_mean(target, places)}known: {places}"
                 )
         if stage.reads is not None and stage.reads not in variables:
-            hint = nearest(stage.reads, variables)
+            hint = did_you_mean(stage.reads, variables)
             yield ScenarioFault(
                 ("stages", name, "reads"), stage.reads, f"is not a variable; {hint}known: {list(variables)}"
             )
@@ -134,7 +134,9 @@ def _values(file: ScenarioFile) -> Iterator[ScenarioFault]:
             where = ("refused", index, "when", name)
             if name not in file.system:
                 yield ScenarioFault(
-                    where, name, f"is not a system variable; {nearest(name, file.system)}known: {list(file.system)}"
+                    where,
+                    name,
+                    f"is not a system variable; {did_you_mean(name, file.system)}known: {list(file.system)}",
                 )
             else:
                 yield from _condition(where, test, file.system[name])
@@ -170,7 +172,7 @@ def _check_reference(
 ) -> Iterator[ScenarioFault]:
     """Check that the variable exists and may have `value` (None: check only the name)."""
     if name not in variables:
-        yield ScenarioFault(where, name, f"no such variable; {nearest(name, variables)}known: {list(variables)}")
+        yield ScenarioFault(where, name, f"no such variable; {did_you_mean(name, variables)}known: {list(variables)}")
         return
     problem = None if value is None else variables[name].problem(value)
     if problem:
@@ -194,14 +196,14 @@ def _amounts(file: ScenarioFile) -> Iterator[ScenarioFault]:
                 yield ScenarioFault((*where, "value"), variable, _no_readable(variable, numbers))
     for name, action in file.actions.items():
         if action.amount is not None and action.amount not in file.formulas:
-            hint = nearest(action.amount, file.formulas)
+            hint = did_you_mean(action.amount, file.formulas)
             yield ScenarioFault(
                 ("actions", name, "amount"), action.amount, f"is not a formula; {hint}known: {list(file.formulas)}"
             )
 
 
 def _no_readable(name: str, known: Iterable[str]) -> str:
-    return f"a formula can read the numbers among system and facts; {nearest(name, known)}known: {sorted(known)}"
+    return f"a formula can read the numbers among system and facts; {did_you_mean(name, known)}known: {sorted(known)}"
 
 
 def _logic(file: ScenarioFile) -> Iterator[ScenarioFault]:

@@ -11,10 +11,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hamr.config.resources import resource
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.checks import faults
 from hamr.procedures.graph import Scenario
-from hamr.procedures.rules import nearest
 from hamr.procedures.schema import ScenarioFile
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -44,7 +43,9 @@ def is_path(name: str | Path) -> bool:
 def _shipped_scenario(name: str) -> Scenario:
     known = scenario_names()
     if name not in known:
-        raise BadInput("scenario", name, f"{nearest(name, known)}known: {', '.join(known)}; or give the path of a file")
+        raise BadInput(
+            "scenario", name, f"{did_you_mean(name, known)}known: {', '.join(known)}; or give the path of a file"
+        )
     return _read(resource("conf", "scenarios") / f"{name}.yaml")
 
 
@@ -109,7 +110,7 @@ def _validation_error(error: ValidationError, model: type[BaseModel], tree: yaml
     where = place(path, tree, first["loc"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
-        return BadInput(where, key, f"unknown key; {nearest(key, _keys(model))}remove it or correct it")
+        return BadInput(where, key, f"unknown key; {did_you_mean(key, _keys(model))}remove it or correct it")
     value = None if first["type"] == "missing" else first["input"]
     return BadInput(where, value, first["msg"].removeprefix("Value error, "))
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.graph import Scenario
 from hamr.procedures.procedure import plain, sop_text
-from hamr.procedures.rules import nearest, stage_name
+from hamr.procedures.rules import stage_name
 from hamr.procedures.schema import Fact, Value, Variable
 from hamr.procedures.templates import Phrases, TextPrompt, phrases_in
 
@@ -94,7 +94,7 @@ def user_prompt(
         ("level", level, file.adversity),
     ):
         if name not in known:
-            raise BadInput(f"{scenario.name}.{key}", name, f"{nearest(name, known)}known: {list(known)}")
+            raise BadInput(f"{scenario.name}.{key}", name, f"{did_you_mean(name, known)}known: {list(known)}")
     if not file.intents[intent].allows(fields):
         raise BadInput(f"{scenario.name}.intent", intent, f"pins {dict(file.intents[intent].pins)}; the fields differ")
     shown = {name: value for name, value in system.items() if not _entry(scenario, name).hidden}
@@ -203,7 +203,7 @@ def _entry(scenario: Scenario, name: str) -> Variable | Fact:
     known: dict[str, Variable | Fact] = {**scenario.file.system, **scenario.file.facts}
     if name not in known:
         raise BadInput(
-            f"{scenario.name}.system.{name}", name, f"no such variable; {nearest(name, known)}known: {list(known)}"
+            f"{scenario.name}.system.{name}", name, f"no such variable; {did_you_mean(name, known)}known: {list(known)}"
         )
     return known[name]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.schema import ScenarioFile
 
 
@@ -34,12 +33,6 @@ def stage_name(node: str) -> str:
     'stage6'
     """
     return node.partition("@")[0]
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint for a mistyped name: "did you mean 'x'? ", or an empty text."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]!r}? " if near else ""
 
 
 def walk(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[str, object]) -> Walk:
@@ -93,7 +86,7 @@ def _check_values(scenario: ScenarioFile, section: str, given: Mapping[str, obje
     for name, value in given.items():
         where = f"{scenario.name}.{section}.{name}"
         if name not in allowed:
-            raise BadInput(where, value, f"no such variable; {nearest(name, allowed)}known: {sorted(allowed)}")
+            raise BadInput(where, value, f"no such variable; {did_you_mean(name, allowed)}known: {sorted(allowed)}")
         problem = None if section == "fields" and value is None else allowed[name].problem(value)
         if problem:
             raise BadInput(where, value, problem)

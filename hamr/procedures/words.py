@@ -16,10 +16,9 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator
 
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 from hamr.procedures import Scenario, Walk
 from hamr.procedures.files import place, read_checked
-from hamr.procedures.rules import nearest
 from hamr.procedures.schema import Strict, Value
 
 Split = Literal["train", "validation", "test"]
@@ -219,7 +218,7 @@ def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
         acts = {*one.ask, *one.say}
         for relation in RELATIONS:
             for name in getattr(one, relation).keys() - acts:
-                yield (split, relation, name), name, f"is not an act; {nearest(name, acts)}known: {sorted(acts)}"
+                yield (split, relation, name), name, f"is not an act; {did_you_mean(name, acts)}known: {sorted(acts)}"
 
 
 def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
@@ -231,7 +230,7 @@ def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
             known = {*file.system, *file.facts, *(("amount",) if action and action.amount else ())}
             for name in (slot for _, slot, _, _ in Formatter().parse(text) if slot is not None):
                 if name not in known:
-                    yield (split, *where), name, f"no such variable; {nearest(name, known)}known: {sorted(known)}"
+                    yield (split, *where), name, f"no such variable; {did_you_mean(name, known)}known: {sorted(known)}"
 
 
 def _check_shared(words: Words) -> Iterator[Fault]:

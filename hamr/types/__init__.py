@@ -34,6 +34,7 @@ from hamr.types.outcomes import (
 )
 from hamr.types.rewards import (
     CASCADE_BANDS,
+    TRANSIENT,
     Answer,
     Audit,
     Band,
@@ -51,6 +52,7 @@ from hamr.types.samples import Action, Reference, Reply, Role, ServiceSample, To
 
 __all__ = [
     "CASCADE_BANDS",
+    "TRANSIENT",
     "Absent",
     "Action",
     "Aggregation",

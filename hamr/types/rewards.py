@@ -191,6 +191,10 @@ class Question:
         return bool(self.prompt or self.messages)
 
 
+TRANSIENT = ("timeout", "unavailable")
+"""Failures of an answer that concern the pool and not the question, so that a retry may succeed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """Answer of a pool. Exactly one of `score` (in [0, 1]) and `failure` is set. For a question with its own prompt or

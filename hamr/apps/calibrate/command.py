@@ -72,6 +72,7 @@ class CalibrateCommand(Command):
 
 class CalibrateScores(CalibrateCommand):
     examples = ("hamr calibrate scores=scores.csv output=calibrated max_escalated_frac=0.3 y=human",)
+    work = "hamr.apps.calibrate.run:calibrate_scores"
 
     scores: Annotated[File, Field(title="FILE")]
     """One reply per row (.jsonl, .csv or .parquet): the reranker's score s_r, the judge's s_j and the teacher's y, all
@@ -94,11 +95,6 @@ class CalibrateScores(CalibrateCommand):
         from hamr.apps.calibrate.run import check_output
 
         check_output(self, queries=False)
-
-    def run(self) -> int:
-        from hamr.apps.calibrate.run import calibrate_scores
-
-        return calibrate_scores(self)
 
 
 class CalibratePools(CalibrateCommand, ConfiguredCommand):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
-from hamr import signals
+from rich.console import Console
+
 from hamr.apps.scorer.pair_check import pair_question
-from hamr.apps.shared.pools_up import pools_of
+from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
+from hamr.apps.shared.progress import Report, progress
+from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.cascade.cached_pool import failure_of
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
@@ -24,8 +28,6 @@ from hamr.protocols import Ask
 from hamr.rewards.verdict import canonical_label, hard_score
 
 Tell = Callable[[str], None]
-Row = tuple[float, float, float, float | None]
-"""s_r, s_j, y, and the judge's verdict as a number."""
 RUN = "calibrate"
 
 
@@ -48,50 +50,17 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     try:
         if len(found.done) < len(items):
             tell(f"{len(found.done)} of {len(items)} pairs already have their scores")
-            _ask(config, pools, items, found, teachers, tell, pools_of(RUN, kept))
+            named = config.rewards.consistency
+
+            async def work(asks: Mapping[str, Ask]) -> None:
+                await score_pairs(items, asks, named.reranker, named.judge, teachers, tell, found)
+
+            trained = any(pool.learns_pairs for pool in with_starts(config, pools).values())
+            splits = scorer_splits(config, tell) if trained else None
+            with_pools(config, list(pools), work, run=pools_of(RUN, kept), progress=tell, splits=splits)
     finally:
         found.close()
     return triples_of(found)
-
-
-def _ask(
-    config: Config,
-    pools: Mapping[str, PoolConfig],
-    items: Sequence[WorkItem],
-    found: WorkProgress,
-    teachers: Sequence[str],
-    tell: Tell,
-    run: str,
-) -> None:
-    # Import Ray and the engines lazily: calibrating from a file needs neither.
-    from hamr.apps.scorer.prepare import prepare_scorers
-    from hamr.apps.shared.pool_room import check_pool_room
-    from hamr.apps.shared.reply_clusters import scorer_splits
-    from hamr.cluster.model_folders import pool_model
-    from hamr.cluster.session import ray_session
-    from hamr.pools.deployment import PoolClient, start_pools, stop_pools
-
-    check_pool_room(config, pools, router=False)
-    needs_training = any(pool.learns_pairs for pool in config.pools.values())
-    splits = scorer_splits(config, tell) if needs_training else None
-    scorers = prepare_scorers(config, splits.train if splits else (), splits.validation if splits else (), tell)
-    paths: dict[str, Path] = {name: scorer.path for name, scorer in scorers.items() if name in pools}
-
-    async def ask() -> None:
-        await start_pools(pools, paths, run=run, timeout_s=config.cluster.start_timeout_s)
-        clients = {name: PoolClient(name, pool, run) for name, pool in pools.items()}
-        try:
-            asks = {name: client.ask for name, client in clients.items()}
-            named = config.rewards.consistency
-            await score_pairs(items, asks, named.reranker, named.judge, teachers, tell, found)
-        finally:
-            await asyncio.gather(*(client.close() for client in clients.values()))
-            await stop_pools(run)
-
-    with ray_session(config.cluster):
-        models = {pool_model(name): path for name, path in paths.items()}
-        check_pool_room(config, pools, router=False, models=models)
-        signals.run(ask())
 
 
 def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfig]:
@@ -126,16 +95,13 @@ async def score_pairs(
     left = [item for item in items if item.id not in found.done]
     tell(f"asking {', '.join(asks)} about {len(left)} pairs")
     failures: Counter[str] = Counter()
-    done = 0
+    done = itertools.count(1)
 
-    async def of(item: WorkItem) -> None:
-        nonlocal done
+    async def score(item: WorkItem, report: Report) -> None:
         pair: ReplyPair = item.content
         question = pair_question(pair)
         answers = dict(zip(asks, await asyncio.gather(*(ask(question) for ask in asks.values())), strict=True))
-        done += 1
-        if done % max(1, len(left) // 10) == 0:
-            tell(f"{done}/{len(left)} pairs")
+        report("pairs", next(done))
         scores: dict[str, float] = {}
         for name, answer in answers.items():
             failure = failure_of("reranker" if name == reranker else "judge", answer)
@@ -150,7 +116,8 @@ async def score_pairs(
         hard = hard_score(verdict) if verdict is not None else None
         found.finish(item, ItemResult(kept={"row": [scores[reranker], scores[judge], y, hard]}))
 
-    await asyncio.gather(*map(of, left))
+    with progress({"pairs": len(left)}, Console(), RUN) as report:
+        await asyncio.gather(*(score(item, report) for item in left))
     if failures:
         counted = ", ".join(f"{what} {count}" for what, count in sorted(failures.items()))
         tell(f"left out {len(items) - len(found.done)} of {len(items)} pairs: {counted}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -12,6 +11,7 @@ from hamr.apps.data.recipes.multigt import MultiGtRecipe
 from hamr.apps.data.recipes.rewording import RewordRecipe
 from hamr.apps.data.recipes.rubrics import RubricRecipe
 from hamr.apps.data.recipes.thought import Rendering, ThoughtRecipe
+from hamr.apps.jobs import import_name
 from hamr.apps.shared.commands import (
     Command,
     ConfiguredCommand,
@@ -23,7 +23,7 @@ from hamr.apps.shared.commands import (
     NonNegativeCount,
     Word,
 )
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
@@ -66,6 +66,7 @@ class SageCommand(ConfiguredCommand):
         "held_out_items": "held_out_items.jsonl",
     }
     takes_common = False
+    work = "hamr.apps.data.build_sage:build"
 
     output: Folder
     """Folder of the splits."""
@@ -116,11 +117,6 @@ class SageCommand(ConfiguredCommand):
         check(self, config)
         return config
 
-    def run(self) -> int:
-        from hamr.apps.data.build_sage import build
-
-        return build(self)
-
 
 # --- imports -----------------------------------------------------------------------------------
 
@@ -143,16 +139,12 @@ class ImportTickets(ImportCommand):
     """A ticket export. Faulty tickets are excluded with one line of explanation each, and written to rejected.jsonl."""
 
     examples = ("hamr data import tickets input=export.csv mapping=mapping.yaml output=data/own",)
+    work = "hamr.apps.data.import_data:import_tickets"
 
     input: Annotated[File, Field(title="EXPORT.jsonl|.csv|.parquet")]
     """JSONL, CSV or Parquet of tickets."""
     mapping: Annotated[File, Field(title="MAP.yaml")]
     """YAML that names the columns of the export (see config/tickets.py)."""
-
-    def run(self) -> int:
-        from hamr.apps.data.import_data import import_tickets
-
-        return import_tickets(self)
 
 
 def _known_corpus(name: str) -> str:
@@ -160,9 +152,7 @@ def _known_corpus(name: str) -> str:
 
     if name not in IMPORTERS:
         known = [*IMPORTERS, "tickets"]
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"no such corpus; {hint}there are: {', '.join(known)}")
+        raise ValueError(f"no such corpus; {did_you_mean(name, known)}there are: {', '.join(known)}")
     return name
 
 
@@ -173,6 +163,7 @@ class ImportCorpus(ImportCommand):
         "hamr data import star input=star.jsonl policies=policies.json output=data/star",
         "hamr data import messages input=chats.jsonl output=data/chats",
     )
+    work = "hamr.apps.data.import_data:import_corpus"
 
     corpus: Annotated[str, Word(), AfterValidator(_known_corpus), Field(title="CORPUS")]
     """Corpus or form of the input: star, abcd, tau2 or messages."""
@@ -192,11 +183,6 @@ class ImportCorpus(ImportCommand):
             raise BadInput("policies", str(self.policies), f"is no file of the {self.corpus} form; remove it")
         return self
 
-    def run(self) -> int:
-        from hamr.apps.data.import_data import import_corpus
-
-        return import_corpus(self)
-
 
 # --- recipes by teachers -----------------------------------------------------------------------
 
@@ -206,6 +192,8 @@ class RecipeCommand(ConfiguredCommand):
 
     outputs: ClassVar = {"file": OUTPUT}
     writes = OUTPUT
+    team: ClassVar[str] = "hamr.apps.data.recipe_job:team_of"
+    """`module:function` that returns the pools of a configuration and a command. Raises BadInput."""
 
     input: Samples
     """Samples to work on."""
@@ -225,10 +213,8 @@ class RecipeCommand(ConfiguredCommand):
     """Concurrent items. By default, the capacity of the pools."""
 
     def check(self) -> Config:
-        from hamr.apps.data.recipe_job import team_of
-
         config = self.config()
-        team_of(config, self)
+        import_name(self.team)(config, self)
         return config
 
 
@@ -242,30 +228,22 @@ class PatmCommand(WritingRecipeCommand):
     kept ones as `kind: patm` items."""
 
     examples = ("hamr data patm input=trajectories.jsonl output=patm.jsonl teacher=judge",)
+    work = "hamr.apps.data.build_plans:build_patm"
 
     input: Annotated[File, Field(title="TRAJECTORIES.jsonl")]
     """Whole tickets, a trajectories.jsonl of `hamr data import`."""
     split: Literal["train", "validation", "test", "all"] = "train"
     """Split whose tickets are used."""
 
-    def run(self) -> int:
-        from hamr.apps.data.build_plans import build_patm
-
-        return build_patm(self)
-
 
 class DraCommand(WritingRecipeCommand):
     """The reasoning behind decisions and plans, as `decision_dra` and `patm_dra` items."""
 
     examples = ("hamr data dra input=train.jsonl output=dra.jsonl teachers=a,b judge=judge",)
+    work = "hamr.apps.data.build_plans:build_dra"
 
     input: Annotated[File, Field(title="SAMPLES.jsonl|ITEMS.jsonl")]
     """Samples, or decision and patm items."""
-
-    def run(self) -> int:
-        from hamr.apps.data.build_plans import build_dra
-
-        return build_dra(self)
 
 
 class MultiGtCommand(WritingRecipeCommand):
@@ -274,6 +252,8 @@ class MultiGtCommand(WritingRecipeCommand):
     useful."""
 
     examples = ("hamr data multigt input=train.jsonl output=multigt.jsonl teacher=light ledger=runs/preliminary",)
+    work = "hamr.apps.data.build_multigt:build_multigt"
+    team = "hamr.apps.data.build_multigt:multigt_team"
 
     output: Samples
     """File of all samples with their own and the added references. <output>.table3.jsonl counts the sources."""
@@ -300,20 +280,11 @@ class MultiGtCommand(WritingRecipeCommand):
         given = _values(self, MultiGtRecipe)
         return MultiGtRecipe(**given | ({"summary": ""} if self.utility == "none" else {}))
 
-    def check(self) -> Config:
-        from hamr.apps.data.build_multigt import multigt_team
-
-        config = self.config()
-        multigt_team(config, self)
-        return config
-
-    def run(self) -> int:
-        from hamr.apps.data.build_multigt import build_multigt
-
-        return build_multigt(self)
-
 
 class ThoughtsCommand(WritingRecipeCommand):
+    work = "hamr.apps.data.build_thought:build_thought"
+    team = "hamr.apps.data.build_thought:thought_team"
+
     render: Rendering
     """Thoughts before the answer, after it, or one item of each."""
     min_cot: Grade = MigrationRecipe.min_cot
@@ -327,18 +298,6 @@ class ThoughtsCommand(WritingRecipeCommand):
     @property
     def recipe(self) -> ThoughtRecipe:
         return ThoughtRecipe(**_values(self, ThoughtRecipe))
-
-    def check(self) -> Config:
-        from hamr.apps.data.build_thought import thought_team
-
-        config = self.config()
-        thought_team(config, self)
-        return config
-
-    def run(self) -> int:
-        from hamr.apps.data.build_thought import build_thought
-
-        return build_thought(self)
 
 
 class ExtractThoughts(ThoughtsCommand):
@@ -394,6 +353,7 @@ class RubricsCommand(RecipeCommand):
     then other samples' references."""
 
     examples = ("hamr data rubrics input=train.jsonl output=rubrics.jsonl teacher=judge",)
+    work = "hamr.apps.data.build_rubrics:build_rubrics"
 
     output: Samples
     """File of all samples, with their rubric where one was kept."""
@@ -409,11 +369,6 @@ class RubricsCommand(RecipeCommand):
     @property
     def recipe(self) -> RubricRecipe:
         return RubricRecipe(**_values(self, RubricRecipe))
-
-    def run(self) -> int:
-        from hamr.apps.data.build_rubrics import build_rubrics
-
-        return build_rubrics(self)
 
 
 def _values(command: Command, recipe: type) -> dict[str, Any]:
@@ -431,6 +386,7 @@ class SampledCommand(Command):
     examples = ("hamr data sampled input=train.jsonl ledger=runs/stage_1 output=items.jsonl min_total=3 best=2",)
     outputs: ClassVar = {"file": OUTPUT}
     writes = OUTPUT
+    work = "hamr.apps.data.build_sampled:build_sampled"
 
     input: Samples
     """Samples of the run."""
@@ -449,17 +405,13 @@ class SampledCommand(Command):
     render: Rendering = "pre"
     """Thoughts before the answer, after it, or one item of each."""
 
-    def run(self) -> int:
-        from hamr.apps.data.build_sampled import build_sampled
-
-        return build_sampled(self)
-
 
 class HallucinationCommand(ConfiguredCommand):
     """Data for a hallucination judge: responses that the judge clears and the second model confirms (simple.jsonl), and
     human labels of the rest (output review.jsonl; from `labels` hard.jsonl and confirmed.jsonl)."""
 
     examples = ("hamr data hallucination input=responses.jsonl output=data/hallucination judge=judge second=second",)
+    work = "hamr.apps.data.build_hallucination:build_hallucination"
 
     input: Annotated[File, Field(title="RESPONSES.jsonl")]
     """Samples with `response` or `responses`."""
@@ -477,11 +429,6 @@ class HallucinationCommand(ConfiguredCommand):
     """Language of the prompts."""
     at_once: Count | None = None
     """Concurrent items. By default, the capacity of the pools."""
-
-    def run(self) -> int:
-        from hamr.apps.data.build_hallucination import build_hallucination
-
-        return build_hallucination(self)
 
 
 class OlabenchItemsCommand(Command):
@@ -514,33 +461,26 @@ class OlabenchItemsCommand(Command):
 
 class OlabenchScenarios(OlabenchItemsCommand):
     examples = ("hamr data olabench scenario=all output=data/olabench",)
+    work = "hamr.apps.data.build_olabench:from_scenarios"
 
     scenario: Annotated[str, Field(title="NAME|PATH|all|NAME,NAME")]
     """Scenarios whose rule engines give the items."""
 
-    def run(self) -> int:
-        from hamr.apps.data.build_olabench import from_scenarios
-
-        return from_scenarios(self)
-
 
 class OlabenchSamples(OlabenchItemsCommand):
     examples = ("hamr data olabench samples=data/own output=data/olabench risk=0",)
+    work = "hamr.apps.data.build_olabench:from_samples"
 
     samples: Annotated[File, Field(title="SAMPLES.jsonl|FOLDER")]
     """Output of `hamr data import`: a file of samples, or a folder whose test split (or else training split) is
     used."""
-
-    def run(self) -> int:
-        from hamr.apps.data.build_olabench import from_samples
-
-        return from_samples(self)
 
 
 class OlabenchLabels(Command):
     """A public corpus with human labels, in the format of labelled responses."""
 
     examples = ("hamr data olabench labels=pairs input=pairs.jsonl output=labelled.jsonl",)
+    work = "hamr.apps.data.build_olabench:convert_labels"
 
     labels: Literal["hallucination", "pairs", "tau"]
     """Corpus."""
@@ -558,8 +498,3 @@ class OlabenchLabels(Command):
         if self.labels == "tau" and self.policies is None:
             raise BadInput("policies", None, "missing; give policies=<its JSON>")
         return self
-
-    def run(self) -> int:
-        from hamr.apps.data.build_olabench import convert_labels
-
-        return convert_labels(self)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from rich.table import Table
 from hamr.apps.data.recipes.runner import Make, Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
+from hamr.apps.shared.progress import progress
 from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.config.schema import Config
 from hamr.data.progress import ItemResult, WorkItem, WorkProgress, summary
@@ -80,31 +82,33 @@ def make_items(
 
     Raises HamrError where no item got an answer. Nothing is written then, and the same command tries again.
     """
-    progress = WorkProgress.of(sibling_path(output, "progress"), items)
+    results = WorkProgress.of(sibling_path(output, "progress"), items)
     places = sum(config.pools[name].places for name in team.names)
-    print(f"{run}: {len(items)} items, {len(progress.done)} already done", flush=True)
+    print(f"{run}: {len(items)} items, {len(results.done)} already done", flush=True)
 
     async def work(asks: Mapping[str, Ask]) -> None:
         teachers = {name: Teacher(ask=asks[name], capacity=config.pools[name].places) for name in team.teachers}
         judge = asks[team.judge] if team.judge else None
         second = asks[team.second] if team.second else None
         pools = Pools(teachers=Teachers(teachers), judge=judge, second=second)
-        await run_recipe(items, make, pools, progress, at_once=at_once or places, tell=tell)
+        with progress({"items": len(items) - len(results.done)}, Console(), run) as report:
+            limit = at_once or places
+            await run_recipe(items, make, pools, results, at_once=limit, report=partial(report, "items"), tell=tell)
         for name, count in pools.teachers.answered.items():
             tell(f"teacher {name}: {count} answers")
 
-    if len(progress.done) < len(items):
+    if len(results.done) < len(items):
         # A fine-tuned judge is the one of the training run, trained on the same samples (and cached).
         tuned = any(config.pools[name].finetune for name in team.names)
         splits = scorer_splits(config, tell) if tuned else None
         with_pools(config, team.names, work, run=pools_of(run, output), splits=splits)
-        if all(made.passing for made in progress.done.values()):
+        if all(made.passing for made in results.done.values()):
             raise HamrError("no item got an answer of its pools; see their logs and run the command again")
     write_rows(
         sibling_path(output, "records"),
-        ({"id": item.id, **dataclasses.asdict(progress.whole(item.id))} for item in items),
+        ({"id": item.id, **dataclasses.asdict(results.whole(item.id))} for item in items),
     )
-    return progress.done
+    return results.done
 
 
 def tell(line: str) -> None:

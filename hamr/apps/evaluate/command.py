@@ -53,6 +53,7 @@ class EvaluateEcs(EcsConfig, ConfiguredCommand):
         "hamr evaluate benchmark=ecs run=runs/quickstart compare=runs/other output=ecs",
     )
     outputs: ClassVar = {"folder": "."}
+    work = "hamr.apps.evaluate.ecs.run:start"
 
     output: Output
     """Folder of the results."""
@@ -92,11 +93,6 @@ class EvaluateEcs(EcsConfig, ConfiguredCommand):
         chosen = any(word.startswith(("pools=", "experiment=", "--")) for word in self.overrides)
         return load_config([*([] if self.judges or chosen else ["pools=ecs"]), *self.overrides])
 
-    def run(self) -> int:
-        from hamr.apps.evaluate.ecs.run import start
-
-        return start(self)
-
 
 class EvaluateOlabench(OlabenchConfig, ConfiguredCommand):
     """Policies answer items of three kinds (rag, workflow, agent). The judges of the side rewards grade dialogue,
@@ -113,6 +109,7 @@ class EvaluateOlabench(OlabenchConfig, ConfiguredCommand):
         "hamr evaluate benchmark=olabench labels=planted.jsonl judge=judge output=judges",
     )
     outputs: ClassVar = {"folder": "."}
+    work = "hamr.apps.evaluate.olabench.run:start"
 
     output: Output
     """Folder of the results."""
@@ -148,11 +145,6 @@ class EvaluateOlabench(OlabenchConfig, ConfiguredCommand):
         if self.judge:
             writing_pool(config, "judge", self.judge)
         return config
-
-    def run(self) -> int:
-        from hamr.apps.evaluate.olabench.run import start
-
-        return start(self)
 
 
 def _number_judges(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,8 +11,7 @@ from hamr.config.load import load_dumped
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.data.samples import read_rows
-from hamr.errors import BadInput, DataError
-from hamr.procedures.rules import nearest
+from hamr.errors import BadInput, DataError, did_you_mean
 from hamr.telemetry.run_folder import RunFolder
 from hamr.trainer.checkpoints import Checkpoints
 
@@ -43,7 +42,9 @@ def with_policies(config: Config, key: str, names: Sequence[str], cot: str) -> t
         path = Path(given).expanduser()
         if not path.is_dir():
             known = sorted(config.pools)
-            remedy = f"no such pool, run folder or file of responses; {nearest(given, known)}pools: {', '.join(known)}"
+            remedy = (
+                f"no such pool, run folder or file of responses; {did_you_mean(given, known)}pools: {', '.join(known)}"
+            )
             raise BadInput(key, given, remedy)
         name = f"run-{path.resolve().name}"
         if name in pools:

@@ -20,6 +20,7 @@ class RunPipeline(Command):
         "hamr train pipeline=olamind_small dry_run=true",
         "hamr train pipeline=hrm inputs.pairs=pairs.jsonl stages.rl.experiment.steps=100",
     )
+    work = "hamr.apps.pipeline.run:start"
 
     pipeline: Annotated[str, Field(title="NAME|FILE.yaml")]
     """Pipeline of conf/pipeline or of --config-dir, or a file of your own."""
@@ -33,11 +34,6 @@ class RunPipeline(Command):
     """Arguments for one stage, written as its own command takes them."""
     overrides: Annotated[tuple[str, ...], Prefix(), Field(title="[overrides]")] = ()
     """Values and choices of the configuration for all stages, and --config-dir; `hamr --help` explains them."""
-
-    def run(self) -> int:
-        from hamr.apps.pipeline.run import start
-
-        return start(self)
 
 
 class TrainSweep(TrainingCommand):

@@ -24,13 +24,9 @@ class PlanCommand(ConfiguredCommand):
         "hamr plan from=runs/quickstart experiment=paper_hrm",
         "hamr plan experiment=paper_hrm launch=slurm output=cluster",
     )
+    work = "hamr.apps.plan.output:start"
 
     past: Annotated[Folder | None, Field(alias="from", title="RUN")] = None
     """Run folder that times and shares are taken from."""
     output: Folder | None = None
     """Folder for the manifests or scripts that start a cluster for this job (launch=kuberay|slurm|ray)."""
-
-    def run(self) -> int:
-        from hamr.apps.plan.output import start
-
-        return start(self)

@@ -38,6 +38,7 @@ class ScorerCheckCommand(ConfiguredCommand):
     """
 
     examples = ("hamr scorer check experiment=quickstart contexts=50 output=check",)
+    work = "hamr.apps.scorer.check:check"
 
     output: Folder | None = None
     """Folder of scorer_check.json."""
@@ -45,8 +46,3 @@ class ScorerCheckCommand(ConfiguredCommand):
     """References of the test split that are used."""
     overwrite: bool = False
     """Replace an existing scorer_check.json."""
-
-    def run(self) -> int:
-        from hamr.apps.scorer.check import check
-
-        return check(self)

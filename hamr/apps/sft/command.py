@@ -30,17 +30,13 @@ class SftCommand(TrainingCommand):
         "hamr sft --multirun trainer.learning_rate=1e-5,1e-4",
     )
     outputs: ClassVar = {"run": ".", "policy": "checkpoints"}
+    work = "hamr.apps.sft.run:start"
 
     def check(self) -> Config:
         config = super().check()
         if not config.sft.sets:
             raise BadInput("sft.sets", [], "is empty; name the sets to train on: sft.sets=[{path: items.jsonl}]")
         return config
-
-    def run(self) -> int:
-        from hamr.apps.sft.run import start
-
-        return start(self)
 
 
 class PreviewCommand(ConfiguredCommand):

@@ -23,9 +23,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from hamr.apps.jobs import JOBS, find, load, path_of, siblings
+from hamr.apps.jobs import JOBS, find, import_name, load, path_of, siblings
 from hamr.config.overrides import CONFIG_DIR_FLAG
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
@@ -54,7 +54,7 @@ class Prefix:
 
 
 class Command(BaseModel):
-    """Arguments of a command. A subclass also says what the command does, in `run`."""
+    """Arguments of a command. A subclass also says what the command does: the function `work`, or its own `run`."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -68,6 +68,8 @@ class Command(BaseModel):
     """Arguments of example calls, shown in the help."""
     outputs: ClassVar[Mapping[str, str]] = {}
     """Results for later stages of a pipeline: name -> path in the folder of the stage. Empty: not a pipeline's job."""
+    work: ClassVar[str] = ""
+    """`module:function` that does the work with the command as its argument. It is imported when the command runs."""
     target: ClassVar[str] = "output"
     """Option that sets where the command writes; a pipeline sets it."""
     writes: ClassVar[str] = "."
@@ -89,7 +91,7 @@ class Command(BaseModel):
 
     def run(self) -> int:
         """Do the work and return the exit code."""
-        raise NotImplementedError
+        return int(import_name(self.work)(self))
 
 
 class ConfiguredCommand(Command):
@@ -276,11 +278,8 @@ def _complaint(kind: type[Command], first: ErrorDetails) -> BadInput:
         return BadInput(where, None, f"missing; {written}")
     if error == "literal_error":
         choices = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        near = difflib.get_close_matches(str(value), choices, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        return BadInput(
-            where, value, f"{hint}must be {' or '.join(filter(None, [', '.join(choices[:-1]), choices[-1]]))}"
-        )
+        one_of = " or ".join(filter(None, [", ".join(choices[:-1]), choices[-1]]))
+        return BadInput(where, value, f"{did_you_mean(str(value), choices)}must be {one_of}")
     if error == "value_error":
         return BadInput(where, value, str(context["error"]))
     if error in _BOUNDS:

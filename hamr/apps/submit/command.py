@@ -32,6 +32,7 @@ class SubmitCommand(Command):
         "hamr submit train experiment=quickstart cluster=ray cluster.dashboard=http://head:8265 --follow",
         "hamr submit train experiment=paper_hrm cluster=slurm launch.partition=gpu --dry-run",
     )
+    work = "hamr.apps.submit.run:start"
 
     follow: Annotated[bool, Flag()] = False
     """Show the job's output and return its exit code; Ctrl-C leaves the job running."""
@@ -43,8 +44,3 @@ class SubmitCommand(Command):
     ] = ()
     """train, sft, score, calibrate, evaluate or scorer, with its arguments and those of the sections cluster and
     launch."""
-
-    def run(self) -> int:
-        from hamr.apps.submit.run import start
-
-        return start(self)

@@ -49,6 +49,7 @@ class TrainCommand(TrainingCommand):
         "hamr train resume=runs/quickstart",
     )
     outputs: ClassVar = {"run": ".", "policy": "checkpoints", "ledger": "ledger.sqlite"}
+    work = "hamr.apps.train.run:start"
 
     def check(self) -> Config:
         from hamr.rewards.judged import check_prompts
@@ -56,8 +57,3 @@ class TrainCommand(TrainingCommand):
         config = super().check()
         check_prompts(config.rewards)
         return config
-
-    def run(self) -> int:
-        from hamr.apps.train.run import start
-
-        return start(self)

@@ -8,15 +8,13 @@ timeout, rate limit) are retried by the next call; an unparseable answer is fina
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from hamr.bench.agreement import Rating, level
-from hamr.bench.folder import append_to, lock_folder, rows_of
+from hamr.bench.folder import RowFolder, rows_of
 from hamr.cascade.cached_pool import failure_of
 from hamr.cascade.retry import ask_again
 from hamr.data.progress import item_key
@@ -24,10 +22,9 @@ from hamr.errors import BadInput
 from hamr.prompting.labels import LABEL_VALUES
 from hamr.protocols import Ask
 from hamr.rewards.verdict import canonical_label
-from hamr.types import Answer, Question
+from hamr.types import TRANSIENT, Answer, Question
 
 FILE = "judgements.jsonl"
-PASSING = ("timeout", "unavailable")
 GIVE_UP = 32
 """Number of consecutive transient failures after which a judge is considered unavailable for the rest of this call."""
 
@@ -76,26 +73,16 @@ class EcsJudge:
     longest_wait_s: float = 60.0
 
 
-class JudgeVotes:
-    """The votes of a folder. A context manager; locked by one process at a time."""
+class JudgeVotes(RowFolder):
+    """The votes of a folder by key."""
 
     def __init__(self, folder: Path, judges: Sequence[EcsJudge]) -> None:
-        """Load the rows of the folder. Raises BadInput where another process uses it or a row is damaged."""
-        self.folder, self.judges = folder, tuple(judges)
-        self._lock = lock_folder(folder)
-        try:
-            self._votes = dict(map(_read, rows_of(folder / FILE)))
-            self._file = append_to(folder / FILE)
-        except BaseException:
-            self._lock.close()
-            raise
+        """Raises BadInput where another process uses the folder or a row is damaged."""
+        self.judges = tuple(judges)
+        super().__init__(folder, (FILE,))
 
-    def __enter__(self) -> JudgeVotes:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._file.close()
-        self._lock.close()
+    def _load(self) -> None:
+        self._votes = dict(map(_read, rows_of(self.folder / FILE)))
 
     def vote(self, judge: EcsJudge, question: Question) -> EcsVote:
         """Return the judge's vote; a missing vote counts as a transient failure."""
@@ -110,7 +97,7 @@ class JudgeVotes:
         left: dict[str, VoteQuestion] = {}
         for one in asked:
             key = vote_key(judge, one.question)
-            if key not in self._votes or self._votes[key].failure in PASSING:
+            if key not in self._votes or self._votes[key].failure in TRANSIENT:
                 left.setdefault(key, one)
         return list(left.values())
 
@@ -131,7 +118,7 @@ class JudgeVotes:
                 answer = await ask_again(
                     ask, one.question, attempts=judge.attempts, longest_wait_s=judge.longest_wait_s
                 )
-                away = away + 1 if answer.failure in PASSING else 0
+                away = away + 1 if answer.failure in TRANSIENT else 0
                 done += 1
                 self._add(judge, one, answer)
                 report(judge.name, done)
@@ -144,7 +131,6 @@ class JudgeVotes:
                 worker.cancel()
 
     def _add(self, judge: EcsJudge, one: VoteQuestion, answer: Answer) -> None:
-        """Append and flush the row, so that it survives a killed process."""
         key, vote = vote_key(judge, one.question), read_vote(answer)
         self._votes[key] = vote
         row = {
@@ -160,9 +146,7 @@ class JudgeVotes:
             "tokens": answer.call.prompt_tokens + answer.call.output_tokens if answer.call else 0,
             "cost": answer.call.cost if answer.call else 0.0,
         }
-        # ASCII, so that a lone surrogate in a judge's reasoning does not end the run.
-        self._file.write(json.dumps(row, ensure_ascii=True) + "\n")
-        self._file.flush()
+        self._write(FILE, row)
 
 
 def vote_key(judge: EcsJudge, question: Question) -> str:

@@ -6,14 +6,12 @@ policy or judge may share the folder. Transient failures are retried by the next
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from hamr.bench.folder import append_to, lock_folder, rows_of
+from hamr.bench.folder import RowFolder, rows_of
 from hamr.bench.olabench.responses import PolicyResponse
 from hamr.errors import BadInput
 from hamr.types import Judgement
@@ -35,27 +33,16 @@ class JudgeVerdict:
         return self.failure in AWAY
 
 
-class Journal:
-    """A context manager; locked by one process at a time."""
+class Journal(RowFolder):
+    """Responses and verdicts by key."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the rows of the folder. Raises BadInput where another process uses it or a row is damaged."""
-        self.folder, self._lock = folder, lock_folder(folder)
-        try:
-            self.responses = dict(_response(where, row) for where, row in rows_of(folder / RESPONSES))
-            self.verdicts = dict(_verdict(where, row) for where, row in rows_of(folder / VERDICTS))
-            self._files = {name: append_to(folder / name) for name in (RESPONSES, VERDICTS)}
-        except BaseException:
-            self._lock.close()
-            raise
+        """Raises BadInput where another process uses the folder or a row is damaged."""
+        super().__init__(folder, (RESPONSES, VERDICTS))
 
-    def __enter__(self) -> Journal:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for file in self._files.values():
-            file.close()
-        self._lock.close()
+    def _load(self) -> None:
+        self.responses = dict(_response(where, row) for where, row in rows_of(self.folder / RESPONSES))
+        self.verdicts = dict(_verdict(where, row) for where, row in rows_of(self.folder / VERDICTS))
 
     def add_response(self, key: str, response: PolicyResponse, about: Mapping[str, Any]) -> None:
         """Append a response. `about`: informative fields for readers of the rows."""
@@ -67,12 +54,6 @@ class Journal:
         judgement = verdict.judgement
         said = {} if judgement is None else {name: getattr(judgement, name) for name in _SAID}
         self._write(VERDICTS, {"key": key, **about, **said, "failure": verdict.failure, "detail": verdict.detail})
-
-    def _write(self, name: str, row: Mapping[str, Any]) -> None:
-        """Append and flush the row, so that it survives a killed process. ASCII, because of lone surrogates."""
-        file = self._files[name]
-        file.write(json.dumps(row, ensure_ascii=True) + "\n")
-        file.flush()
 
 
 _SAID = ("grade", "labels", "reason", "compared")

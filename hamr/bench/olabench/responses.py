@@ -10,12 +10,10 @@ from hamr.bench.olabench.items import BenchItem, visible_sample
 from hamr.data.actions import ResponseFormat, parse_action
 from hamr.data.rendering import policy_messages
 from hamr.rewards.questions import JudgedText, words_of
-from hamr.types import Answer, MalformedResponse, Question, Reply
+from hamr.types import TRANSIENT, Answer, MalformedResponse, Question, Reply
 
 Cot = Literal["none", "pre", "post"]
 ANSWER_END = "</answer>"
-PASSING = ("timeout", "unavailable")
-"""Transient failures, which concern the pool and not the question."""
 _FORMAT: Mapping[Cot, ResponseFormat] = {"none": "plain", "pre": "think_answer", "post": "answer_think"}
 
 
@@ -37,7 +35,7 @@ class PolicyResponse:
 
     @property
     def passing(self) -> bool:
-        return self.failure in PASSING
+        return self.failure in TRANSIENT
 
     def to_json(self) -> dict[str, Any]:
         return dict(vars(self))

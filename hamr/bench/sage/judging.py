@@ -22,7 +22,7 @@ from hamr.procedures.scores import quality
 from hamr.prompting.reading import TEXT, object_schema
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
-from hamr.types import Answer, Question
+from hamr.types import TRANSIENT, Answer, Question
 
 ASSESSED = (1, 5, 10, 15)
 """Turns that are judged, besides the last."""
@@ -30,8 +30,6 @@ AGAIN = "#"
 """Separator in the name of a repeated judge (`judge#2`), which is sampled: greedy decoding would only repeat the
 vote."""
 AGAIN_TEMPERATURE = 0.7
-AWAY = ("timeout", "unavailable")
-"""Transient failures of a pool; such a vote is requested again when the run is resumed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +207,10 @@ class SageJudges:
             answer = await ask(replace(question, attempt=unread))
             vote = _read_vote(name, answer, scenario)
             unread += vote.failure == "unparsable"
-            away += vote.failure in AWAY
+            away += vote.failure in TRANSIENT
             if vote.failure is None or unread > self.config.reasks or away >= self.config.attempts:
                 return vote
-            if vote.failure in AWAY:
+            if vote.failure in TRANSIENT:
                 await asyncio.sleep(min(answer.retry_in_s or 0.0, self.config.longest_wait_s))
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from hamr.bench.sage.traces import DialoguePlan
 from hamr.config.sage import SCRIPTED
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import (
     ACTION,
@@ -28,7 +28,7 @@ from hamr.procedures.prompts import (
     NOW_PATH,
     QUALITY,
 )
-from hamr.procedures.rules import Walk, nearest
+from hamr.procedures.rules import Walk
 from hamr.procedures.schema import Value
 from hamr.procedures.words import customer_turns, load_words
 from hamr.protocols import Ask
@@ -49,7 +49,7 @@ def scripted_pool(kind: str, name: str, scenarios: Mapping[str, Scenario], plans
     known = KINDS[kind]
     if name not in known:
         scripts = [PREFIX + script for script in known]
-        hint = nearest(PREFIX + name, scripts)
+        hint = did_you_mean(PREFIX + name, scripts)
         raise BadInput(kind, PREFIX + name, f"no such script; {hint}there are: {', '.join(scripts)}")
     say = known[name]
 

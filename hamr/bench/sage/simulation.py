@@ -18,7 +18,7 @@ from hamr.procedures.prompts import END_MARK, service_prompt, user_prompt
 from hamr.procedures.schema import Value
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
-from hamr.types import Answer, Question, ServiceSample
+from hamr.types import TRANSIENT, Answer, Question, ServiceSample
 
 Message = dict[str, str]
 
@@ -163,7 +163,7 @@ class Simulation:
         """Return the pool's answer; retry an unavailable pool after its delay, up to `attempts` times."""
         answer = await ask(question)
         for _ in range(self.config.attempts - 1):
-            if answer.failure not in ("timeout", "unavailable"):
+            if answer.failure not in TRANSIENT:
                 break
             await asyncio.sleep(min(answer.retry_in_s or 0.0, self.config.longest_wait_s))
             answer = await ask(question)

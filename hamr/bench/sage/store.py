@@ -10,21 +10,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from hamr.bench.folder import append_to, lock_folder, rows_of, write_aside
-from hamr.bench.sage.judging import AWAY, TurnJudgement
+from hamr.bench.folder import RowFolder, rows_of, write_aside
+from hamr.bench.sage.judging import TurnJudgement
 from hamr.bench.sage.traces import Trace
 from hamr.errors import BadInput
+from hamr.types import TRANSIENT
 
 Key = tuple[str, str]
 """(agent, dialogue)."""
 SETTINGS, TRACES, JUDGEMENTS = "settings.json", "traces.jsonl", "judgements.jsonl"
 
 
-class Store:
-    """A context manager; locked by one process at a time."""
+class Store(RowFolder):
+    """Dialogues and judgements of agents."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
         """Load the rows of the folder.
@@ -35,32 +35,21 @@ class Store:
         Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
         has dialogues with other settings. Nothing is changed then.
         """
-        self.folder = folder
         self.traces: dict[Key, Trace] = {}
         self.judgements: dict[Key, dict[int, TurnJudgement]] = {}
-        self._lock = lock_folder(folder)
-        try:
-            self._read()
-            before = self._in_force(read_settings(folder))
-            check_settings(folder, before, settings, rejudge=rejudge)
-            others = before.get("judging") != json.loads(json.dumps(settings.get("judging")))
-            if rejudge and others and self.judgements:
-                (folder / JUDGEMENTS).replace(folder / "judgements.old.jsonl")
-                self.judgements = {}
-            merged = merge_settings(before, settings)
-            write_aside(folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
-            self._files = {name: append_to(folder / name) for name in (TRACES, JUDGEMENTS)}
-        except BaseException:
-            self._lock.close()
-            raise
+        self._settings, self._rejudge = settings, rejudge
+        super().__init__(folder, (TRACES, JUDGEMENTS), ascii_only=False)
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for file in self._files.values():
-            file.close()
-        self._lock.close()
+    def _load(self) -> None:
+        self._read()
+        before = self._in_force(read_settings(self.folder))
+        check_settings(self.folder, before, self._settings, rejudge=self._rejudge)
+        others = before.get("judging") != json.loads(json.dumps(self._settings.get("judging")))
+        if self._rejudge and others and self.judgements:
+            (self.folder / JUDGEMENTS).replace(self.folder / "judgements.old.jsonl")
+            self.judgements = {}
+        merged = merge_settings(before, self._settings)
+        write_aside(self.folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
 
     def finished(self, agent: str, dialogue: str) -> Trace | None:
         trace = self.traces.get((agent, dialogue))
@@ -69,7 +58,7 @@ class Store:
     def open_turns(self, agent: str, dialogue: str, turns: list[int]) -> list[int]:
         """Return those of these turns that are not judged, or where a judge's pool was unavailable."""
         known = self.judgements.get((agent, dialogue), {})
-        return [turn for turn in turns if turn not in known or any(v.failure in AWAY for v in known[turn].votes)]
+        return [turn for turn in turns if turn not in known or any(v.failure in TRANSIENT for v in known[turn].votes)]
 
     def add_trace(self, trace: Trace) -> None:
         self.traces[trace.agent, trace.plan.id] = trace
@@ -78,12 +67,6 @@ class Store:
     def add_judgement(self, judgement: TurnJudgement) -> None:
         self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
         self._write(JUDGEMENTS, judgement.to_json())
-
-    def _write(self, name: str, row: Mapping[str, Any]) -> None:
-        """Append and flush the row, so that it survives a killed process."""
-        file = self._files[name]
-        file.write(json.dumps(row, ensure_ascii=False) + "\n")
-        file.flush()
 
     def _in_force(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the stored settings that finished work depends on, so that a mistyped model or endpoint may be

@@ -259,7 +259,7 @@ def test_tickets_with_equal_turns_are_duplicates(tmp_path: Path) -> None:
     ("old", "new", "said"),
     [
         ("role: from", "role: speaker", "mapping: turn.role: 'speaker': t.jsonl has no such column; columns: args"),
-        ("product: product", "product: produkt", "'produkt': t.jsonl has no such column; did you mean product?"),
+        ("product: product", "product: produkt", "'produkt': t.jsonl has no such column; did you mean 'product'?"),
         ("customer.tier", "customer.teir", "mapping: ticket.tier"),
         ("turns: messages", "turns: message", "mapping: turns: 'message'"),
         ("id: ticket_no", "id: nr", "mapping: id: 'nr'"),

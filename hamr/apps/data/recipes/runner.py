@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from hamr.apps.data.recipes.teachers import PASSING, Teachers
+from hamr.apps.data.recipes.teachers import Teachers
 from hamr.data.progress import ItemResult, WorkItem, WorkProgress
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
-from hamr.types import Answer, Question
+from hamr.types import TRANSIENT, Answer, Question
 
 Read = TypeVar("Read")
 Judge = Literal["judge", "second"]
-
-_TELL_EVERY_S = 30.0
 
 
 class Dropped(Exception):
@@ -113,7 +111,7 @@ class Desk:
 
 
 def _in_time(answer: Answer, who: str) -> Answer:
-    if answer.failure in PASSING:
+    if answer.failure in TRANSIENT:
         raise Dropped(f"{who}: {answer.failure}", answer.detail, passing=True)
     return answer
 
@@ -131,37 +129,42 @@ async def run_recipe(
     progress: WorkProgress,
     *,
     at_once: int,
+    report: Callable[[int], None] = lambda done: None,
     tell: Callable[[str], None] = print,
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Process the unfinished items.
 
     `at_once` bounds the items in progress, not the requests. An item queries one pool after the other, so as many items
-    as all pools can process together keep every pool busy.
+    as all pools can process together keep every pool busy. `report` gets the number of items that this call has
+    finished.
 
     An exception other than Dropped ends the run; finished items are in the progress file.
     """
     left = [item for item in items if item.id not in progress.done or progress.done[item.id].passing]
-    watch = _Watch(len(items), len(items) - len(left), tell, clock)
     try:
-        await _round(left, make, pools, progress, at_once, watch)
+        await _round(left, make, pools, progress, at_once, report)
         again = [item for item in left if progress.done[item.id].passing]
         if again and len(again) < len(left):  # if no pool ever answered, an immediate retry is useless
-            watch.back(len(again))
-            await _round(again, make, pools, progress, at_once, watch)
+            tell(f"{len(again)} items had transient failures and are retried")
+            await _round(again, make, pools, progress, at_once, lambda done: report(len(left) - len(again) + done))
     finally:
         progress.close()
 
 
 async def _round(
-    items: Sequence[WorkItem], make: Make, pools: Pools, progress: WorkProgress, at_once: int, watch: _Watch
+    items: Sequence[WorkItem],
+    make: Make,
+    pools: Pools,
+    progress: WorkProgress,
+    at_once: int,
+    report: Callable[[int], None],
 ) -> None:
-    waiting = iter(items)
+    waiting, done = iter(items), itertools.count(1)
 
     async def work() -> None:
         for item in waiting:
             progress.finish(item, await make_one(item, make, pools))
-            watch.one_more()
+            report(next(done))
 
     workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(items)))]
     try:
@@ -179,39 +182,3 @@ async def make_one(item: WorkItem, make: Make, pools: Pools) -> ItemResult:
     except Dropped as end:
         made = ItemResult(reason=end.reason, detail=end.detail, passing=end.passing)
     return dataclasses.replace(made, notes=(*desk.notes, *made.notes), texts=tuple(desk.texts))
-
-
-class _Watch:
-    """Reports progress at every tenth of the items and twice a minute, with an estimate of the remaining time."""
-
-    def __init__(self, total: int, done: int, tell: Callable[[str], None], clock: Callable[[], float]) -> None:
-        self.total, self.done, self.tell, self.clock = total, done, tell, clock
-        self.first, self.started = done, clock()
-        self.told_at, self.told_done = self.started, done
-
-    def one_more(self) -> None:
-        self.done += 1
-        now = self.clock()
-        if now - self.told_at < _TELL_EVERY_S and self.done - self.told_done < max(1, self.total / 10):
-            return
-        self.told_at, self.told_done = now, self.done
-        rate = (self.done - self.first) / max(now - self.started, 1e-9)
-        rest = (self.total - self.done) / rate if rate > 0 else 0.0
-        self.tell(f"{self.done}/{self.total} items, {60 * rate:.0f} a minute, about {duration(rest)} left")
-
-    def back(self, count: int) -> None:
-        """Add `count` items that are retried."""
-        self.done -= count
-        self.first = min(self.first, self.done)
-        self.tell(f"{count} items had transient failures and are retried")
-
-
-def duration(seconds: float) -> str:
-    """Format a duration with a suitable unit.
-
-    >>> duration(40), duration(200), duration(9000)
-    ('40 s', '3 min', '2.5 h')
-    """
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

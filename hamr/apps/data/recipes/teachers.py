@@ -9,10 +9,7 @@ from dataclasses import dataclass
 
 from hamr.data.language import CHINESE_FROM, Language, chinese_share
 from hamr.protocols import Ask
-from hamr.types import Answer, Question
-
-PASSING = ("timeout", "unavailable")
-"""Transient failures, which concern the pool and not the question."""
+from hamr.types import TRANSIENT, Answer, Question
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +45,7 @@ class Teachers:
                 name = min(untried, key=self._load)
                 untried.remove(name)
             answer = await self._ask(name, question)
-            if answer.failure not in PASSING or not untried:
+            if answer.failure not in TRANSIENT or not untried:
                 return name, answer
             name = ""
 
@@ -61,7 +58,7 @@ class Teachers:
             answer = await self._teachers[name].ask(question)
         finally:
             self._under_way[name] -= 1
-        if answer.failure in PASSING:
+        if answer.failure in TRANSIENT:
             self._failed[name] += 1
         else:
             self._failed[name] = 0

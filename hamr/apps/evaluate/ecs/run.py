@@ -13,26 +13,25 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hamr.apps.evaluate.ecs.responses import PolicyResponses, check_comparable, read_policy
-from hamr.apps.evaluate.progress import progress
 from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
+from hamr.apps.shared.progress import progress
 from hamr.bench.agreement import Rating, between, level, with_people
 from hamr.bench.ecs.figures import VALUES, by_sample, compare, figures
-from hamr.bench.ecs.judge_votes import PASSING, EcsJudge, JudgeVotes, VoteQuestion
+from hamr.bench.ecs.judge_votes import EcsJudge, JudgeVotes, VoteQuestion
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
 from hamr.bench.folder import write_aside
 from hamr.config.ecs import EcsConfig
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair, read_pairs
-from hamr.errors import BadInput, HamrError
-from hamr.procedures.rules import nearest
+from hamr.errors import BadInput, HamrError, did_you_mean
 from hamr.prompting.labels import Label
 from hamr.prompting.templates import PromptTemplate
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.questions import consistency_question
-from hamr.types import Question, Reply
+from hamr.types import TRANSIENT, Question, Reply
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateEcs
@@ -79,7 +78,7 @@ def judges_of(request: EvaluateEcs, config: Config) -> list[EcsJudge]:
     for name in named:
         if name not in config.pools:
             known = sorted(config.pools)
-            raise BadInput("judges", name, f"no such pool; {nearest(name, known)}there are: {', '.join(known)}")
+            raise BadInput("judges", name, f"no such pool; {did_you_mean(name, known)}there are: {', '.join(known)}")
         if config.pools[name].role != "judge":
             role = config.pools[name].role
             remedy = f"is a {role}, which gives no three-level verdict; set pools.{name}.role=judge and its prompt"
@@ -270,7 +269,7 @@ def _exit_code(metrics: Mapping[str, Any], asked: Sequence[VoteQuestion]) -> int
     if asked and all(sum(judge["missing"].values()) == judge["asked"] for judge in judges.values()):
         reasons = dict(sum((Counter(judge["missing"]) for judge in judges.values()), Counter()))
         raise HamrError(f"no judge gave a vote ({reasons}); see the pools' logs and run the command again")
-    passing = sum(count for judge in judges.values() for why, count in judge["missing"].items() if why in PASSING)
+    passing = sum(count for judge in judges.values() for why, count in judge["missing"].items() if why in TRANSIENT)
     if passing:
         print(f"votes missing because a judge did not answer: {passing}; the same command asks for them again")
     return 0

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hamr.apps.evaluate.policies import is_file, name_of, read_responses, with_policies
-from hamr.apps.evaluate.progress import progress
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
+from hamr.apps.shared.progress import progress
 from hamr.bench.folder import write_aside
 from hamr.bench.olabench.items import read_items
 from hamr.bench.olabench.journal import Journal

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.progress import progress
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
+from hamr.apps.shared.progress import progress
 from hamr.bench.folder import write_aside
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.judging import AGAIN
@@ -22,10 +22,9 @@ from hamr.bench.sage.store import Store, read_settings
 from hamr.bench.sage.traces import DialoguePlan
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
-from hamr.errors import BadInput, HamrError
+from hamr.errors import BadInput, HamrError, did_you_mean
 from hamr.procedures import Scenario, load_scenario
 from hamr.procedures.prompts import prompt_ids
-from hamr.procedures.rules import nearest
 from hamr.procedures.words import load_words
 from hamr.protocols import Ask
 from hamr.report.terminal import show
@@ -97,7 +96,7 @@ def _check_name(config: Config | None, key: str, name: str) -> None:
     assert config is not None
     if name not in config.pools:
         known = [*sorted(config.pools), *(PREFIX + script for script in KINDS[key])]
-        raise BadInput(key, name, f"no such pool or script; {nearest(name, known)}there are: {', '.join(known)}")
+        raise BadInput(key, name, f"no such pool or script; {did_you_mean(name, known)}there are: {', '.join(known)}")
     writing_pool(config, key, name)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
 import math
 import shlex
@@ -41,8 +43,20 @@ def test_help_of_a_command_describes_every_option(path: str) -> None:
 @pytest.mark.parametrize("path", COMMANDS)
 def test_examples_of_the_help_are_commands(path: str) -> None:
     for example in load(path).examples:
-        words = shlex.split(example)[1:]
+        words = shlex.split(example.partition(" > ")[0])[1:]
         assert isinstance(parse_command(words), Command)
+
+
+@pytest.mark.parametrize("path", COMMANDS)
+def test_a_command_names_an_existing_function_or_runs_by_itself(path: str) -> None:
+    kind = load(path)
+    for target in filter(None, (kind.work, getattr(kind, "team", ""))):
+        module, _, name = target.partition(":")
+        spec = importlib.util.find_spec(module)
+        assert spec is not None and spec.origin is not None, target
+        functions = [node.name for node in ast.parse(Path(spec.origin).read_text()).body if hasattr(node, "name")]
+        assert name in functions, target
+    assert bool(kind.work) != (kind.run is not Command.run)
 
 
 def test_groups_list_their_commands() -> None:
@@ -101,7 +115,8 @@ def words(draw: st.DrawFn, path: str) -> list[str]:
         if isinstance(mark, Flag):
             found.append(f"--{name.replace('_', '-')}")
         elif isinstance(mark, Word):
-            found.append(draw(st.sampled_from(["star", "messages"] if name == "corpus" else ["a", "./b", "é c"])))
+            choices = {"corpus": ["star", "messages"], "shell": ["bash", "fish"]}.get(name, ["a", "./b", "é c"])
+            found.append(draw(st.sampled_from(choices)))
         elif isinstance(mark, Prefix):
             found += [
                 f"{mark.text}{key}={draw(st.sampled_from('123'))}" for key in draw(st.sets(st.sampled_from("abc")))

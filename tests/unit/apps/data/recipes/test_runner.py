@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hamr.apps.data.recipes.runner import Desk, Dropped, Pools, duration, run_recipe
+from hamr.apps.data.recipes.runner import Desk, Dropped, Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers, teacher_problem, without_thought
 from hamr.data.progress import ItemResult, WorkItem, WorkProgress, item_key, read_progress, summary
 from hamr.errors import VerdictUnparsable
@@ -184,19 +184,19 @@ async def test_concurrency_reaches_its_limit_and_never_exceeds_it(tmp_path: Path
     assert most == 7
 
 
-async def test_progress_reports_count_rate_and_remaining_time(tmp_path: Path) -> None:
-    now = 0.0
+async def test_progress_counts_items_finished_by_this_call(tmp_path: Path) -> None:
+    counts: dict[str, int] = {}
 
     async def ask(question: Question) -> Answer:
-        nonlocal now
-        now += 6.0
-        return Answer(text="good")
+        counts[question.affinity] = counts.get(question.affinity, 0) + 1
+        late = question.affinity == "b" and counts["b"] == 1
+        return Answer(failure="timeout") if late else Answer(text="good")
 
-    todo = items(*(f"i{n}" for n in range(20)))
-    told = await run(todo, one_teacher(ask), WorkProgress.of(tmp_path / "p.jsonl", todo), at_once=1, clock=lambda: now)
-    assert told[0] == "2/20 items, 10 a minute, about 2 min left"
-    assert told[-1] == "20/20 items, 10 a minute, about 0 s left"
-    assert [duration(s) for s in (89, 91, 5399, 5401)] == ["89 s", "2 min", "90 min", "1.5 h"]
+    todo, done = items("a", "b", "c"), []
+    progress = WorkProgress.of(tmp_path / "p.jsonl", todo)
+    told = await run(todo, one_teacher(ask), progress, at_once=1, report=done.append)
+    assert done == [1, 2, 3, 3]
+    assert told == ["1 items had transient failures and are retried"]
 
 
 async def test_unparsable_verdict_is_requested_once_more() -> None:

@@ -9,10 +9,10 @@ from itertools import combinations
 import pytest
 from rich.console import Console
 
-from hamr.apps.evaluate.progress import report_lines
 from hamr.apps.evaluate.sage import figures
 from hamr.apps.evaluate.sage.graph import draw_graph, layout
 from hamr.apps.evaluate.sage.report import coverage_table
+from hamr.apps.shared.progress import report_lines
 from hamr.procedures import load_scenario, scenario_names
 from hamr.report.drawing import LEAST_PX, draw
 

@@ -1,4 +1,4 @@
-"""Progress of an evaluation: a bar per participant, or plain lines without a terminal."""
+"""Progress of long work: a bar per participant, or plain lines without a terminal."""
 
 from __future__ import annotations
 
