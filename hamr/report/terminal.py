@@ -13,6 +13,8 @@ from rich.text import Text as RichText
 
 from hamr.report.values import Block, Column, Headlines, Page, Paragraph, Table
 
+WIDTH = 80
+"""Characters in a line of a log."""
 _PROSE = (60, 30, 15)
 """Widths at which columns of text are wrapped, the next where the one before leaves too little space."""
 _PADDING = 3
@@ -24,7 +26,7 @@ def show(*parts: Page | Block, console: Console | None = None) -> None:
     console = console or Console()
     for part in parts:
         for rendered in _render(part, console.width):
-            console.print(rendered, highlight=False)
+            console.print(rendered, highlight=False, soft_wrap=isinstance(rendered, RichText))
 
 
 def _render(part: Page | Block, width: int) -> Iterator[RenderableType]:

@@ -107,6 +107,10 @@ class Column:
         return NOTHING if value is None else (self.form or "{}").format(value)
 
 
+def number_columns(form: str, *names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, form) for name in names)
+
+
 def part_text(value: float | None) -> str:
     return "failed" if value is None else f"{value:.2f}"
 

@@ -196,10 +196,10 @@ class Console:
         else:
             self._line(text)
 
-    def show(self, table: RenderableType) -> None:
-        """Print a table above the live display."""
+    def show(self, *parts: RenderableType) -> None:
+        """Print tables above the live display."""
         if self._enabled:
-            self._out.print(table)
+            self._out.print(*parts, sep="\n")
 
     @property
     def current(self) -> str:

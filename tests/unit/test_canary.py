@@ -36,7 +36,7 @@ from pathlib import Path
 
 from hamr.config.load import dump_config, load_config
 from hamr.telemetry.recorder import RunRecorder
-from hamr.apps.report.run_report import write_report
+from hamr.apps.report.report import write_report
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import write_summary
 from hamr.telemetry.wandb_sink import WandbSink

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from hamr.calibration.fit import Calibration
-from hamr.report.plot_kit import BLUE, CYCLE, GREY, INK, MUTED, ORANGE, RED, STYLE, legend, percent
+from hamr.report.drawing import BLUE, CYCLE, GREY, INK, MUTED, ORANGE, RED, draw_png, legend, new_figure, percent
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Profile = Sequence[tuple[float, float]]
 _MARKERS = ("s", "^", "v", "D", "o")
@@ -18,17 +18,15 @@ _MARKERS = ("s", "^", "v", "D", "o")
 
 def draw_calibration(fit: Calibration, tau_a: Profile, tau_b: Profile) -> bytes:
     """Return a PNG. `tau_a` and `tau_b`: (tau, rho) with one end of the interval varied and the rest as fitted."""
-    import matplotlib
-    from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(11.6, 4.4))
+    def make() -> Figure:
+        figure = new_figure((11.6, 4.4))
         left, right = figure.subplots(1, 2)
         _front(left, fit)
         _profiles(right, fit, tau_a, tau_b)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png")
-    return picture.getvalue()
+        return figure
+
+    return draw_png(make)
 
 
 def _front(ax: Axes, fit: Calibration) -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from rich.console import Console
-from rich.table import Table
 
 from hamr.apps.shared.outputs import no_file_above
-from hamr.calibration.fit import FEWEST_ROWS, Calibration, FitRow, calibrate, tau_profiles
+from hamr.calibration.fit import FEWEST_ROWS, Calibration, calibrate, tau_profiles
 from hamr.data.triples import Triples, read_triples
 from hamr.errors import DataError
+from hamr.report.terminal import show
+from hamr.report.values import Column, Table, number_columns
 
 if TYPE_CHECKING:
     from hamr.apps.calibrate.command import CalibrateCommand, CalibratePools, CalibrateScores
@@ -104,7 +104,7 @@ def _fit(command: CalibrateCommand, triples: Triples, source: str, files: Mappin
             output.rewards: rewards_yaml(fit, source, output.usage).encode(),
         }
     )
-    Console().print(table(fit))
+    show(table(fit))
     print(f"written: {output.rewards}, {output.plot}, {output.figures}")
     print(output.usage)
     return 0
@@ -157,25 +157,17 @@ def figures(fit: Calibration) -> dict[str, Any]:
 
 
 def table(fit: Calibration) -> Table:
-    shown = Table(
-        "reward", "rho", "cross-validated", "judge asked", "cost", title=f"rho with the teacher, {fit.n} rows"
+    rows = tuple((row.name, row.spearman, row.cv_spearman, row.escalated_frac, row.cost) for row in fit.rows.values())
+    columns = (
+        Column("reward"),
+        *number_columns("{:.4f}", "rho", "cross-validated"),
+        Column("judge asked", "{:.1%}"),
+        Column("cost", "{:.2f}"),
     )
-    for row in fit.rows.values():
-        shown.add_row(*_cells(row), style="bold" if row.name == "fit" else "")
     c, interval = fit.cascade, fit.interval
     between = f", 95 % interval of rho {interval[0]:.4f} .. {interval[1]:.4f}" if interval else ""
-    shown.caption = f"fit: tau = [{c.tau_a:g}, {c.tau_b:g}], w1 = {c.w1:g}, w2 = {c.w2:g}{between}"
-    return shown
-
-
-def _cells(row: FitRow) -> tuple[str, ...]:
-    return (
-        row.name,
-        _format_rho(row.spearman),
-        _format_rho(row.cv_spearman),
-        f"{row.escalated_frac:.1%}",
-        f"{row.cost:.2f}",
-    )
+    note = f"fit: tau = [{c.tau_a:g}, {c.tau_b:g}], w1 = {c.w1:g}, w2 = {c.w2:g}{between}"
+    return Table(f"rho with the teacher, {fit.n} rows", columns, rows, note=note)
 
 
 def _format_rho(rho: float | None) -> str:

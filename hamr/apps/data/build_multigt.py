@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from hamr.apps.data.build_sampled import ledger_path
 from hamr.apps.data.recipe_job import Team, make_items, show, sibling_path, teachers_of
 from hamr.apps.data.recipes.multigt import (
@@ -23,6 +20,8 @@ from hamr.apps.shared.pools_up import writing_pool
 from hamr.config.schema import Config
 from hamr.data.samples import read_samples, write_rows, write_samples
 from hamr.errors import BadInput, DataError
+from hamr.report import terminal
+from hamr.report.values import Table, number_columns
 from hamr.telemetry.ledger import Ledger
 from hamr.types import Reply
 
@@ -50,9 +49,7 @@ def build_multigt(command: MultiGtCommand) -> int:
     write_samples(output, after)
     write_rows(sibling_path(output, "table3"), [row])
     show("samples", done)
-    table = Table(*row, title="references by source")
-    table.add_row(*map(str, row.values()))
-    Console().print(table)
+    terminal.show(Table("references by source", number_columns("{}", *row), (tuple(row.values()),)))
     print(f"written: {output}")
     return 0
 

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from hamr.apps.shared.outputs import output_file, output_folder
 from hamr.bench.olabench.drafts import ItemDraft
 from hamr.bench.olabench.from_samples import draft_samples
@@ -22,6 +19,8 @@ from hamr.bench.olabench.words import bench_words
 from hamr.data.samples import read_samples, write_rows
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
+from hamr.report.terminal import show
+from hamr.report.values import Column, Table, number_columns
 
 if TYPE_CHECKING:
     from hamr.apps.data.command import OlabenchItemsCommand, OlabenchLabels, OlabenchSamples, OlabenchScenarios
@@ -59,8 +58,7 @@ def _build(command: OlabenchItemsCommand, draft: Callable[[Mapping[Subset, int]]
     rows = plant(drafts[: command.planted], words, seed=command.seed)
     write_rows(folder / FILE, (item_json(draft.item) for draft in drafts))
     write_rows(folder / PLANTED, map(labelled_json, rows))
-    Console().print(_items(drafts))
-    Console().print(_planted_table(rows))
+    show(_items(drafts), _planted_table(rows))
     print(f"written: {folder / FILE} ({len(drafts)}), {folder / PLANTED} ({len(rows)})")
     return 0
 
@@ -85,16 +83,11 @@ def _files(path: Path) -> list[Path]:
 
 
 def _items(drafts: Sequence[ItemDraft]) -> Table:
-    table = Table("subset", *KINDS, title="items")
     counts = Counter((draft.item.subset, draft.item.kind) for draft in drafts)
-    for subset in SUBSETS:
-        table.add_row(subset, *(str(counts[subset, kind]) for kind in KINDS))
-    return table
+    rows = tuple((subset, *(counts[subset, kind] for kind in KINDS)) for subset in SUBSETS)
+    return Table("items", (Column("subset"), *number_columns("{}", *KINDS)), rows)
 
 
 def _planted_table(rows: Sequence[Labelled]) -> Table:
-    table = Table("planted", "responses", title="planted responses")
     counts = Counter(row.id.rpartition("/")[2] for row in rows)
-    for name, count in sorted(counts.items()):
-        table.add_row(name, str(count))
-    return table
+    return Table("planted responses", (Column("planted"), Column("responses", "{}")), tuple(sorted(counts.items())))

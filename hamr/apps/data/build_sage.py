@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from hamr.apps.data.reword_sage import Rewording
 from hamr.apps.data.write_splits import ITEMS, write_splits, write_thoughts
 from hamr.apps.shared.outputs import output_folder
@@ -17,6 +14,8 @@ from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.procedures import Scenario, load_scenario
 from hamr.procedures.words import SPLITS
+from hamr.report.terminal import show
+from hamr.report.values import Cell, Column, Table, number_columns
 
 if TYPE_CHECKING:
     from hamr.apps.data.command import SageCommand
@@ -48,7 +47,7 @@ def build(command: SageCommand) -> int:
     total = sage.train + sage.validation + sage.test
     rate = total / max(time.perf_counter() - started, 1e-9) * 60
     scenarios = [load_scenario(name) for name in scenario_choices(sage.scenario)]
-    Console().print(_coverage(scenarios, splits))
+    show(_coverage(scenarios, splits))
     print(f"{total} different samples, at {rate:,.0f} a minute", flush=True)
     if rewording is not None:
         splits = rewording.apply(splits, {each.name: each for each in scenarios}, folder)
@@ -60,7 +59,7 @@ def build(command: SageCommand) -> int:
 
 def _coverage(scenarios: list[Scenario], splits: Splits) -> Table:
     """Return the number of a scenario's paths that end a dialogue of each split."""
-    table = Table("scenario", "paths", *SPLITS, title="paths with their last action as target")
+    rows: list[tuple[Cell, ...]] = []
     for scenario in scenarios:
         found = {
             split: {
@@ -70,5 +69,6 @@ def _coverage(scenarios: list[Scenario], splits: Splits) -> Table:
             }
             for split in SPLITS
         }
-        table.add_row(scenario.name, str(len(scenario.paths())), *(str(len(found[split])) for split in SPLITS))
-    return table
+        rows.append((scenario.name, len(scenario.paths()), *(len(found[split]) for split in SPLITS)))
+    columns = (Column("scenario"), *number_columns("{}", "paths", *SPLITS))
+    return Table("paths with their last action as target", columns, tuple(rows))

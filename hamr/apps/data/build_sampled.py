@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from hamr.apps.data.recipes.sampling import best_responses
 from hamr.apps.shared.outputs import output_file
 from hamr.data.samples import read_samples, write_rows
 from hamr.data.sft_items import write_items
 from hamr.errors import BadInput, DataError
+from hamr.report.terminal import show
+from hamr.report.values import Column, Table
 from hamr.telemetry.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -36,12 +35,13 @@ def build_sampled(command: SampledCommand) -> int:
         raise BadInput("min_total", min_total, remedy)
     write_rows(output.with_name(f"{output.name}.counts.jsonl"), [{"what": w, "count": n} for w, n in counts.items()])
     write_items(output, items)
-    table = Table("what became of them", "responses", title=f"{counts.total()} responses to {len(samples)} samples")
-    for what, count in counts.most_common():
-        table.add_row(what, str(count))
-    table.add_row("SFT items", str(len(items)))
-    table.add_row("samples with a response", str(len({item.sample.id for item in items})))
-    Console().print(table)
+    rows = (
+        *counts.most_common(),
+        ("SFT items", len(items)),
+        ("samples with a response", len({item.sample.id for item in items})),
+    )
+    title = f"{counts.total()} responses to {len(samples)} samples"
+    show(Table(title, (Column("what became of them"), Column("responses", "{}")), rows))
     print(f"written: {output}")
     return 0
 

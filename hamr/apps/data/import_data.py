@@ -9,9 +9,6 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.table import Table
-
 from hamr.apps.data.write_splits import show_splits
 from hamr.apps.shared.outputs import output_folder
 from hamr.data.hiding import hide_in
@@ -22,6 +19,8 @@ from hamr.data.splits import Splits, split_samples
 from hamr.data.tables import TicketFault
 from hamr.data.tickets import Tickets, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
+from hamr.report.terminal import show
+from hamr.report.values import Column, Table
 from hamr.types import ToolCall
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def _write(
     write_trajectories(folder / "trajectories.jsonl", _assign_splits(imported.trajectories, splits))
     told = report(imported, tickets, hidden)
     write_rows(folder / "report.json", [told])
-    Console().print(_table(told))
+    show(_table(told))
 
 
 def _left_out(folder: Path, faults: Sequence[TicketFault], duplicates: Sequence[str]) -> None:
@@ -145,8 +144,8 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
 
 
 def _table(told: Mapping[str, Any]) -> Table:
-    table = Table("what", "how much", title="tickets")
-    for what, value in told.items():
-        shown = ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, dict) else str(value)
-        table.add_row(what, shown or "none")
-    return table
+    def text(value: Any) -> str:
+        return ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, dict) else str(value)
+
+    rows = tuple((what, text(value) or "none") for what, value in told.items())
+    return Table("tickets", (Column("what"), Column("how much")), rows)

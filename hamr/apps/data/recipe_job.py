@@ -13,9 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.table import Table
-
 from hamr.apps.data.recipes.runner import Make, Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
@@ -26,6 +23,8 @@ from hamr.data.progress import ItemResult, WorkItem, WorkProgress, summary
 from hamr.data.samples import write_rows
 from hamr.errors import BadInput, HamrError
 from hamr.protocols import Ask
+from hamr.report import terminal
+from hamr.report.values import Column, Table
 
 if TYPE_CHECKING:
     from hamr.apps.data.command import RecipeCommand, SageCommand
@@ -117,12 +116,8 @@ def tell(line: str) -> None:
 
 def show(title: str, done: Mapping[str, ItemResult], more: Sequence[tuple[str, str]] = ()) -> None:
     """Print the table of items kept, and dropped by each check."""
-    table = Table("what became of them", "items", title=f"{title}: {len(done)} items")
-    for what, count in summary(done.values()):
-        table.add_row(what, str(count))
-    for what, figure in more:
-        table.add_row(what, figure)
-    Console().print(table)
+    columns = (Column("what became of them"), Column("items", "{}"))
+    terminal.show(Table(f"{title}: {len(done)} items", columns, (*summary(done.values()), *more)))
     passing = sum(made.passing for made in done.values())
     if passing:
         print(f"{passing} transient failures; the same command with overwrite=true retries only these")

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
-from rich.console import Console
-from rich.table import Table
-
 from hamr.apps.data.recipes.thought import ORDERS, Rendering
 from hamr.data.rendering import policy_messages
 from hamr.data.sage_thoughts import thought_of
 from hamr.data.samples import act_of, write_samples
 from hamr.data.sft_items import decision_item, write_items
 from hamr.data.splits import Splits
+from hamr.report.terminal import show
+from hamr.report.values import Cell, Column, Table, number_columns
 from hamr.types import ServiceSample, ToolCall
 
 SPLITS = ("train", "validation", "test")
@@ -50,43 +49,46 @@ def write_splits(folder: Path, splits: Splits) -> None:
 
 
 def show_splits(folder: Path, splits: Splits) -> None:
-    console = Console()
-    console.print(_overview(splits))
-    console.print(_kinds(splits))
+    show(_overview(splits), _kinds(splits))
     print(f"written: {', '.join(str(folder / f'{name}.jsonl') for name in SPLITS)}")
 
 
 def _overview(splits: Splits) -> Table:
-    table = Table("split", "samples", "dialogues", "turns", "words", "longest", "references", "tool calls")
-    table.title = "samples (turns, words of the prompt and references: mean)"
-    for name in SPLITS:
-        table.add_row(name, *_figures(getattr(splits, name)))
-    return table
+    columns = (
+        Column("split"),
+        *number_columns("{}", "samples", "dialogues"),
+        Column("turns", "{:.1f}"),
+        Column("words", "{:.0f}"),
+        Column("longest", "{}"),
+        Column("references", "{:.1f}"),
+        Column("tool calls", "{:.0%}"),
+    )
+    rows = tuple((name, *_figures(getattr(splits, name))) for name in SPLITS)
+    return Table("samples (turns, words of the prompt and references: mean)", columns, rows)
 
 
-def _figures(samples: Sequence[ServiceSample]) -> list[str]:
+def _figures(samples: Sequence[ServiceSample]) -> tuple[float | None, ...]:
     if not samples:
-        return ["0"] + ["-"] * 6
+        return 0, *(None,) * 6
     calls = sum(isinstance(s.references[0].action, ToolCall) for s in samples)
     words = [len(" ".join(m["content"] for m in policy_messages(s)).split()) for s in samples]
-    return [
-        str(len(samples)),
-        str(len({s.meta.get("dialogue", s.id) for s in samples})),
-        f"{mean(len(s.history) for s in samples):.1f}",
-        f"{mean(words):.0f}",
-        str(max(words)),
-        f"{mean(len(s.references) for s in samples):.1f}",
-        f"{calls / len(samples):.0%}",
-    ]
+    return (
+        len(samples),
+        len({s.meta.get("dialogue", s.id) for s in samples}),
+        mean(len(s.history) for s in samples),
+        mean(words),
+        max(words),
+        mean(len(s.references) for s in samples),
+        calls / len(samples),
+    )
 
 
 def _kinds(splits: Splits) -> Table:
     """Count the gold actions by kind: the act where the builder names it, else reply or the tool."""
-    table = Table("gold action", *SPLITS, title="gold actions")
     counts = {name: Counter(_kind(s) for s in getattr(splits, name)) for name in SPLITS}
-    for kind in sorted(set().union(*counts.values())):
-        table.add_row(kind, *(str(counts[name][kind]) for name in SPLITS))
-    return table
+    kinds = sorted({kind for count in counts.values() for kind in count})
+    rows: tuple[tuple[Cell, ...], ...] = tuple((kind, *(counts[name][kind] for name in SPLITS)) for kind in kinds)
+    return Table("gold actions", (Column("gold action"), *number_columns("{}", *SPLITS)), rows)
 
 
 def _kind(sample: ServiceSample) -> str:

@@ -1,21 +1,17 @@
-"""report.html of a pipeline or a multirun: outputs of each stage, metrics across stages, and times."""
+"""Report of a pipeline or a multirun: outputs of each stage, metrics across stages, and times."""
 
 from __future__ import annotations
 
-import base64
-import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamr.apps.pipeline.data import LearningPoint, PipelineData, StageFacts
-from hamr.apps.pipeline.template import PAGE
-from hamr.report.plot_kit import BLUE, GREEN, GREY, ORANGE, WIDE, axes, legend
-from hamr.report.plot_kit import STYLE as PLOT_STYLE
-from hamr.report.template import STYLE
-from hamr.security.redaction import redact_text
+from hamr.report.drawing import BLUE, GREEN, GREY, ORANGE, TEXT, WIDE, axes, draw, legend
+from hamr.report.html import write_page
+from hamr.report.values import Cell, Code, Column, Fold, Link, Page, PageSection, Prose, Table
 from hamr.telemetry.console import duration
-from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,33 +30,57 @@ LINES = {"held-out reward": BLUE, "right action": GREEN, "tool call exact": ORAN
 
 def write_pipeline_report(folder: Path) -> Path:
     """Write report.html from the current outputs of the stages."""
-    import matplotlib
-    from jinja2 import Environment
+    return write_page(pipeline_page(PipelineData.read(folder)), folder)
 
-    data = PipelineData.read(folder)
-    with matplotlib.rc_context(PLOT_STYLE):
-        plots = list(_plots(data))
-    page = Environment(autoescape=True).from_string(PAGE)
-    html = page.render(
-        style=STYLE,
-        name=data.name,
-        kind=_kind(data),
-        folder=str(folder),
-        verdict=verdict(data),
+
+def pipeline_page(data: PipelineData) -> Page:
+    kind = _kind(data)
+    return Page(
+        title=data.name,
+        summary=verdict(data),
         facts=_facts(data),
-        stages=[_stage(stage) for stage in data.stages],
-        figures=list(FIGURES),
-        points=[_row(point) for point in data.points],
-        forms=list(_forms(data)),
-        losses=[
-            (loss.stage, loss.name, f"{loss.trained:,}", _number(loss.before), _number(loss.after))
-            for loss in data.losses
-        ],
-        data=data.data,
-        plots=plots,
+        sections=(
+            PageSection.of(f"{kind.title()}s", _stages(data), lead="Each is a separate command with its own folder."),
+            PageSection.of(
+                f"Held-out figures across {kind}s",
+                _points(data),
+                lead=f"{kind.title()}s that train by reward: the policy at the start and at the end. Rewards of "
+                f"{kind}s with other weights are not one scale; the shares are.",
+            ),
+            PageSection.of(
+                "By order of thought and answer",
+                _forms(data),
+                lead="Tokens and seconds go to the end of the answer: in post-CoT the rationale follows it.",
+            ),
+            PageSection.of(
+                f"Supervised {kind}s",
+                _losses(data),
+                lead="Loss on items that were not trained on, nats per token.",
+            ),
+            PageSection.of(
+                "Data",
+                *(
+                    Table.pairs(f"{d.stage}: {d.rows} rows written", {what: str(count) for what, count in d.counts})
+                    for d in data.data
+                ),
+                lead="Items that the recipes kept, and dropped by each check.",
+            ),
+            PageSection.of(
+                "Plots",
+                draw("held_out", f"Held-out figures across {kind}s", partial(_across, data), wide=True),
+                draw("times", f"Time per {kind}", partial(_times, data), wide=True),
+            ),
+            PageSection.of(
+                "Commands",
+                *(
+                    Fold(f"{stage.number}. {stage.name}", (Code(" ".join(["hamr", *stage.attempts.command])),))
+                    for stage in data.stages
+                    if stage.attempts.command
+                ),
+                lead=str(data.folder),
+            ),
+        ),
     )
-    write_atomic(folder / "report.html", redact_text(html))
-    return folder / "report.html"
 
 
 def verdict(data: PipelineData) -> str:
@@ -87,55 +107,76 @@ def verdict(data: PipelineData) -> str:
     return said
 
 
-def _facts(data: PipelineData) -> list[str]:
+def _facts(data: PipelineData) -> tuple[str, ...]:
     seconds = sum(stage.attempts.seconds for stage in data.stages)
-    return [f"{len(data.stages)} {_kind(data)}s", f"{duration(seconds)} in all"]
+    return f"{len(data.stages)} {_kind(data)}s", f"{duration(seconds)} in all"
 
 
 def _kind(data: PipelineData) -> str:
     return "run" if data.independent else "stage"
 
 
-def _stage(stage: StageFacts) -> dict[str, Any]:
-    page = stage.folder / "report.html"
-    return {
-        "number": stage.number,
-        "name": stage.name,
-        "job": stage.job,
-        "takes": ", ".join(stage.takes),
-        "state": stage.attempts.state + (f" ({stage.attempts.attempts} times)" if stage.attempts.attempts > 1 else ""),
-        "time": duration(stage.attempts.seconds) if stage.attempts.seconds else "",
-        "produced": stage.produced,
-        "link": f"{stage.folder.name}/report.html" if page.is_file() else "",
-        "command": " ".join(["hamr", *stage.attempts.command]) if stage.attempts.command else "",
+def _stages(data: PipelineData) -> Table:
+    names = (_kind(data), "command", "takes", "state", "time", "produced")
+    rows = tuple(_stage(stage) for stage in data.stages)
+    return Table("", (Column("", "{}"), *map(Column, names)), rows)
+
+
+def _stage(stage: StageFacts) -> tuple[Cell, ...]:
+    has_page = (stage.folder / "report.html").is_file()
+    attempts = stage.attempts
+    return (
+        stage.number,
+        Link(stage.name, f"{stage.folder.name}/report.html") if has_page else stage.name,
+        stage.job,
+        ", ".join(stage.takes),
+        attempts.state + (f" ({attempts.attempts} times)" if attempts.attempts > 1 else ""),
+        duration(attempts.seconds) if attempts.seconds else "",
+        Prose(stage.produced),
+    )
+
+
+def _points(data: PipelineData) -> Table:
+    rows = tuple(
+        (
+            point.stage,
+            WHEN.get(point.when, point.when),
+            point.figures.get("n"),
+            *(_value(point, key) for key, _ in FIGURES.values()),
+        )
+        for point in data.points
+    )
+    figures = (Column(name, form) for name, (_, form) in FIGURES.items())
+    return Table("", (Column(_kind(data)), Column("policy"), Column("n", "{}"), *figures), rows)
+
+
+def _forms(data: PipelineData) -> Table:
+    """Return the metrics by prompt format where prompts ask for thoughts before or after the answer."""
+    forms = {
+        "n": ("n", "{:.0f}"),
+        "right action": ("action_accuracy", "{:.1%}"),
+        "reward": ("reward", "{:.3f}"),
+        "tokens to the answer's end": ("answer_tokens", "{:.1f}"),
+        "seconds": ("answer_s", "{:.2f}"),
     }
+    rows = tuple(
+        (
+            point.stage,
+            WHEN.get(point.when, point.when),
+            form.replace("_cot", "-CoT"),
+            *(own.get(key) for key, _ in forms.values()),
+        )
+        for point in data.points
+        for form, own in (point.figures.get("by_format") or {}).items()
+    )
+    columns = (Column(name, form) for name, (_, form) in forms.items())
+    return Table("", (Column(_kind(data)), Column("policy"), Column("prompt"), *columns), rows)
 
 
-def _row(point: LearningPoint) -> dict[str, Any]:
-    values = [(_value(point, key), form) for key, form in FIGURES.values()]
-    return {
-        "stage": point.stage,
-        "when": WHEN.get(point.when, point.when),
-        "n": point.figures.get("n", ""),
-        "values": ["-" if value is None else form.format(value) for value, form in values],
-    }
-
-
-def _forms(data: PipelineData) -> Iterator[tuple[str, ...]]:
-    """Yield the metrics by prompt format where prompts ask for thoughts before or after the answer."""
-    for point in data.points:
-        for form, own in (point.figures.get("by_format") or {}).items():
-            accuracy, reward = own.get("action_accuracy"), own.get("reward")
-            yield (
-                point.stage,
-                WHEN.get(point.when, point.when),
-                form.replace("_cot", "-CoT"),
-                f"{own['n']:.0f}",
-                "-" if accuracy is None else f"{accuracy:.1%}",
-                _number(reward),
-                _number(own.get("answer_tokens"), "{:.1f}"),
-                _number(own.get("answer_s"), "{:.2f}"),
-            )
+def _losses(data: PipelineData) -> Table:
+    rows = tuple((loss.stage, loss.name, loss.trained, loss.before, loss.after) for loss in data.losses)
+    losses = (Column("before", "{:.3f}"), Column("after", "{:.3f}"))
+    return Table("", (Column(_kind(data)), Column("set"), Column("items", "{:,}"), *losses), rows)
 
 
 def _value(point: LearningPoint, key: str) -> float | None:
@@ -143,20 +184,6 @@ def _value(point: LearningPoint, key: str) -> float | None:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value
-
-
-def _number(value: float | None, form: str = "{:.3f}") -> str:
-    return "-" if value is None else form.format(value)
-
-
-def _plots(data: PipelineData) -> Iterator[dict[str, str]]:
-    kind = _kind(data)
-    drawn = {f"Held-out figures across {kind}s": _across(data), f"Time per {kind}": _times(data)}
-    for title, figure in drawn.items():
-        if figure is not None:
-            picture = io.BytesIO()
-            figure.savefig(picture, format="png")
-            yield {"title": title, "png": base64.b64encode(picture.getvalue()).decode()}
 
 
 def _across(data: PipelineData) -> Figure | None:
@@ -186,7 +213,7 @@ def _times(data: PipelineData) -> Figure | None:
     figure, ax = axes(WIDE)
     minutes = [stage.attempts.seconds / 60 for stage in known]
     bars = ax.barh([stage.name for stage in known], minutes, color=[BLUE if s.job == "train" else GREY for s in known])
-    ax.bar_label(bars, [duration(60 * m) for m in minutes], padding=3, fontsize=9)
+    ax.bar_label(bars, [duration(60 * m) for m in minutes], padding=3, fontsize=TEXT)
     ax.invert_yaxis()
     ax.set_xlabel("minutes")
     ax.grid(False)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from hamr.apps.shared.outputs import no_file_above
 from hamr.config.load import load_config, load_dumped
 from hamr.config.plan import PlanConfig
 from hamr.config.schema import Config
 from hamr.config.secrets_check import refuse_secrets
 from hamr.errors import BadInput
+from hamr.report.terminal import show
+from hamr.report.values import Block, Paragraph
 
 if TYPE_CHECKING:
     from hamr.apps.plan.command import PlanCommand
@@ -27,9 +27,7 @@ def start(command: PlanCommand) -> int:
         return write_files(config, command.output)
     if config.launch.kind is not None:
         raise BadInput("launch", config.launch.kind, "name the folder for its files: output=DIR")
-    console = Console(highlight=False)
-    for part in report(config, command.past):
-        console.print(part, soft_wrap=isinstance(part, str))
+    show(*report(config, command.past))
     return 0
 
 
@@ -45,7 +43,7 @@ def configuration(overrides: Sequence[str], past: Path | None) -> Config:
     return config.model_copy(update={"plan": PlanConfig(**{name: getattr(config.plan, name) for name in named})})
 
 
-def report(config: Config, past_folder: Path | None) -> list[object]:
+def report(config: Config, past_folder: Path | None) -> list[Block]:
     """Return the printed elements, in order."""
     from hamr.apps.plan.build import build_cluster, build_workload
     from hamr.apps.plan.run import read_past
@@ -69,7 +67,7 @@ def report(config: Config, past_folder: Path | None) -> list[object]:
     ]
     if past is not None:
         printed += comparison(past)
-    printed.append(f"simulated in {time.perf_counter() - started:.1f} s")
+    printed.append(Paragraph(f"simulated in {time.perf_counter() - started:.1f} s"))
     return printed
 
 

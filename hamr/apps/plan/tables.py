@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rich.table import Table
-
 from hamr.apps.plan.build import (
     Past,
     first_of,
@@ -23,9 +21,10 @@ from hamr.apps.plan.sizing import Cluster, Need, Played, Study
 from hamr.apps.plan.workload import Workload
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import Config
+from hamr.report.values import Block, Cell, Column, Paragraph, Table, number_columns
 
 
-def title(config: Config, workload: Workload, past: Past | None) -> str:
+def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
     rounds = " + ".join(str(groups) for groups in workload.rounds)
     lines = [
         f"hamr plan: {config.experiment.name}",
@@ -37,19 +36,18 @@ def title(config: Config, workload: Workload, past: Past | None) -> str:
     else:
         name = past.config.experiment.name
         lines.append(f"times: measured in {len(past.steps)} steps of {name} for the parts in common")
-    return "\n".join(lines)
+    return Paragraph("\n".join(lines))
 
 
-def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list[object]:
+def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list[Block]:
     """Return the replicas and GPUs of every part, followed by the derivation of each number."""
-    table = _table("", "now", "needed", "GPUs each", "GPUs now", "GPUs needed")
+    rows: list[tuple[Cell, ...]] = []
     reasons, total_now, total_needed = [], 0.0, 0.0
 
     def row(key: str, now: int, needed: int | None, each: float, why: str) -> None:
         nonlocal total_now, total_needed
         then = now if needed is None else needed
-        shown = "unchanged" if needed is None else str(needed)
-        table.add_row(key, str(now), shown, f"{each:g}", f"{each * now:g}", f"{each * then:g}")
+        rows.append((key, now, "unchanged" if needed is None else needed, each, each * now, each * then))
         reasons.append(f"  {key}: {why}")
         total_now, total_needed = total_now + each * now, total_needed + each * then
 
@@ -67,27 +65,33 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
     each, why = _engine_gpus(config, "model.path", config.model.path, rollout.engine, prompt + mean, at_once)
     row("rollout.workers", rollout.workers, None, each, why)
     row("trainer.ranks", trainer.ranks, None, trainer.num_gpus, _trainer_reason(config))
-    table.add_row("all", "", "", "", f"{total_now:g}", f"{total_needed:g}")
-    return [table, "\n".join(reasons)]
+    rows.append(("all", "", "", "", total_now, total_needed))
+    columns = number_columns("{:g}", "now", "needed", "GPUs each", "GPUs now", "GPUs needed")
+    return [Table("", (Column(""), *columns), tuple(rows)), Paragraph("\n".join(reasons))]
 
 
 def parts(config: Config, study: Study, ideal: Played, needed: Cluster) -> Table:
     """Return the step times in seconds for pools as configured, scaled to their maximum, as needed, and unlimited."""
-    table = _table("seconds of a step", "step", "rollouts", "waiting for rewards", "training", "sync", "late responses")
     rows = {"pools as configured": study.play(study.cluster)}
     most = scaled_out(config, study.cluster)
     if most != study.cluster:
         rows["scaled to their maximum"] = study.play(most)
     rows |= {"as needed": study.play(needed), "without limit": ideal}
-    for label, played in rows.items():
-        figures = (played.step_s, played.rollout_s, played.tail_s, study.cluster.train_s, study.cluster.sync_s)
-        table.add_row(label, *(f"{f:.1f}" for f in figures), f"{played.late:g} (> {config.router.deadline_s:g} s)")
-    return table
+    train_s, sync_s, deadline = study.cluster.train_s, study.cluster.sync_s, f"(> {config.router.deadline_s:g} s)"
+    seconds = number_columns("{:.1f}", "step", "rollouts", "waiting for rewards", "training", "sync")
+    return Table(
+        "",
+        (Column("seconds of a step"), *seconds, Column("late responses", "{}")),
+        tuple(
+            (label, p.step_s, p.rollout_s, p.tail_s, train_s, sync_s, f"{p.late:g} {deadline}")
+            for label, p in rows.items()
+        ),
+    )
 
 
 def stations(study: Study, needed: Cluster) -> Table:
     """Return load and queues, with the pools as configured and as needed."""
-    table = _table("", "replicas", "utilisation", "queue p50 s", "queue p99 s")
+    rows: list[tuple[Cell, ...]] = []
     played = {"": (study.cluster, study.play(study.cluster)), ", as needed": (needed, study.play(needed))}
     for name in (ROLLOUT, *study.cluster.pools):
         for label, (cluster, step) in played.items():
@@ -95,25 +99,26 @@ def stations(study: Study, needed: Cluster) -> Table:
                 continue
             station = cluster.rollout if name == ROLLOUT else cluster.pools[name]
             usage = step.stations[name]
-            figures = (f"{usage.utilisation:.0%}", f"{usage.queue_p50:.2f}", f"{usage.queue_p99:.2f}")
-            table.add_row(f"{name}{label}", str(station.replicas), *figures)
-    return table
+            rows.append((f"{name}{label}", station.replicas, usage.utilisation, usage.queue_p50, usage.queue_p99))
+    load = (Column("replicas", "{}"), Column("utilisation", "{:.0%}"))
+    return Table("", (Column(""), *load, *number_columns("{:.2f}", "queue p50 s", "queue p99 s")), tuple(rows))
 
 
 def margins(study: Study, needed: Cluster) -> Table:
     """Return the effect of one replica more or fewer on the step time."""
-    table = _table("step, in seconds, with", "one fewer", "as needed", "one more")
+    rows: list[tuple[Cell, ...]] = []
     base = study.play(needed).step_s
     for name, station in needed.pools.items():
         fewer = (
             study.play(needed.with_replicas(**{name: station.replicas - 1})).step_s if station.replicas > 1 else None
         )
         more = study.play(needed.with_replicas(**{name: station.replicas + 1})).step_s
-        table.add_row(f"pools.{name}", "-" if fewer is None else f"{fewer:.1f}", f"{base:.1f}", f"{more:.1f}")
-    return table
+        rows.append((f"pools.{name}", fewer, base, more))
+    seconds = number_columns("{:.1f}", "one fewer", "as needed", "one more")
+    return Table("", (Column("step, in seconds, with"), *seconds), tuple(rows))
 
 
-def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> str:
+def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> Paragraph:
     """Return the bottlenecks of a configured step, and whether the goal can be met."""
     saved = sorted(study.savings(study.cluster).items(), key=lambda item: -item[1])
     what = {ROLLOUT: "twice the rollout workers", "training": "instantaneous training", "sync": "instantaneous sync"}
@@ -139,15 +144,17 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> st
         lines.append(
             f"plan.most_replicas={config.plan.most_replicas} is too low; raise it, or the slots of each replica"
         )
-    return "\n".join(lines)
+    return Paragraph("\n".join(lines))
 
 
-def comparison(past: Past) -> list[object]:
+def comparison(past: Past) -> list[Block]:
     """Return predicted and measured times of the run's own steps."""
     config = past.config
     told = [
-        f"pools.{name} in the run: {times.questions} questions, {times.mean_s:.2f} s of service, queue p50 "
-        f"{times.queue_quantile(0.5):.2f} s, p99 {times.queue_quantile(0.99):.2f} s"
+        Paragraph(
+            f"pools.{name} in the run: {times.questions} questions, {times.mean_s:.2f} s of service, queue p50 "
+            f"{times.queue_quantile(0.5):.2f} s, p99 {times.queue_quantile(0.99):.2f} s"
+        )
         for name, times in pool_times(past.steps).items()
     ]
     try:
@@ -155,28 +162,29 @@ def comparison(past: Past) -> list[object]:
             past.steps, workers=replayed_workers(config), pools=replayed_pools(config), first=first_of(config)
         )
     except ValueError as error:
-        return [*told, f"no comparison with the run: {error}"]
-    table = _table("step", "generating and scoring: predicted", "measured", "whole step: predicted", "measured", "")
-    for p in made:
-        figures = (p.predicted_score_s, p.measured_score_s, p.predicted_s, p.measured_s)
-        table.add_row(str(p.step), *(f"{f:.1f}" for f in figures), "fitted to" if p.fitted else "predicted")
+        return [*told, Paragraph(f"no comparison with the run: {error}")]
+    names = ("generating and scoring: predicted", "measured", "whole step: predicted", "measured")
+    rows = tuple(
+        (
+            p.step,
+            *(p.predicted_score_s, p.measured_score_s, p.predicted_s, p.measured_s),
+            "fitted to" if p.fitted else "predicted",
+        )
+        for p in made
+    )
+    table = Table("", (Column("step", "{}"), *number_columns("{:.1f}", *names), Column("")), rows)
     (score, whole), (score_seen, whole_seen) = (mean_errors(made, fitted=fitted) for fitted in (False, True))
     return [
         *told,
         table,
-        f"mean error on predicted steps: {score:.0%} of generating and scoring, {whole:.0%} of the whole step "
-        f"(on fitted steps: {score_seen:.0%}, {whole_seen:.0%})",
+        Paragraph(
+            f"mean error on predicted steps: {score:.0%} of generating and scoring, {whole:.0%} of the whole step "
+            f"(on fitted steps: {score_seen:.0%}, {whole_seen:.0%})"
+        ),
     ]
 
 
 # --- derivations -----------------------------------------------------------------------------------
-
-
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="right" if index else "left", overflow="fold")
-    return table
 
 
 def _engine_gpus(

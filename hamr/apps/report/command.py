@@ -22,7 +22,7 @@ class ReportCommand(Command):
     def run(self) -> int:
         from hamr.apps.pipeline.log import is_pipeline
         from hamr.apps.pipeline.report import write_pipeline_report
-        from hamr.apps.report.run_report import write_report
+        from hamr.apps.report.report import write_report
 
         print(f"drawing the report of {self.folder} ...", flush=True)
         print(write_pipeline_report(self.folder) if is_pipeline(self.folder) else write_report(self.folder))

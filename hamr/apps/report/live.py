@@ -16,7 +16,7 @@ from pathlib import Path
 
 from hamr import signals
 from hamr.errors import HamrError
-from hamr.report.page import RELOAD
+from hamr.report.html import RELOAD
 from hamr.telemetry.run_folder import RunFolder, write_atomic
 
 INTERVAL_S = 12.0
@@ -56,7 +56,7 @@ def end_reload(report: Path) -> None:
 
 def rewrite_until_closed(path: Path, interval_s: float = INTERVAL_S) -> None:
     """Rewrite the page whenever the run's figures have changed, until standard input ends."""
-    from hamr.apps.report.run_report import write_report
+    from hamr.apps.report.report import write_report
 
     seen: tuple[int, ...] | None = None
     while True:

@@ -14,7 +14,7 @@ from hamr import __version__, signals
 from hamr.apps.score.file import SkippedRows, check_input, needs_scoring, progress, score_file
 from hamr.apps.score.output import ScoreOutput
 from hamr.apps.score.reward_system import RewardSystem
-from hamr.apps.score.summary import Tally, plot, render
+from hamr.apps.score.summary import Tally, plot, summary_tables
 from hamr.cascade.replay import replay
 from hamr.config.load import load_dumped
 from hamr.config.pools import SPEED_ONLY
@@ -22,6 +22,7 @@ from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.pools.function_pool import check_functions
 from hamr.prompting.templates import is_path, read_template
+from hamr.report.terminal import show
 from hamr.telemetry.ledger import Ledger
 
 
@@ -68,7 +69,8 @@ def score(
                 raise
         if before:
             output.replace(before)
-    console.print(render(tally, f"{tally.responses} responses in {tally.groups} groups, records in {target}"))
+    title = f"{tally.responses} responses in {tally.groups} groups, records in {target}"
+    show(*summary_tables(tally, title), console=console)
     drawn = plot(tally, target.with_suffix(".png"))
     if drawn:
         note(f"histograms: {drawn}")

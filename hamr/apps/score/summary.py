@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-
+from hamr.report.values import Cell, Column, Table, number_columns
 from hamr.telemetry.metrics import is_escalated
 from hamr.types import CASCADE_BANDS, Failure, RewardRecord
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 BIN = 0.05
 """Width of the counted bins; the shown width is a multiple of it."""
@@ -131,42 +133,45 @@ class Tally:
         return sorted(known, key=lambda name: name != "total")
 
 
-def render(tally: Tally, title: str) -> RenderableType:
-    """Render the summary for a terminal."""
-    # Two tables, so that both fit into the 80 columns of a log.
-    figures = Table("component", title=title, title_justify="left")
-    for column in ("scored", "mean", "std", "min", "max"):
-        figures.add_column(column, justify="right")
-    shapes = Table("component")
-    for column in ("histogram", "without a value"):
-        shapes.add_column(column, no_wrap=True)
+def summary_tables(tally: Tally, title: str) -> tuple[Table, ...]:
+    """Return the summary; two tables for the components, so that both fit into the 80 columns of a log."""
+    values: list[tuple[Cell, ...]] = []
+    shapes: list[tuple[Cell, ...]] = []
     for name in tally.names():
         spread = tally.spreads.get(name, ValueSpread())
-        values = (spread.mean, spread.std, spread.low, spread.high) if spread.count else ()
+        known = (spread.mean, spread.std, spread.low, spread.high) if spread.count else ("",) * 4
         left, width, counts = spread.histogram()
         drawn = f"{left:.2f} {bars(counts)} {left + width * len(counts):.2f}" if counts else ""
-        kinds = tally.outcomes if name == "total" else tally.unscored.get(name, Counter())
-        without = "" if name == "total" else ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        figures.add_row(name, str(spread.count), *([f"{v:.4f}" for v in values] or [""] * 4))
-        shapes.add_row(name, drawn, without)
-    rest = Table(show_header=False, box=None)
-    rest.add_row("outcomes", ", ".join(f"{count} {kind}" for kind, count in sorted(tally.outcomes.items())) or "none")
+        unscored: Mapping[str, int] = {} if name == "total" else tally.unscored.get(name, {})
+        values.append((name, spread.count, *known))
+        shapes.append((name, drawn, _counts(unscored)))
+    rest: dict[str, Cell] = {"outcomes": _counts(tally.outcomes) or "none"}
     if tally.cascaded:
         share = tally.escalated / tally.cascaded
-        rest.add_row("escalated", f"{share:.1%} of {tally.cascaded} replies in the cascade went to the judge")
+        rest["escalated"] = f"{share:.1%} of {tally.cascaded} replies in the cascade went to the judge"
     for pool, count in sorted(tally.calls.items()):
-        rest.add_row(f"calls of {pool}", f"{count} ({tally.tokens[pool]} tokens)")
+        rest[f"calls of {pool}"] = f"{count} ({tally.tokens[pool]} tokens)"
     if tally.cost:
-        rest.add_row("cost", f"{tally.cost:.4f}")
-    return Group(figures, shapes, rest)
+        rest["cost"] = f"{tally.cost:.4f}"
+    component = Column("component")
+    return (
+        Table(
+            title,
+            (component, Column("scored", "{}"), *number_columns("{:.4f}", "mean", "std", "min", "max")),
+            tuple(values),
+        ),
+        Table("", (component, Column("histogram", "{}"), Column("without a value")), tuple(shapes)),
+        Table.pairs("", rest),
+    )
+
+
+def _counts(kinds: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
 def plot(tally: Tally, path: Path) -> Path | None:
     """Plot a histogram per component as one PNG; return None and write no file where nothing was scored."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
-    from hamr.report.plot_kit import BLUE, MUTED, STYLE
+    from hamr.report.drawing import BLUE, MUTED, TEXT, draw_png, new_figure
 
     names = [name for name in tally.names() if name in tally.spreads]
     if not names:
@@ -174,16 +179,19 @@ def plot(tally: Tally, path: Path) -> Path | None:
         return None
     columns = min(3, len(names))
     rows = math.ceil(len(names) / columns)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(3.6 * columns, 2.5 * rows))
+
+    def make() -> Figure:
+        figure = new_figure((3.6 * columns, 2.5 * rows))
         axes = list(figure.subplots(rows, columns, squeeze=False).flat)
         for ax, name in zip(axes, names, strict=False):
             spread = tally.spreads[name]
             left, width, counts = spread.histogram()
             edges = [left + i * width for i in range(len(counts))]
             ax.bar(edges, counts, width=width * 0.94, align="edge", color=BLUE)
-            ax.set_title(f"{name}  mean {spread.mean:.3f}, n {spread.count}", fontsize=9.5, color=MUTED, loc="left")
+            ax.set_title(f"{name}  mean {spread.mean:.3f}, n {spread.count}", fontsize=TEXT, color=MUTED, loc="left")
         for ax in axes[len(names) :]:
             ax.set_axis_off()
-        figure.savefig(path)
+        return figure
+
+    path.write_bytes(draw_png(make))
     return path

@@ -6,11 +6,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from rich.console import Console
-from rich.table import Table
-
-from hamr.apps.scorer.plots import draw_reliability
+from hamr.apps.scorer.figures import draw_reliability
 from hamr.apps.scorer.reliability import Quality
+from hamr.report.terminal import show
+from hamr.report.values import Column, Table, number_columns
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import write_summary
 
@@ -28,17 +27,18 @@ def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str])
     for name, sets in found.items():
         for kind, models in sets.items():
             (folder.plots / f"reliability_{name}_{kind}.png").write_bytes(draw_reliability(_models_only(models)))
-    Console().print(measured_table(found))
+    show(measured_table(found))
 
 
 def measured_table(found: Measured) -> Table:
-    table = Table("scorer", "pairs", "model", "n", "accuracy", "AUC", "precision", "recall", "calibration error")
-    for name, sets in found.items():
-        for kind, models in sets.items():
-            for model, q in models.items():
-                figures = (q.accuracy, q.auc, q.precision, q.recall, q.calibration_error)
-                table.add_row(name, kind, model, str(q.n), *("-" if x is None else f"{x:.3f}" for x in figures))
-    return table
+    rows = tuple(
+        (name, kind, model, q.n, q.accuracy, q.auc, q.precision, q.recall, q.calibration_error)
+        for name, sets in found.items()
+        for kind, models in sets.items()
+        for model, q in models.items()
+    )
+    metrics = number_columns("{:.3f}", "accuracy", "AUC", "precision", "recall", "calibration error")
+    return Table("", (*map(Column, ("scorer", "pairs", "model")), Column("n", "{}"), *metrics), rows)
 
 
 def _models_only(models: Mapping[str, Quality]) -> dict[str, Quality]:

@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 
-from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
 from hamr.config.schema import Config
 from hamr.data.sft_encoding import EncodedItem, part_names
 from hamr.models.tokenizer import Tokenizer
+from hamr.report.terminal import show
+from hamr.report.values import Column, Table, number_columns
 
 STYLES = {"rationale": "yellow", "action": "green", "environment": "cyan", "next_action": "bright_green"}
 UNTRAINED = "red"
@@ -27,7 +27,7 @@ def preview(config: Config, number: int) -> int:
     """Show the mix and `number` items of every set. Raises BadInput like the training job."""
     prepared = prepare_sft(config)
     console = Console(highlight=False, soft_wrap=True)
-    console.print(mix_table(prepared))
+    show(mix_table(prepared), console=console)
     for entry in prepared.sets:
         shown = (entry.train or entry.validation)[:number]
         for i, item in enumerate(shown, start=1):
@@ -40,22 +40,23 @@ def mix_table(prepared: PreparedSft) -> Table:
     """Return a table of the sets with the items, computed tokens and trained tokens of one epoch."""
     epochs = prepared.config.sft.epochs
     taken = Counter(which for e in range(epochs) for which, _ in prepared.order.epoch(e))
-    columns = ("set", "weight", "items", "per epoch", "tokens", "with loss", "held out", "too long", "other kinds")
-    table = Table(*columns, box=SIMPLE, padding=0, collapse_padding=True)
-    table.title = f"{prepared.items_in_all} items in {prepared.steps} steps of {prepared.config.sft.batch_size}"
-    for i, s in enumerate(prepared.sets):
-        table.add_row(
+    columns = ("weight", "items", "per epoch", "tokens", "with loss", "held out", "too long", "other kinds")
+    rows = tuple(
+        (
             s.name,
             f"{s.weight:g}",
-            str(len(s.train)),
+            len(s.train),
             f"{taken[i] / epochs:g}",
-            str(sum(map(len, s.train))),
-            str(sum(sum(item.mask) for item in s.train)),
-            str(s.held_out),
-            str(s.too_long),
-            str(s.other_kinds),
+            sum(map(len, s.train)),
+            sum(sum(item.mask) for item in s.train),
+            s.held_out,
+            s.too_long,
+            s.other_kinds,
         )
-    return table
+        for i, s in enumerate(prepared.sets)
+    )
+    title = f"{prepared.items_in_all} items in {prepared.steps} steps of {prepared.config.sft.batch_size}"
+    return Table(title, (Column("set"), *number_columns("{}", *columns)), rows)
 
 
 def item_text(item: EncodedItem, tokenizer: Tokenizer) -> Text:

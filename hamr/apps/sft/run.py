@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hamr import signals
 from hamr.apps.pipeline.log import is_pipeline
 from hamr.apps.report.live import live_report
-from hamr.apps.report.run_report import write_report
+from hamr.apps.report.report import write_report
 from hamr.apps.sft.preview import mix_table
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
 from hamr.apps.shared.pool_room import local_node
@@ -31,6 +31,7 @@ from hamr.config.schema import AlgorithmConfig, Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
 from hamr.errors import RunFolderError
 from hamr.models.precision import precision_notes, trainer_computation
+from hamr.report.terminal import WIDTH, tables
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
 from hamr.telemetry.recorder import RunRecorder
@@ -71,7 +72,7 @@ def run_job(job: Job, wanted: Sequence[ResourceRequest]) -> int:
             check_checkpoint_room(config, prepared.model_path, job.path)
         for note in precision_notes([trainer_computation(config)]):
             console.note(note)
-        console.show(mix_table(prepared))
+        console.show(*tables(mix_table(prepared), WIDTH))
         with job.open() as folder:
             signals.advise(how_to_resume(folder.path, job="sft"))
             console.note(f"run folder {folder.path}")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from hamr import signals
 from hamr.apps.pipeline.log import is_pipeline
 from hamr.apps.report.live import live_report
-from hamr.apps.report.run_report import write_report
+from hamr.apps.report.report import write_report
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.prepare import TunedScorer, prepare_scorers
 from hamr.apps.shared.pool_room import local_node

@@ -8,7 +8,7 @@ from typing import Any
 
 from hamr.apps.evaluate.ecs import figures
 from hamr.report.drawing import draw
-from hamr.report.values import Column, Interval, Page, PageSection, Prose, Table
+from hamr.report.values import Column, Interval, Page, PageSection, Prose, Table, number_columns
 
 NAMES = {"multi_ecs": "Multi-ECS", "single_ecs": "Single-ECS", "call_tool_accuracy": "call-tool accuracy"}
 _KINDS = {"reply": "replies", "tool_call": "tool calls", "type_mismatch": "wrong type", "malformed": "malformed"}
@@ -92,7 +92,7 @@ def _scores(policies: Mapping[str, Any]) -> Table:
         for name, policy in policies.items()
     )
     scores = (Column(name, _SCORE) for name in NAMES.values())
-    return Table("ECS", (Column("policy"), *scores, *_counts("samples", "unscored")), rows)
+    return Table("ECS", (Column("policy"), *scores, *number_columns(_COUNT, "samples", "unscored")), rows)
 
 
 def _responses(policies: Mapping[str, Any]) -> Table:
@@ -107,11 +107,7 @@ def _responses(policies: Mapping[str, Any]) -> Table:
         for name, policy in policies.items()
     )
     heads = ("responses", "without a logged reference", *_KINDS.values(), "missing votes")
-    return Table("Responses", (Column("policy"), *_counts(*heads)), rows)
-
-
-def _counts(*names: str) -> tuple[Column, ...]:
-    return tuple(Column(name, _COUNT) for name in names)
+    return Table("Responses", (Column("policy"), *number_columns(_COUNT, *heads)), rows)
 
 
 def _comparison(found: Mapping[str, Any] | None) -> PageSection:
@@ -126,7 +122,7 @@ def _comparison(found: Mapping[str, Any] | None) -> PageSection:
     columns = (Column("score"), Column("difference", "{:+.3f}"), Column("p", "{:.4f}"))
     return PageSection.of(
         title,
-        Table(title, (*columns, *_counts("better", "equal", "worse", "left out")), rows),
+        Table(title, (*columns, *number_columns(_COUNT, "better", "equal", "worse", "left out")), rows),
         lead="On the same samples; p is that of a two-sided paired permutation test.",
     )
 
@@ -139,7 +135,7 @@ def _judges(judges: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]) -> Ta
         mean_kappa = sum(kappas) / len(kappas) if kappas else None
         rows.append((name, judge["asked"], *levels, sum(judge["missing"].values()), judge["mean"], mean_kappa))
     scores = (Column(name, _SCORE) for name in ("mean", "kappa with the others"))
-    columns = (Column("judge"), *_counts("asked", "yes", "part", "no", "missing"), *scores)
+    columns = (Column("judge"), *number_columns(_COUNT, "asked", "yes", "part", "no", "missing"), *scores)
     return Table("Judges", columns, tuple(rows))
 
 
@@ -153,7 +149,7 @@ def _prompts(judges: Mapping[str, Any]) -> Table:
 
 def _pairs(pairs: Sequence[Mapping[str, Any]]) -> Table:
     rows = tuple((" and ".join(p["judges"]), p["n"], p["same"], p["kappa"]) for p in pairs)
-    heads = (*_counts("both answered"), Column("same level", _SCORE), Column("Cohen's kappa", _SCORE))
+    heads = (*number_columns(_COUNT, "both answered"), Column("same level", _SCORE), Column("Cohen's kappa", _SCORE))
     return Table("Agreement of every two judges", (Column("judges"), *heads), rows)
 
 
@@ -176,7 +172,7 @@ def _people(found: Mapping[str, Any] | None) -> PageSection:
         "Agreement with people",
         Table(
             f"Agreement with people on {found['pairs']} labelled pairs",
-            (Column("judge"), *scores, *_counts("missing")),
+            (Column("judge"), *scores, *number_columns(_COUNT, "missing")),
             rows,
             note="Accuracy: the same of three levels. Clear pairs: on the right side of one half, where people said "
             "consistent or inconsistent.",

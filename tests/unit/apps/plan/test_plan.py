@@ -227,7 +227,7 @@ def test_measured_run_is_compared_with_its_prediction(run: Path, capsys: pytest.
     assert cli.main(["plan", f"from={run}"]) == 0
     out = capsys.readouterr().out
     assert "measured in 6 steps of past" in out
-    assert len(re.findall(r"^\d+ .* fitted to$", out, re.MULTILINE)) == 3
+    assert len(re.findall(r"^ +\d+ .* fitted to *$", out, re.MULTILINE)) == 3
     errors = re.search(r"on predicted steps: (\d+)% of generating and scoring, (\d+)% of the whole step", out)
     assert errors is not None
     assert max(map(int, errors.groups())) <= 1  # every step of this run took the same time

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 from hamr.apps.report.live import end_reload, live_report
-from hamr.apps.report.run_report import write_report
+from hamr.apps.report.report import write_report
 from hamr.config.load import dump_config, load_config
-from hamr.report.page import RELOAD
+from hamr.report.html import RELOAD
 from hamr.telemetry.run_folder import RunFolder
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.report.data import ReportData
-from hamr.apps.report.plots_sft import sft_verdict, validated_sets
-from hamr.apps.report.run_report import verdict, write_report
+from hamr.apps.report.figures_sft import sft_verdict, validated_sets
+from hamr.apps.report.report import verdict, write_report
 from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hamr.apps.score.summary import Tally, ValueSpread, bars, plot, render
+from hamr.apps.score.summary import Tally, ValueSpread, bars, plot, summary_tables
+from hamr.report.terminal import show
 from hamr.types import (
     Absent,
     Component,
@@ -78,7 +79,7 @@ def test_failures_are_counted_by_kind_and_excluded_from_means(tmp_path: Path) ->
     # An answer that a sibling had asked for is no call.
     assert (tally.calls["judge"], tally.tokens["judge"], tally.cost) == (2, 33, 1.5)
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(render(tally, "title"))
+    show(*summary_tables(tally, "title"), console=console)
     said = console.export_text()
     assert "50.0% of 2 replies in the cascade went to the judge" in said
     assert "1 judge_timeout, 1 malformed_response, 1 scored" in said
@@ -91,4 +92,4 @@ def test_summary_without_scores_draws_no_plot(tmp_path: Path) -> None:
     tally.add([record(0, JudgeTimeout())])
     assert plot(tally, tmp_path / "h.png") is None
     assert not (tmp_path / "h.png").exists()
-    Console(file=(tmp_path / "out").open("w")).print(render(tally, "title"))
+    show(*summary_tables(tally, "title"), console=Console(file=(tmp_path / "out").open("w")))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.report.run_report import write_report
+from hamr.apps.report.report import write_report
 from hamr.apps.shared.dialogue_checks import check_dialogues
 from hamr.apps.train.dialogues import simulate
 from hamr.bench.sage.coverage import plan_dialogues

@@ -1,4 +1,4 @@
-"""Plots of supervised fine-tuning: each set's validation loss, and the loss by part of a target.
+"""Figures of supervised fine-tuning: each set's validation loss, and the loss by part of a target.
 
 Each function maps `ReportData` to a Figure, or to None where there is nothing to show.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hamr.apps.report.data import ReportData
-from hamr.apps.report.stage_plots import lines
-from hamr.report.plot_kit import BLUE, CYCLE, GREY, HALF, axes, legend, step_axis
+from hamr.apps.report.figures_training import lines
+from hamr.report.drawing import BLUE, CYCLE, GREY, HALF, axes, grouped_bars, legend, step_axis
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,30 +30,22 @@ def validation_loss(data: ReportData) -> Figure | None:
         ax.plot(at, values, color=colour, marker="o", ms=5, label=name)
     ax.set_ylabel("nats per token")
     step_axis(ax)
-    legend(ax, ncols=2)
+    legend(ax)
     return figure
 
 
 def loss_by_part(data: ReportData) -> Figure | None:
-    """Draw bars of the last validation: one group per part, one bar per set that has it."""
-    last: dict[str, dict[str, float]] = {}
-    for name in validated_sets(data):
-        for part in PARTS:
+    """Draw the last validation: one group of bars per part, one bar per set that has it."""
+    by_set: dict[str, dict[str, float | None]] = {}
+    for part in PARTS:
+        for name in validated_sets(data):
             _, values = data.series(f"{PREFIX}{name}/{part}", "validation")
             if values:
-                last.setdefault(part, {})[name] = values[-1]
-    if not any(len(parts) for parts in last.values()) or len(last) < 2:
+                by_set.setdefault(name, {})[part] = values[-1]
+    if len({part for values in by_set.values() for part in values}) < 2:
         return None
-    figure, ax = axes(HALF)
-    names = validated_sets(data)
-    width = 0.8 / len(names)
-    for i, (name, colour) in enumerate(zip(names, (*CYCLE, *CYCLE), strict=False)):
-        rows = [(x, part[name]) for x, part in enumerate(last.values()) if name in part]
-        at = [x + (i - (len(names) - 1) / 2) * width for x, _ in rows]
-        ax.bar(at, [height for _, height in rows], width * 0.92, color=colour, label=name)
-    ax.set_xticks(range(len(last)), [part.replace("_", " ") for part in last])
+    figure, ax = grouped_bars(HALF, by_set)
     ax.set_ylabel("nats per token")
-    legend(ax, ncols=2)
     return figure
 
 

@@ -1,23 +1,25 @@
-"""Can a scorer's score be taken for a probability? Its reliability as one picture."""
+"""Reliability of a scorer's scores as probabilities, as one picture."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hamr.apps.scorer.reliability import Quality
-from hamr.report.plot_kit import BLUE, CYCLE, GREY, STYLE, legend, percent
+from hamr.report.drawing import BLUE, CYCLE, GREY, axes, draw_png, legend, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def draw_reliability(models: Mapping[str, Quality]) -> bytes:
-    """A PNG with a line a model: how often the pairs of each bin of scores were consistent, over their mean score. The
-    area of a point is the share of the pairs in its bin; on the diagonal a score is a probability."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    """Return a PNG with a line per model: the share of consistent pairs in each bin of scores, over their mean score.
 
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(5.6, 5.2))
-        ax = figure.subplots()
+    The area of a point is the share of the pairs in its bin; on the diagonal a score is a probability.
+    """
+
+    def make() -> Figure:
+        figure, ax = axes((5.6, 5.2))
         ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1.2, label="calibrated")
         colours = (GREY, BLUE) if len(models) == 2 else CYCLE
         for (name, found), colour in zip(models.items(), colours, strict=False):
@@ -32,6 +34,6 @@ def draw_reliability(models: Mapping[str, Quality]) -> bytes:
         ax.set_xlabel("score")
         ax.set_ylabel("consistent pairs")
         legend(ax, ncols=1)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png")
-    return picture.getvalue()
+        return figure
+
+    return draw_png(make)

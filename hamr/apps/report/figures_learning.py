@@ -1,20 +1,39 @@
-"""Plots of learning progress: the learning curve, held-out metrics before and after, and scorer quality.
+"""Figures of learning progress: the learning curve, held-out metrics before and after, and scorer quality.
 
 Each function maps `ReportData` to a Figure, or to None where there is nothing to show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hamr.apps.report.data import STAGE_NAMES, ReportData
-from hamr.apps.report.stage_plots import STAGE_COLOURS, grouped_bars
-from hamr.report.plot_kit import BLUE, GREEN, HALF, INK, MUTED, ORANGE, RED, WIDE, axes, legend, percent, step_axis
+from hamr.report.drawing import (
+    AXIS,
+    BLUE,
+    GREEN,
+    GREY,
+    HALF,
+    INK,
+    MUTED,
+    ORANGE,
+    RED,
+    SKY,
+    TEXT,
+    WIDE,
+    axes,
+    grouped_bars,
+    legend,
+    percent,
+    step_axis,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+STAGE_COLOURS = {"base": GREY, "sft": SKY, "rl": BLUE}
 
 
 def smooth(values: Sequence[float], weight: float = 0.75) -> list[float]:
@@ -60,7 +79,7 @@ def learning_curve(data: ReportData) -> Figure | None:
     ax.set_ylabel("total reward")
     step_axis(ax)
     _truth_curve(data, ax)
-    legend(ax)
+    legend(ax, ncols=3)
     return figure
 
 
@@ -100,23 +119,34 @@ def held_out(data: ReportData) -> Figure | None:
         "tool_exact_match": "tool call exact",
         "format_error_rate": "format errors",
     }
-    groups: dict[str, dict[str, Any]] = {
-        shown: {s: f.get(key) for s, f in data.stages.items()} for key, shown in names.items()
+    by_stage: dict[str, dict[str, Any]] = {
+        s: {shown: figures.get(key) for key, shown in names.items()} for s, figures in data.stages.items()
     }
-    groups = {k: g for k, g in groups.items() if any(v is not None for v in g.values())}
-    if not groups:
-        return None
-    figure, ax = grouped_bars(data, groups, HALF, "{:.0%}")
-    percent(ax)
+    figure = _bars_by_stage(by_stage, HALF, "{:.0%}")
+    if figure is not None:
+        percent(figure.axes[0])
     return figure
 
 
 def rewards(data: ReportData) -> Figure | None:
-    parts = list(dict.fromkeys(k for f in data.stages.values() for k in f.get("reward", {})))
-    if not parts:
+    return _bars_by_stage({stage: figures.get("reward", {}) for stage, figures in data.stages.items()}, WIDE, "{:.2f}")
+
+
+def _bars_by_stage(
+    by_stage: Mapping[str, Mapping[str, float | None]], size: tuple[float, float], label: str
+) -> Figure | None:
+    """Draw by_stage[stage][group]; groups without a value are left out."""
+    known = {group for values in by_stage.values() for group, value in values.items() if value is not None}
+    if not known:
         return None
-    groups = {p: {s: f.get("reward", {}).get(p) for s, f in data.stages.items()} for p in parts}
-    return grouped_bars(data, groups, WIDE)[0]
+    series = {
+        STAGE_NAMES[stage]: {group: value for group, value in values.items() if group in known}
+        for stage, values in by_stage.items()
+    }
+    figure, ax = grouped_bars(size, series, colours=[STAGE_COLOURS[stage] for stage in by_stage], label=label)
+    ax.axhline(0, color=AXIS, lw=0.8)
+    ax.margins(y=0.14)
+    return figure
 
 
 def by_act(data: ReportData) -> Figure | None:
@@ -132,11 +162,11 @@ def by_act(data: ReportData) -> Figure | None:
     acts = list(dict.fromkeys(a for own in shares.values() for a in own))
     if len(acts) < 2:
         return None
-    figure, ax = axes((5.6, max(3.3, 1.2 + 0.36 * len(acts))))
+    figure, ax = axes((HALF[0], max(HALF[1], 1.2 + 0.36 * len(acts))))
     for y, act in enumerate(reversed(acts)):
         known = [(s, own[act]) for s, own in shares.items() if act in own]
         values = [v for _, v in known]
-        ax.plot([min(values), max(values)], [y, y], color="#cbd2d9", lw=2.5, zorder=1)
+        ax.plot([min(values), max(values)], [y, y], color=AXIS, lw=2.5, zorder=1)
         if truth and known:
             ends = data.stages[known[-1][0]]["exact_by_act"][act]
             ax.plot([ends["low"], ends["high"]], [y - 0.22] * 2, color=STAGE_COLOURS[known[-1][0]], lw=1.4, zorder=1)
@@ -166,11 +196,11 @@ def scorer_auc(data: ReportData) -> Figure | None:
     ]
     if not rows:
         return None
-    figure, ax = axes((5.6, 1.3 + 0.5 * len(rows)))
+    figure, ax = axes((HALF[0], 1.3 + 0.5 * len(rows)))
     for y, (_, auc, words) in enumerate(reversed(rows)):
-        ax.plot([0.5, auc], [y, y], color="#cbd2d9", lw=2.5, zorder=1)
+        ax.plot([0.5, auc], [y, y], color=AXIS, lw=2.5, zorder=1)
         ax.scatter(auc, y, s=90, color=BLUE, zorder=3, label="scorer" if y == 0 else None)
-        ax.annotate(f"{auc:.2f}", (auc, y), (0, 8), textcoords="offset points", ha="center", fontsize=9)
+        ax.annotate(f"{auc:.2f}", (auc, y), (0, 8), textcoords="offset points", ha="center", fontsize=TEXT)
         if words is not None:
             ax.scatter(words, y, s=60, marker="D", color=ORANGE, zorder=2, label="word overlap" if y == 0 else None)
     ax.axvline(0.5, color=MUTED, lw=1.0, ls=":")

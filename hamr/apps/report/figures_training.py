@@ -1,4 +1,4 @@
-"""Plots of the training process: the router, failures, the optimiser's health, and times.
+"""Figures of the training process: the router, failures, the optimiser's health, and times.
 
 Each function maps `ReportData` to a Figure, or to None where there is nothing to show.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hamr.apps.report.data import ReportData
-from hamr.apps.report.stage_plots import lines
-from hamr.report.plot_kit import (
+from hamr.report.drawing import (
     BLUE,
     CYCLE,
     GREEN,
@@ -21,9 +20,11 @@ from hamr.report.plot_kit import (
     PINK,
     RED,
     SKY,
+    TEXT,
     WIDE,
     axes,
     legend,
+    log_axis,
     percent,
     step_axis,
 )
@@ -55,7 +56,7 @@ def router_bands(data: ReportData) -> Figure | None:
     ax.set_ylabel("share of replies")
     percent(ax)
     step_axis(ax)
-    legend(ax, ncols=2)
+    legend(ax)
     return figure
 
 
@@ -98,7 +99,7 @@ def outcomes(data: ReportData) -> Figure | None:
         ax.set_ylabel("share of responses")
         percent(ax)
         step_axis(ax)
-        legend(ax, ncols=2)
+        legend(ax)
     return figure
 
 
@@ -168,15 +169,36 @@ def phases(data: ReportData) -> Figure | None:
     timing = {k: v for k, v in (data.summary.get("timing") or {}).items() if v}
     if not timing:
         return None
-    figure, ax = axes((10.4, 0.55 + 0.34 * len(timing)))
+    figure, ax = axes((WIDE[0], 0.55 + 0.34 * len(timing)))
     names = list(reversed(timing))
     bars = ax.barh(range(len(names)), [timing[n] for n in names], 0.7, color=SKY)
     labels = [f"{timing[n]:.1f} s" if timing[n] < 60 else f"{timing[n] / 60:.1f} min" for n in names]
-    ax.bar_label(bars, labels=labels, padding=5, fontsize=9, color=MUTED)
+    ax.bar_label(bars, labels=labels, padding=5, fontsize=TEXT, color=MUTED)
     ax.set_yticks(range(len(names)), names)
     ax.tick_params(axis="y", labelcolor=INK)
     ax.margins(x=0.12)
     ax.grid(visible=False)
     ax.set_xticks([])
     ax.spines["bottom"].set_visible(False)
+    return figure
+
+
+def lines(
+    data: ReportData, keys: dict[str, tuple[str, str]], ylabel: str, *, log: bool = False, stage: str = "rl"
+) -> Figure | None:
+    """Draw one line per metric; keys: metric -> (label, colour)."""
+    known = [(data.series(key, stage), *look) for key, look in keys.items()]
+    known = [k for k in known if k[0][0]]
+    if not known:
+        return None
+    figure, ax = axes(HALF)
+    for (steps, values), label, colour in known:
+        ax.plot(steps, values, color=colour, label=label, marker="o" if len(steps) < 3 else None, ms=5)
+    log = log and all(v > 0 for (_, values), _, _ in known for v in values)
+    if log:
+        log_axis(ax)
+    ax.set_ylabel(ylabel)
+    step_axis(ax)
+    if len(known) > 1:
+        legend(ax)
     return figure

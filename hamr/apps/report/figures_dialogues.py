@@ -1,4 +1,4 @@
-"""Plots of whole dialogues with the policy (`experiment.sage`) in a run's report: a curve and its table."""
+"""Whole dialogues with the policy (`experiment.sage`) in a run's report: a curve and a table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hamr.apps.report.data import STAGE_NAMES, ReportData
-from hamr.report.plot_kit import BLUE, GREEN, ORANGE, RED, WIDE, axes, legend
+from hamr.report.drawing import BLUE, GREEN, ORANGE, RED, WIDE, axes, legend
+from hamr.report.values import Column, Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,12 +38,13 @@ def dialogue_stages(data: ReportData) -> dict[str, Mapping[str, float]]:
     return {stage: figures for stage, figures in found.items() if figures}
 
 
-def dialogue_rows(data: ReportData) -> list[list[str]]:
-    """Return a row for each stage, in the order of `COLUMNS`; the first cell names the stage."""
-    return [
-        [stage_name(stage), *(f"{figures[name]:.1f}" if name in figures else "-" for name in COLUMNS)]
+def dialogue_table(data: ReportData) -> Table:
+    """Return a table with a row for each stage."""
+    rows = tuple(
+        (stage_name(stage), *(figures.get(name) for name in COLUMNS))
         for stage, figures in dialogue_stages(data).items()
-    ]
+    )
+    return Table("", (Column("stage"), *(Column(name, "{:.1f}") for name in COLUMNS.values())), rows)
 
 
 def dialogue_curve(data: ReportData) -> Figure | None:
