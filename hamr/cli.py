@@ -88,6 +88,9 @@ def _run(args: list[str]) -> int:
             return _fail(str(known), known.exit_code)
         if isinstance(known, ModuleNotFoundError) and (known.name or "").partition(".")[0] in HEAVY:
             return _fail(f"{known.name} is not installed; run `hamr doctor` to see how to install it", 1)
+        if isinstance(known, OSError) and known.errno == errno.ENAMETOOLONG:
+            shown = repr(str(known.filename))
+            return _fail(f"path: {shown[:157]}...: a part is longer than the file system allows; shorten it", 2)
         if isinstance(known, OSError) and known.errno in (errno.ENOSPC, errno.EDQUOT):
             where = known.filename or "the run folder"
             return _fail(f"{where}: no space left on the disk; free some, or set experiment.run_dir to another disk", 1)

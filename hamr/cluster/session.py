@@ -226,11 +226,20 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
     finally:
         if logs is not None:
             for session in folder.glob(f"{RAY}/session_2*/logs"):
-                shutil.copytree(session, logs / session.parent.name, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+                _keep_logs(session, logs / session.parent.name)
         if logs is not None or not keep:
             shutil.rmtree(folder, ignore_errors=True)
         else:
             (folder / OWNER).unlink(missing_ok=True)
+
+
+def _keep_logs(session: Path, target: Path) -> None:
+    """Copy the logs. An error, such as a full disk, is one line and does not hide that of the run."""
+    try:
+        shutil.copytree(session, target, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    except OSError as error:
+        reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error
+        logging.getLogger(__name__).warning("the logs of Ray are not kept in %s: %s", target, reason)
 
 
 def _sweep_folders(root: Path) -> None:

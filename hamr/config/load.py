@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from hamr.config.explain import Contradiction, Origin, explain, yaml_error
 from hamr.config.overrides import config_folder, group_options, no_such_choice, quote, split_flags, to_hydra
 from hamr.config.resources import resource
+from hamr.config.safe_yaml import check_aliases, load_yaml
 from hamr.config.schema import Config
 from hamr.errors import BadInput, ConfigError
 from hamr.security.redaction import name_secret_variables
@@ -50,6 +51,8 @@ def load_with_origin(overrides: Sequence[str] = (), config_dir: Path | None = No
     values, flagged = split_flags(overrides)
     own = config_folder(config_dir) if config_dir is not None else flagged
     roots = [root for root in (own, resource("conf")) if root is not None]
+    if own is not None:
+        _check_files(own)
     composed = to_hydra(values, group_options(roots, tuple(Config.model_fields)))
     raw, choices = _compose(composed, roots)
     origin = Origin(roots, choices, typed=[text.lstrip("+").split("=")[0] for text in composed if text[0] == "+"])
@@ -57,6 +60,15 @@ def load_with_origin(overrides: Sequence[str] = (), config_dir: Path | None = No
         raise Contradiction("hydra", None, f"Hydra's own settings are not used; remove them ({place})")
     _refuse_magic(raw, origin)
     return _restrict_functions(_validate(raw, origin)), origin
+
+
+def _check_files(folder: Path) -> None:
+    """Raise ConfigError for a file of a user's config folder whose aliases expand beyond bounds."""
+    for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml")):
+        try:
+            check_aliases(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
+            raise yaml_error(error, str(file)) from None
 
 
 def sweep_values(arg: str) -> list[str]:
@@ -97,7 +109,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     (`CustomRewardConfig.as_recorded`) unless an override repeats them.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(
             "config", str(path), f"cannot be read ({error.strerror}); give a run folder's config.yaml"
@@ -172,6 +184,8 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
         raise _missing_option(error.missing_cfg_file, error.options, str(error)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise yaml_error(error) from None
+    except RecursionError:
+        raise Contradiction("config", None, "a file or a value is nested too deeply") from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # Hydra wraps errors of OmegaConf in one without a text.
         raise Contradiction("config", None, _first_lines(error if str(error) else error.__cause__ or error)) from None

@@ -29,6 +29,7 @@ from pydantic import Field, StringConstraints, ValidationError
 from hamr.config.explain import Contradiction, yaml_error
 from hamr.config.overrides import nearest_first
 from hamr.config.resources import resource
+from hamr.config.safe_yaml import load_yaml
 from hamr.config.section import Section
 from hamr.errors import ConfigError
 
@@ -95,7 +96,7 @@ def read_pipeline(path: Path) -> PipelineSource:
     """Load a pipeline and check its references. ConfigError contains the `file:line` of the error."""
     try:
         text = path.read_text(encoding="utf-8")
-        node, raw = yaml.compose(text, Loader=yaml.SafeLoader), yaml.safe_load(text)
+        raw, node = load_yaml(text), yaml.compose(text, Loader=yaml.SafeLoader)
     except OSError as error:
         raise ConfigError("pipeline", str(path), f"cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

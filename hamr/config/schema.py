@@ -22,7 +22,7 @@ from hamr.config.plan import PlanConfig
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.sage import DialoguesConfig, PathForm
 from hamr.config.scorers import ScorersConfig
-from hamr.config.section import AbsolutePath, Fraction, NonNegative, Section
+from hamr.config.section import AbsolutePath, FolderName, Fraction, NonNegative, Samples, Section, Steps
 from hamr.config.sft import SftConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
@@ -37,7 +37,7 @@ class ModelConfig(Section):
     dtype: DType = "auto"
     """`auto` is resolved when the configuration is loaded: bfloat16 on GPUs and on CPUs that support it (AVX-512-BF16,
     AMX), float32 elsewhere. The run's config.yaml contains the resolved value."""
-    max_context: PositiveInt = 1024
+    max_context: Annotated[int, Field(ge=1, le=1 << 24)] = 1024
     """Maximum length of prompt and response together, in tokens."""
     response_format: Literal["plain", "think_answer", "answer_think", "hybrid"] = "plain"
     """`plain`: the response is the action. `think_answer` (pre-CoT): <think>..</think><answer>..</answer>.
@@ -55,7 +55,7 @@ class RolloutConfig(Section):
     colocated: bool = False
     """Engine i shares GPU i with trainer rank i, and sleeps while the ranks train. Set `engine.num_gpus` and
     `trainer.num_gpus` to shares of one GPU, and `engine.gpu_memory_utilization` to leave memory for the rank."""
-    samples_per_prompt: PositiveInt = 16
+    samples_per_prompt: Annotated[int, Field(ge=2, le=4096)] = 16
     """Number of responses per prompt: the size of a group."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature, above 0."""
@@ -363,11 +363,11 @@ class SageDataConfig(Section):
     """A shipped scenario by name, a user's file by path, or `all` for the shipped ones in equal parts."""
     language: Literal["en", "zh"] = "en"
     """Language of the dialogues."""
-    train: PositiveInt = 600
+    train: Samples = 600
     """Number of training samples."""
-    validation: PositiveInt = 80
+    validation: Samples = 80
     """Number of validation samples."""
-    test: PositiveInt = 120
+    test: Samples = 120
     """Number of test samples."""
     seed: int = 0
     """Seed of the generated dialogues. Any integer."""
@@ -414,7 +414,7 @@ class ClusterConfig(Section):
     or Slurm starts for it with nodes as in `launch`."""
     address: str | None = None
     """Ray address. null starts a local Ray for this run."""
-    num_cpus: PositiveInt | None = None
+    num_cpus: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Logical CPUs of the local Ray. null: 8 or those of the machine, whichever is more."""
     object_store_mb: PositiveInt = 512
     """Size of the object store of a local Ray in MiB."""
@@ -441,9 +441,9 @@ class ClusterConfig(Section):
 class SftStageConfig(Section):
     """A short supervised warm-up before RL. 0 steps skips it."""
 
-    steps: Annotated[int, Field(ge=0)] = 0
+    steps: Steps = 0
     """Number of optimiser steps. 0 skips the warm-up."""
-    samples_per_step: PositiveInt = 16
+    samples_per_step: Samples = 16
     """Number of samples per optimiser step."""
     seed: int | None = None
     """Seed of the order of the samples and of the drawn references. null: that of the experiment. With its own seed,
@@ -500,13 +500,13 @@ class CheckpointConfig(Section):
 
 
 class ExperimentConfig(Section):
-    name: str = "run"
-    """Name of the run: in its folder, on the console and in W&B."""
+    name: FolderName = "run"
+    """Name of the run: in its folder, on the console and in W&B. Without a slash, at most 200 bytes, no dot first."""
     seed: int = 0
     """Seed of the order of the prompts, of the sampling and of the splits. Any integer."""
-    steps: Annotated[int, Field(ge=0)] = 10
+    steps: Steps = 10
     """Number of RL steps. 0 skips RL."""
-    prompts_per_step: PositiveInt = 8
+    prompts_per_step: Samples = 8
     """Number of prompts per RL step. Each gets `rollout.samples_per_prompt` responses."""
     run_dir: str | None = None
     """Run folder. null: `runs/<name>-<time>` in the working folder."""

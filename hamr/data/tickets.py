@@ -19,6 +19,7 @@ import yaml
 from pydantic import ValidationError
 
 from hamr.config.explain import Origin, explain
+from hamr.config.safe_yaml import load_yaml
 from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
 from hamr.data.hiding import without_pii
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
@@ -44,7 +45,7 @@ def read_mapping(path: Path) -> TicketMapping:
     """Read a mapping. Raise DataError (no such file, not YAML) or ConfigError (a key that is unknown, missing or of the
     wrong type)."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         reason = (error.strerror or "unreadable").lower()
         raise DataError("mapping", str(path), f"{reason}; give a YAML file") from error

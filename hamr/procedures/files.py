@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hamr.config.resources import resource
+from hamr.config.safe_yaml import load_yaml
 from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.checks import faults
 from hamr.procedures.graph import Scenario
@@ -61,8 +62,8 @@ def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml
     """Return (validated content, YAML nodes for `place`). BadInput names the line of the error."""
     try:
         text = path.read_text(encoding="utf-8")
+        raw = load_yaml(text, _SafeLoader)
         tree = yaml.compose(text, Loader=_SafeLoader)
-        raw = yaml.load(text, Loader=_SafeLoader)
     except OSError as error:
         raise BadInput(what, str(path), f"{(error.strerror or 'cannot be read').lower()}; give a file") from error
     except UnicodeDecodeError as error:
@@ -70,7 +71,8 @@ def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
-        raise BadInput(where, getattr(error, "problem", None), "is not YAML there; check the indentation") from error
+        remedy = "is not YAML there; check the indentation and the aliases"
+        raise BadInput(where, getattr(error, "problem", None), remedy) from error
     if not isinstance(tree, yaml.MappingNode) or not isinstance(raw, dict):
         raise BadInput(f"{path}:1", raw, f"{what}: must be a YAML mapping; start from a shipped one")
     try:

@@ -20,6 +20,7 @@ from jinja2 import StrictUndefined, Template, TemplateError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from hamr.config.resources import resource
+from hamr.config.safe_yaml import load_yaml
 from hamr.errors import ConfigError, DataError
 from hamr.prompting.labels import LABEL_VALUES, VERDICT_WORDS, Label
 from hamr.prompting.reading import ANSWER_KEYS
@@ -123,7 +124,7 @@ def read_template(name: str) -> tuple[Any, str, str]:
         path = path.with_name(path.name + ".yaml")
     try:
         text = path.read_text(encoding="utf-8")
-        content = yaml.safe_load(text)
+        content = load_yaml(text)
     except OSError as error:
         raise ConfigError("prompt", name, f"cannot read it ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

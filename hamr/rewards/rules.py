@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from hamr.config.resources import resource
+from hamr.config.safe_yaml import load_yaml
 from hamr.errors import ConfigError
 
 _KEYS = {"name", "version", "terms", "patterns"}
@@ -45,7 +46,7 @@ def load_rules(file: str | None = None) -> RuleBook:
     """
     path = Path(file) if file is not None else resource("prompts", "rules.default.yaml")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError("rewards.rules.file", file, f"cannot read it ({error.strerror})") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from hamr.config.safe_yaml import load_yaml
 from hamr.errors import RunFolderError
 from hamr.security.processes import has_ended, identity
 from hamr.security.redaction import redact
@@ -166,7 +167,7 @@ def write_atomic(path: Path, text: str) -> None:
 def read_config(path: Path) -> dict[str, Any]:
     """Return the raw values of a run folder's config.yaml. Raises RunFolderError if it is damaged."""
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         said = " ".join(str(error).split())[:120]
         raise RunFolderError("config", str(path), f"damaged, not YAML ({said}); give another run folder") from None

@@ -43,7 +43,8 @@ def live_report(folder: RunFolder) -> Iterator[None]:
         writer.wait()
         assert writer.stdin is not None
         writer.stdin.close()
-        end_reload(folder.report)
+        with contextlib.suppress(OSError):  # a full disk, which the run reports
+            end_reload(folder.report)
 
 
 def end_reload(report: Path) -> None:

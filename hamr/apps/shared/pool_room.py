@@ -11,6 +11,7 @@ from hamr.cluster.placement import Node, check_demands, place
 from hamr.cluster.resource_requests import pool_demand, router_demand
 from hamr.cluster.session import local_cpus
 from hamr.config.schema import Config
+from hamr.pools.scorer_openai import OpenAIScorer
 
 
 def check_pool_room(
@@ -23,11 +24,13 @@ def check_pool_room(
     an elastic cluster is never full.
 
     Raises:
+        BadInput: A local pool's endpoint is not allowed, or its key is not set.
         CapacityError: The pools do not fit; names the key, its value and what would fit.
         BadInput: A node that the pools would run on lacks one of `models` (folders by setting).
     """
     import ray
 
+    names = tuple(names)
     wanted = [pool_demand(name, config.pools[name]) for name in names]
     if router:
         wanted.append(router_demand(config.router))
@@ -36,8 +39,20 @@ def check_pool_room(
         if not config.cluster.elastic:
             check_demands(wanted, nodes)
         check_models(place(wanted, nodes), models or {})
-    elif config.cluster.address is None and not config.cluster.elastic:
-        check_demands(wanted, [local_node(config)])
+    elif config.cluster.address is None:
+        check_endpoints(config, names)
+        if not config.cluster.elastic:
+            check_demands(wanted, [local_node(config)])
+
+
+def check_endpoints(config: Config, names: Iterable[str]) -> None:
+    """Check the addresses and keys of endpoints before a local Ray starts. Raises BadInput.
+
+    A name is not resolved, and pools on a cluster are checked there: its nodes have their own allow-list and keys.
+    """
+    for name in names:
+        if config.pools[name].type == "openai":
+            OpenAIScorer.check_config(name, config.pools[name])
 
 
 def local_node(config: Config) -> Node:

@@ -57,6 +57,7 @@ class LiveControl:
         self._started = time.time()
         self._pools: Mapping[str, Mapping[str, Any]] = {}
         self._scaled: Counter[str] = Counter()
+        self._unwritten = False
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -72,8 +73,8 @@ class LiveControl:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def publish(self, state: State, detail: str = "") -> None:
-        """Write the status immediately."""
-        LiveStatus(
+        """Write the status immediately. A full disk is reported once and neither ends the run nor hides its error."""
+        status = LiveStatus(
             run=self.run,
             state=state,
             phase=self._phase(),
@@ -81,7 +82,15 @@ class LiveControl:
             time=time.time(),
             pools=self._pools,
             detail=detail,
-        ).write(self.folder)
+        )
+        try:
+            status.write(self.folder)
+        except OSError as error:
+            if not self._unwritten:
+                log.warning("the status of run %s cannot be written: %s", self.run, error)
+            self._unwritten = True
+        else:
+            self._unwritten = False
 
     async def _repeat(self, act: Callable[[], Awaitable[None]]) -> None:
         while True:

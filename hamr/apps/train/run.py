@@ -18,7 +18,7 @@ from hamr.apps.report.live import live_report
 from hamr.apps.report.report import write_report
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.prepare import TunedScorer, prepare_scorers
-from hamr.apps.shared.pool_room import local_node
+from hamr.apps.shared.pool_room import check_endpoints, local_node
 from hamr.apps.shared.pools_up import pools_of
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared, check_room, prepare, run_path
@@ -61,6 +61,7 @@ def start(command: TrainCommand) -> int:
     job = Job.of(command)
     check_cluster(job.config.cluster)
     if job.config.cluster.address is None:
+        check_endpoints(job.used, job.used.pools)
         check_placement(job.used, [local_node(job.config)])
     with stoppable(job):
         return run_job(job)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from hamr.cluster.session import OWNER, ray_session
+from hamr.cluster.session import OWNER, _keep_logs, ray_session
 from hamr.config.load import load_config
 from hamr.errors import BadInput, HamrError
 from hamr.security import processes
@@ -82,3 +82,12 @@ def test_only_folders_of_killed_processes_of_this_host_are_removed(
     assert kept.is_dir()
     left = {path.name for path in tmp_path.iterdir()}
     assert left >= {"hamr-running", "hamr-elsewhere", "hamr-damaged", "mine"} and "hamr-killed" not in left
+
+
+def test_logs_that_cannot_be_kept_are_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "session").mkdir()
+    (tmp_path / "session" / "worker.out").write_text("x")
+    (tmp_path / "file").write_text("")
+    _keep_logs(tmp_path / "session", tmp_path / "file" / "logs")
+    assert [record.exc_info for record in caplog.records] == [None]
+    assert str(tmp_path / "file" / "logs") in caplog.text

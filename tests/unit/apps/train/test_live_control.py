@@ -98,3 +98,16 @@ def test_bad_input_is_reported_in_one_line(folder: Path, args: list[str], says: 
 def test_folder_without_a_run_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="not a run folder"):
         parse_command(["scale", str(tmp_path / "none"), "judge=4"]).run()
+
+
+def test_a_full_disk_is_reported_once_and_does_not_hide_the_error_of_the_run(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    control = LiveControl(folder / "gone", "mine", note=lambda figures: None, phase=lambda: "rl")
+    for _ in range(3):
+        control.publish("failed", "no space left")
+    assert [record.exc_info for record in caplog.records] == [None]
+    (folder / "gone").mkdir()
+    control.publish("failed", "no space left")
+    seen = LiveStatus.read(folder / "gone")
+    assert seen is not None and seen.detail == "no space left"

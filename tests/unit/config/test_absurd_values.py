@@ -1,0 +1,106 @@
+"""Slips of the keyboard and hostile files: one line at once, before anything is allocated or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.config.load import load_config, load_dumped
+from hamr.config.pipeline import read_pipeline
+from hamr.config.safe_yaml import MAX_VALUES, check_aliases, load_yaml
+from hamr.data.tickets import read_mapping
+from hamr.errors import BadInput
+from hamr.procedures import load_scenario
+from hamr.prompting.templates import PromptTemplate
+from hamr.rewards.rules import load_rules
+from hamr.telemetry.run_folder import read_config
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "rollout.samples_per_prompt=1000000000",
+        "rollout.samples_per_prompt=1",
+        "experiment.steps=10000000000000000000000",
+        "experiment.prompts_per_step=1000000000",
+        "experiment.sft.steps=1000000000",
+        "data.sage.train=100000000",
+        "model.max_context=1000000000000",
+        "cluster.num_cpus=1000000000",
+        "experiment.name=../../x",
+        "experiment.name=.hidden",
+        "experiment.name=/etc/x",
+        "experiment.name=''",
+        f"experiment.name={'x' * 201}",
+        f"experiment.name={'名' * 67}",
+    ],
+    ids=lambda override: override[:40],
+)
+def test_an_absurd_value_is_refused_by_its_key(override: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        load_config(["experiment=smoke", "data=sage", override])
+    assert refused.value.where == override.partition("=")[0]
+
+
+def test_names_in_any_language_are_accepted() -> None:
+    for name in ("客服", "my run 2", "v1.2", "x" * 200):
+        assert load_config(["experiment=smoke", f"experiment.name='{name}'"]).experiment.name == name
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+LOOP = "a: &a [*a]\n"
+
+
+def load_own(path: Path) -> None:
+    group = path.parent / "conf" / "experiment"
+    group.mkdir(parents=True)
+    path.rename(group / "own.yaml")
+    load_config(["experiment=own"], config_dir=group.parent)
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "config folder": load_own,
+    "config.yaml": load_dumped,
+    "config.yaml of a report": read_config,
+    "rules": lambda path: load_rules(str(path)),
+    "prompt": lambda path: PromptTemplate.load(str(path)),
+    "mapping": read_mapping,
+    "scenario": load_scenario,
+    "pipeline": read_pipeline,
+}
+
+
+@pytest.mark.parametrize("text", [BOMB, LOOP, "[" * 2000], ids=["bomb", "loop", "deep"])
+@pytest.mark.parametrize("reader", READERS)
+def test_a_file_that_expands_beyond_bounds_is_one_line(tmp_path: Path, reader: str, text: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        READERS[reader](path)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 500
+
+
+def test_the_line_of_the_aliases_is_named() -> None:
+    with pytest.raises(yaml.MarkedYAMLError) as refused:
+        check_aliases(BOMB)
+    assert refused.value.problem_mark is not None and refused.value.problem_mark.line > 2
+
+
+nodes = st.recursive(
+    st.integers(0, 9), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("ab", max_size=2), inner)
+)
+
+
+@given(nodes, st.integers(0, 3))
+def test_other_documents_are_read_as_they_are(value: object, copies: int) -> None:
+    """PyYAML writes an alias for every list and mapping that occurs again."""
+    shared = [value] * copies
+    assert load_yaml(yaml.safe_dump(shared)) == shared
+    assert copies * 100 < MAX_VALUES
