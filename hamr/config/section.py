@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 NonNegative = Annotated[float, Field(ge=0.0)]
+RewardName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+"""Name of a user's reward: that of its component in records and metrics."""
 AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().resolve()))]
 """Absolute, so that a run resumed from another folder reads the same files."""
 
