@@ -15,7 +15,7 @@ from hamr.config.judged import ComparedConfig
 from hamr.config.schema import RewardsConfig
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.comparative import order
-from hamr.rewards.judged import JUDGED, VETOES
+from hamr.rewards.judged import VETOES, find_judged
 from hamr.rewards.questions import JudgedText
 from hamr.types import (
     Absent,
@@ -62,7 +62,7 @@ class JudgedRewardScorer:
         self, rewards: RewardsConfig, askers: Mapping[str, CachedPool], metrics: RouterMetrics, *, group_wait_s: float
     ) -> None:
         """`askers` is keyed by pool name."""
-        self._sections, self._veto_first = rewards.judged, rewards.veto_first
+        self._sections, self._veto_first = rewards.judges, rewards.veto_first
         self._put = ask_until if rewards.fallback == "wait" else CachedPool.ask
         self._askers = {name: askers[section.pool] for name, section in self._sections.items()}
         self._metrics = metrics
@@ -111,7 +111,7 @@ class JudgedRewardScorer:
 
     def _nothing(self, name: str, case: JudgeRequest) -> JudgedComponent | None:
         """Return the absent component if the sample has nothing for this judge to judge."""
-        why = JUDGED[name].absent(case.sample, self._sections[name])
+        why = find_judged(name).absent(case.sample, self._sections[name])
         return None if why is None else JudgedComponent(component=name, outcome=Absent(detail=why))
 
     async def _one(self, name: str, case: JudgeRequest) -> JudgedComponent:
@@ -125,7 +125,7 @@ class JudgedRewardScorer:
             verdict = GroupVerdict[Judgement](result=asked.results[0], calls=asked.calls)
         if isinstance(verdict.result, Failure):
             return JudgedComponent(component=name, outcome=verdict.result, calls=verdict.calls)
-        value = JUDGED[name].value(verdict.result, self._sections[name])
+        value = find_judged(name).value(verdict.result, self._sections[name])
         return JudgedComponent(
             component=name, outcome=Scored(value=value), judgement=verdict.result, calls=verdict.calls
         )
@@ -143,7 +143,7 @@ class JudgedRewardScorer:
         calls: list[ScorerCall] = []
         for attempt in range(1 + section.max_reasks):
             places = order(len(responses), *group, name, attempt)
-            question = JUDGED[name].question(sample, [responses[i] for i in places], section, attempt)
+            question = find_judged(name).question(sample, [responses[i] for i in places], section, attempt)
             heard = await self._put(self._askers[name], question, until=until)
             calls += [heard.answer.call] if heard.answer.call else []
             if heard.answer.retry_in_s is None:  # a refused question was not sent
@@ -170,7 +170,7 @@ class JudgedRewardScorer:
         if failure is not None:
             return failure
         try:
-            return JUDGED[name].read(answer.text or "", sample, count, self._sections[name])
+            return find_judged(name).read(answer.text or "", sample, count, self._sections[name])
         except VerdictUnparsable as error:
             # Do not serve the unparseable answer to a sibling with the same question.
             self._askers[name].drop(question)

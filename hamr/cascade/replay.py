@@ -7,9 +7,10 @@ from typing import Any
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.consistency import combine
+from hamr.config.judged import JudgeSection
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
-from hamr.rewards.judged import JUDGED
+from hamr.rewards.judged import find_judged
 from hamr.rewards.mix import mix
 from hamr.types import Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
 
@@ -39,7 +40,9 @@ def _again(
 ) -> Component:
     section: Any = rewards.section(component.name)
     if section is None:
-        known = sorted(name for name in (*type(rewards).model_fields, *rewards.custom) if rewards.section(name))
+        known = sorted(
+            name for name in (*type(rewards).model_fields, *rewards.custom, *rewards.judged) if rewards.section(name)
+        )
         raise DataError("record.components", component.name, f"the configuration has only {known}")
     outcome = component.outcome
     if component.name == "consistency" and record.reference_scores:
@@ -50,7 +53,7 @@ def _again(
             {score.reference: failure for score in record.reference_scores} if isinstance(failure, Failure) else {}
         )
         outcome = combine(record.reference_scores, consistency, failures).outcome
-    if component.name in JUDGED and section.weight:
+    if isinstance(section, JudgeSection) and section.weight:
         outcome = _judged_value(component, record, rewards)
     return replace(component, outcome=outcome, weight=section.weight)
 
@@ -61,6 +64,6 @@ def _judged_value(component: Component, record: RewardRecord, rewards: RewardsCo
         raise MissingScore(f"{component.name} was not judged: {component.outcome.detail}")
     for judgement in record.judgements:
         if judgement.component == component.name:
-            value = JUDGED[component.name].value(judgement, getattr(rewards, component.name))
+            value = find_judged(component.name).value(judgement, rewards.section(component.name))
             return Scored(value=value)
     return component.outcome

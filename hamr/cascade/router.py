@@ -110,7 +110,7 @@ class RewardRouter:
         comparing = self._consistency(sample, rollout.key, action, consistency, until)
         opinions: tuple[JudgedComponent, ...] = ()
         own: tuple[Component, ...] = ()
-        if self._rewards.judged or self._rewards.custom:
+        if self._rewards.judges or self._rewards.custom:
             finding, opinions, own = await asyncio.gather(
                 comparing,
                 self._opinions(sample, rollout, text, action, asked, until),
@@ -119,7 +119,7 @@ class RewardRouter:
         else:
             finding = await comparing
         components += tuple(
-            Component(name=o.component, outcome=o.outcome, weight=self._rewards.judged[o.component].weight)
+            Component(name=o.component, outcome=o.outcome, weight=self._rewards.judges[o.component].weight)
             for o in opinions
         )
         components += own
@@ -210,7 +210,7 @@ class RewardRouter:
         asked: ResponseFormat,
         until: float,
     ) -> tuple[JudgedComponent, ...]:
-        if not self._rewards.judged:
+        if not self._rewards.judges:
             return ()
         if isinstance(action, MalformedResponse):
             return self._bench.refuse(action, rollout.key, rollout.siblings)

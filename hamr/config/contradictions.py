@@ -144,20 +144,18 @@ def _check_places(c: Config) -> None:
 
 def _check_judges(c: Config) -> None:
     """Check that every judged reward has a pool that can generate text."""
-    for reward, section in c.rewards.judged.items():
+    for reward, section in c.rewards.judges.items():
+        key = f"rewards.{c.rewards.key(reward)}.pool"
         if section.pool not in c.pools:
-            raise ValueError(
-                f"rewards.{reward}.pool={section.pool!r} but pools has only {sorted(c.pools)}; "
-                "add the pool or rename it"
-            )
+            raise ValueError(f"{key}={section.pool!r} but pools has only {sorted(c.pools)}; add the pool or rename it")
         if c.pools[section.pool].role == "reranker":
             raise ValueError(
-                f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.role='reranker'; "
+                f"{key}={section.pool!r} but pools.{section.pool}.role='reranker'; "
                 "point it at a pool with role 'judge' or 'grader'"
             )
         if c.pools[section.pool].compares:
             raise ValueError(
-                f"rewards.{reward}.pool={section.pool!r} but pools.{section.pool}.type={c.pools[section.pool].type!r}, "
+                f"{key}={section.pool!r} but pools.{section.pool}.type={c.pools[section.pool].type!r}, "
                 "which compares two texts and cannot generate text; point it at a pool with a language model"
             )
         if c.rewards.fallback == "wait":
@@ -214,7 +212,7 @@ def _check_some_weight(c: Config) -> None:
     r = c.rewards
     weights = [s.weight for s in (r.consistency, r.format, r.length, r.rules, r.sage_logic)]
     weights += [s.weight for s in r.custom.values()]
-    if not r.judged and not any(weights):
+    if not r.judges and not any(weights):
         raise ValueError(
             f"rewards.consistency.weight={r.consistency.weight:g}, and no other reward has a weight: every reward "
             "would be 0; give at least one a weight above 0"

@@ -1,4 +1,4 @@
-"""Sections of the rewards that a user adds: functions and judged dimensions."""
+"""Reward functions that a user adds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ def _function_path(path: str) -> str:
 
 FunctionPath = Annotated[str, AfterValidator(_function_path)]
 """`file.py:function` or `module:function`."""
-RewardName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
-"""Name of a user's reward: that of its component in records and metrics."""
 
 
 class CustomRewardConfig(Section):
@@ -33,6 +31,7 @@ class CustomRewardConfig(Section):
     files of your own config folder. A run folder's configuration cannot name code: repeat the path on the command
     line."""
     weight: NonNegative = 1.0
+    """Weight of the value in the total, at least 0. 0 disables the function."""
     """Weight of the reward in the total, at least 0. 0 disables it."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further keyword arguments of the function."""

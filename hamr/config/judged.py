@@ -6,24 +6,40 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hamr.config.section import NonNegative, Section
+from hamr.config.section import NonNegative, RewardName, Section
 
 Scale = Literal["span", "share"]
 
 
-class JudgedConfig(Section):
-    """Common settings of judged rewards."""
+class JudgeSection(Section):
+    """Common settings of all judged rewards."""
 
     weight: NonNegative = 0.0
     """Weight of the reward in the total, at least 0. 0 disables the reward and its judge calls."""
     pool: str = "judge"
     """Name of the pool, with role `judge` or `grader`. Several rewards may share one pool."""
-    language: Literal["en", "zh"] = "en"
-    """Language of the shipped prompt."""
     prompt: str | None = None
     """Template that replaces the shipped one: a name in `prompts/`, or a path."""
     max_reasks: Annotated[int, Field(ge=0)] = 1
     """Number of retries for an unparseable answer. After them, the outcome is a failure."""
+
+
+class JudgedConfig(JudgeSection):
+    """Settings of a judged reward with a shipped prompt."""
+
+    language: Literal["en", "zh"] = "en"
+    """Language of the shipped prompt."""
+
+
+class OwnJudgedConfig(JudgeSection):
+    """A judged dimension of your own: a judge's grade from 1 to 5, mapped to [0, 1], by your prompt."""
+
+    weight: NonNegative = 1.0
+    """Weight of the grade in the total, at least 0. 0 disables the reward and its judge calls."""
+    prompt: str
+    """Path of the template. It has to ask for an answer that ends with `{"reason": ..., "score": 1 to 5}`."""
+    scale: Scale = "span"
+    """`span`: (x - 1) / 4; `share`: x / 5."""
 
 
 class GradedConfig(JudgedConfig):
@@ -74,18 +90,24 @@ class JudgedRewards(Section):
     """Behaviour if the pool of a judged reward is unavailable. `exclude`: a typed failure; `wait`: retry until the
     response's deadline (`router.deadline_s`). The consistency reward has its own `fallback`."""
     veto_first: bool = False
-    """Judge risk and hallucination first, and do not call the other four judges for a response that one of them
-    vetoes."""
+    """Judge risk and hallucination first, and do not call the other judges for a response that one of them vetoes."""
+    judged: dict[RewardName, OwnJudgedConfig] = Field(default_factory=dict)
+    """Judged dimensions of your own, by the name of their component in records and metrics."""
 
     @property
-    def judged(self) -> dict[str, JudgedConfig]:
-        """Judged rewards with a weight, by name."""
-        sections: dict[str, JudgedConfig] = {
+    def judges(self) -> dict[str, JudgeSection]:
+        """Judged rewards with a weight, by name. Those of the user come last."""
+        sections: dict[str, JudgeSection] = {
             "dialogue": self.dialogue,
             "policy": self.policy,
             "tool": self.tool,
             "rubric": self.rubric,
             "risk": self.risk,
             "hallucination": self.hallucination,
+            **self.judged,
         }
         return {name: section for name, section in sections.items() if section.weight}
+
+    def key(self, judge: str) -> str:
+        """Return the key of a judged reward's section below `rewards`."""
+        return f"judged.{judge}" if judge in self.judged else judge

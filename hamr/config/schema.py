@@ -11,7 +11,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig
 from hamr.config.contradictions import check_consistent
-from hamr.config.custom import CustomRewardConfig, RewardName
+from hamr.config.custom import CustomRewardConfig
 from hamr.config.faults import UnscoredConfig
 from hamr.config.footprint import FootprintConfig
 from hamr.config.judged import JudgedRewards
@@ -22,7 +22,7 @@ from hamr.config.plan import PlanConfig
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.sage import DialoguesConfig, PathForm
 from hamr.config.scorers import ScorersConfig
-from hamr.config.section import AbsolutePath, FolderName, Fraction, NonNegative, Samples, Section, Steps
+from hamr.config.section import AbsolutePath, FolderName, Fraction, NonNegative, RewardName, Samples, Section, Steps
 from hamr.config.sft import SftConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
@@ -327,14 +327,17 @@ class RewardsConfig(JudgedRewards):
 
     @model_validator(mode="after")
     def _own_names(self) -> RewardsConfig:
-        for name in self.custom:
-            if name in RESERVED or name in type(self).model_fields:
-                raise ValueError(f"custom.{name}: {name!r} is a name of hamr's own; rename your reward")
+        taken = {*RESERVED, *type(self).model_fields}
+        for key, names in (("custom", self.custom), ("judged", self.judged)):
+            if own := sorted(taken.intersection(names)):
+                raise ValueError(f"{key}.{own[0]}: {own[0]!r} is a name of hamr's own; rename your reward")
+        if both := sorted(self.custom.keys() & self.judged.keys()):
+            raise ValueError(f"custom.{both[0]} and judged.{both[0]} have the same name; rename one of them")
         return self
 
     def section(self, component: str) -> Section | None:
         """Return the section of a component, None if the configuration does not have it."""
-        section = self.custom.get(component) or getattr(self, component, None)
+        section = self.custom.get(component) or self.judged.get(component) or getattr(self, component, None)
         return section if isinstance(section, Section) else None
 
     @property
@@ -352,7 +355,7 @@ class RewardsConfig(JudgedRewards):
         """Setting -> pool that it uses. Other pools are idle."""
         return {
             **{f"consistency.{role}": pool for role, pool in self.scorers.items()},
-            **{f"{reward}.pool": section.pool for reward, section in self.judged.items()},
+            **{f"{self.key(reward)}.pool": section.pool for reward, section in self.judges.items()},
         }
 
 

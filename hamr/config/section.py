@@ -12,6 +12,8 @@ NonNegative = Annotated[float, Field(ge=0.0)]
 Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 Samples = Annotated[int, Field(ge=1, le=1_000_000)]
 """The upper bounds catch slips of the keyboard before they fill the memory."""
+RewardName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+"""Name of a user's reward: that of its component in records and metrics."""
 AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().resolve()))]
 """Absolute, so that a run resumed from another folder reads the same files."""
 

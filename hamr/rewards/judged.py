@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from hamr.config.judged import ComparedConfig, JudgedRewards
 from hamr.errors import ConfigError, DataError
 from hamr.rewards import dialogue, hallucination, policy, risk, rubric_reward, tool
+from hamr.rewards.own_judged import OwnJudgedReward
 from hamr.rewards.questions import JudgedText
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Judgement, Question, ServiceSample
@@ -59,6 +60,12 @@ JUDGED: Mapping[str, JudgedReward] = {
     "rubric": rubric_reward,
     **VETOES,
 }
+"""Shipped judged rewards."""
+
+
+def find_judged(name: str) -> JudgedReward:
+    """Return the shipped reward of this name, or that of a section `rewards.judged.<name>`."""
+    return JUDGED.get(name) or OwnJudgedReward(name)
 
 
 def check_prompts(rewards: JudgedRewards) -> None:
@@ -67,21 +74,22 @@ def check_prompts(rewards: JudgedRewards) -> None:
     Raises:
         ConfigError: A template cannot be read, has an unknown variable, or does not show the response.
     """
-    for name, section in rewards.judged.items():
+    for name, section in rewards.judges.items():
+        key = f"rewards.{rewards.key(name)}.prompt"
         compares = isinstance(section, ComparedConfig) and section.judging == "comparative"
         for count in (1, 2) if compares else (1,):
             responses = [JudgedText(words=f"response {i} on trial", call=f"call {i} on trial") for i in range(count)]
-            question = JUDGED[name].question(_TRIAL, responses, section)
+            question = find_judged(name).question(_TRIAL, responses, section)
             try:
                 messages = WrittenPrompt.load(question.prompt).render(question.variables, question.each)
             except DataError as error:
                 remedy = f"its template has a variable that this reward does not give; {error.remedy}"
-                raise ConfigError(f"rewards.{name}.prompt", question.prompt, remedy) from error
+                raise ConfigError(key, question.prompt, remedy) from error
             for part in ("words", "call"):
                 if not all(getattr(response, part) in messages[1]["content"] for response in responses):
                     variable = "response" if part == "words" else part
                     remedy = f"its template does not show {{{{ {variable} }}}}; add it"
-                    raise ConfigError(f"rewards.{name}.prompt", question.prompt, remedy)
+                    raise ConfigError(key, question.prompt, remedy)
 
 
 _TRIAL = ServiceSample(

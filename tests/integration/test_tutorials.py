@@ -63,7 +63,7 @@ def test_custom_judge_prompt_scores_as_documented(tmp_path: Path, judge: ScorerE
     save_files(REWARD, tmp_path)
     judge.says = 'Warm. {"reason": "short", "score": 5}'
     [graded] = [command for command in commands(REWARD) if "tone.yaml" in command]
-    assert [outcomes(record)["dialogue"] for record in score(tmp_path, graded, judge)] == [1.0, 1.0]
+    assert [outcomes(record)["tone"] for record in score(tmp_path, graded, judge)] == [1.0, 1.0]
 
 
 def test_judge_behind_an_endpoint_scores_as_documented(tmp_path: Path, judge: ScorerEndpoint) -> None:

@@ -111,8 +111,9 @@ def test_documented_files_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_documented_configuration_keys_exist(page: Path) -> None:
-    known = set(known_keys(Config, {"pools": {"mine": {}}, "rewards": {"custom": {"mine": {}}}}))
-    text = re.sub(r"((?:pools|rewards\.custom)\.)(?:<\w+>|\w+)", r"\1mine", page.read_text())
+    own = {"pools": {"mine": {}}, "rewards": {"custom": {"mine": {}}, "judged": {"mine": {}}}}
+    known = set(known_keys(Config, own))
+    text = re.sub(r"((?:pools|rewards\.(?:custom|judged))\.)(?:<\w+>|\w+)", r"\1mine", page.read_text())
     named = re.findall(rf"(?:`|^hamr .* | )((?:{SECTIONS})\.[a-z_.]+[a-z_])(?==|`)", text, re.MULTILINE)
     missing = [key for key in named if key not in known]
     assert not missing

@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from hamr.apps.data.recipes.runner import Make, Pools, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool

@@ -119,7 +119,7 @@ def _assumed_shares(config: Config, first: str | None, second: str | None) -> di
     plan, wanted = config.plan, config.rewards.consistency
     judged = float(min(plan.references, wanted.judge_best_k or plan.references))
     side: dict[str, float] = {}
-    for section in config.rewards.judged.values():
+    for section in config.rewards.judges.values():
         # A comparing judge puts the responses of a group into one request.
         together = 1
         if isinstance(section, ComparedConfig) and section.judging == "comparative":

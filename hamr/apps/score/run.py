@@ -110,7 +110,7 @@ def _own_files(config: Config) -> dict[str, str]:
     """
     rewards = config.rewards
     prompts = [pool.prompt for pool in config.pools.values()]
-    for section in rewards.judged.values():
+    for section in rewards.judges.values():
         prompts += [section.prompt or "", getattr(section, "prompt_compared", None) or ""]
     found = {prompt: read_template(prompt)[2] for prompt in prompts if is_path(prompt)}
     others = [rewards.rules.file, *(rewards.sage_logic.scenarios if rewards.sage_logic.weight else ())]

@@ -41,8 +41,8 @@ class Function:
         return [self.script.get(response, Scored(value=float(len(response)))) for response in responses]
 
 
-def router(function: Function, rewards: RewardsConfig, deadline_s: float = 5.0) -> RewardRouter:
-    return RewardRouter(rewards, {}, {"politeness": function}, count_tokens=len, deadline_s=deadline_s)
+def router(function: Function, rewards: RewardsConfig, deadline_s: float = 60.0, **times: float) -> RewardRouter:
+    return RewardRouter(rewards, {}, {"politeness": function}, count_tokens=len, deadline_s=deadline_s, **times)
 
 
 def own(record: RewardRecord) -> Any:
@@ -109,7 +109,7 @@ async def test_a_batched_function_gets_the_group_with_equal_responses_in_order()
 
 async def test_batched_function_does_not_wait_beyond_the_deadline() -> None:
     function = Function()
-    scoring = router(function, config(batch=True), deadline_s=0.2)  # half of it for the siblings
+    scoring = router(function, config(batch=True), deadline_s=60.0, group_wait_s=0.05)
     record = await scoring.score(sample("Who?"), replace(rollout("a"), siblings=2))
     assert function.calls == [["a"]] and own(record).value == 1.0
 

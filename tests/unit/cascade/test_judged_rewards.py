@@ -343,3 +343,45 @@ async def test_vetoed_record_cannot_be_replayed_without_the_veto():
     record = await router.score(sample("Why?"), rollout("So?"))
     with pytest.raises(MissingScore, match="vetoed by risk"):
         replay(record, config.model_copy(update={"veto_first": False}))
+
+
+# --- dimensions of the user's own ----------------------------------------------------------------
+
+TEMPLATE = """\
+name: tone
+version: 1
+language: en
+system: Grade the tone.
+user: "<history>{{ history }}</history>"
+each: ""
+after: "<response>{{ response }}</response><call>{{ call }}</call>"
+"""
+
+
+async def test_a_prompt_file_is_a_component_and_replays_from_its_grade(tmp_path):
+    prompt = str(tmp_path / "tone.yaml")
+    (tmp_path / "tone.yaml").write_text(TEMPLATE)
+    pool = judge({prompt: {"reason": "warm", "score": 4}})
+    router, config = build(pool, {"judged": {"tone": {"prompt": prompt, "weight": 2.0}}})
+    record = await router.score(sample("Who?"), rollout("Why"))
+    (own,) = [c for c in record.components if c.name == "tone"]
+    assert (own.outcome, own.weight, record.total) == (Scored(value=0.75), 2.0, Scored(value=1.5))
+    assert record_from_json(record_to_json(record)) == record and replay(record, config) == record.total
+    shares = {"consistency": {"weight": 0.0}, "judged": {"tone": {"prompt": prompt, "scale": "share"}}}
+    assert replay(record, RewardsConfig.model_validate(shares)) == Scored(value=0.8)
+
+
+async def test_an_unparsable_grade_of_a_prompt_file_is_a_failure(tmp_path):
+    prompt = str(tmp_path / "tone.yaml")
+    (tmp_path / "tone.yaml").write_text(TEMPLATE)
+    router, _ = build(judge({prompt: "warm"}), {"judged": {"tone": {"prompt": prompt}}})
+    record = await router.score(sample("Who?"), rollout("Why"))
+    assert isinstance(record.total, JudgeUnparsable)
+
+
+def test_a_prompt_file_that_does_not_fit_is_named_with_its_key(tmp_path):
+    (tmp_path / "tone.yaml").write_text(TEMPLATE.replace("{{ response }}", "words"))
+    with pytest.raises(ConfigError, match=r"rewards\.judged\.tone\.prompt: .*does not show \{\{ response \}\}"):
+        build(judge(), {"judged": {"tone": {"prompt": str(tmp_path / "tone.yaml")}}})
+    with pytest.raises(ConfigError, match=r"rewards\.judged\.tone\.pool"):
+        build(judge(), {"judged": {"tone": {"prompt": str(tmp_path / "tone.yaml"), "pool": "other"}}})

@@ -165,8 +165,8 @@ def test_judged_reward_requires_a_generating_pool() -> None:
     assert "role 'judge' or 'grader'" in complaint("rewards.policy.weight=1", "rewards.policy.pool=reranker")
     assert "compares two texts and cannot generate text" in complaint("pools=compact", "rewards.policy.weight=1")
     config = load_config(["rewards.risk.weight=1", "rewards.risk.pool=safety", "pools.safety.role=grader"])
-    assert config.rewards.judged.keys() == {"risk"}
-    assert load_config(["rewards.risk.pool=safety"]).rewards.judged == {}, "nobody is asked without a weight"
+    assert config.rewards.judges.keys() == {"risk"}
+    assert load_config(["rewards.risk.pool=safety"]).rewards.judges == {}, "nobody is asked without a weight"
 
 
 def test_only_a_grader_has_no_prompt() -> None:

@@ -19,7 +19,7 @@ from hamr.config.schema import Config
 from tests.docs_pages import DOCS, PAGES, ROOT, TUTORIALS, blocks, commands, run_python, save_files
 
 GROUPS = {folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
-KEYS = set(known_keys(Config, {"pools": {"NAME": {}}, "rewards": {"custom": {"NAME": {}}}}))
+KEYS = set(known_keys(Config, {"pools": {"NAME": {}}, "rewards": {"custom": {"NAME": {}}, "judged": {"NAME": {}}}}))
 TICKETS, REWARD, _, CALIBRATE, SAGE, CLUSTER, _ = TUTORIALS
 ELSEWHERE = {
     "hamr train experiment=own_data data=FOLDER": "tests/e2e/test_own_data.py",
@@ -50,7 +50,7 @@ def test_every_option_in_a_tutorial_exists(command: str, capsys: pytest.CaptureF
     told = capsys.readouterr().out + help_text(path)
     for word in words:
         key = word.partition("=")[0]
-        general = re.sub(r"^(pools|rewards\.custom)\.\w+", r"\1.NAME", key)
+        general = re.sub(r"^(pools|rewards\.(?:custom|judged))\.\w+", r"\1.NAME", key)
         assert (
             ("=" not in word and not word.startswith("--"))
             or key in GROUPS

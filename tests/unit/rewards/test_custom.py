@@ -192,6 +192,14 @@ def test_reserved_reward_name_is_rejected(name: str) -> None:
         load_config(["experiment=smoke", f"rewards.custom.{name}.path=my.py:f"])
 
 
+def test_names_of_judged_dimensions_are_checked_too() -> None:
+    for name, message in (("format", "'format' is a name of hamr's own"), ("politeness", "have the same name")):
+        with pytest.raises(ConfigError, match=message):
+            load_config([*BASE, f"rewards.judged.{name}.prompt=tone.yaml"])
+    with pytest.raises(ConfigError, match=r"rewards\.judged\.tone\.prompt: required"):
+        load_config([*BASE, "rewards.judged.tone.weight=1"])
+
+
 def test_a_missing_file_is_reported_with_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"no such file in {tmp_path}"):
         read_source("mine", CustomRewardConfig(path=f"{tmp_path}/none.py:f"))

@@ -166,7 +166,7 @@ def test_olamind_stages_have_the_values_of_the_paper() -> None:
         assert (c.experiment.prompts_per_step, c.rollout.samples_per_prompt, c.algorithm.minibatches) == (256, 16, 1)
         assert (c.rollout.top_p, c.rollout.temperature, c.rollout.max_new_tokens) == (0.95, 1.0, 1024)
         assert (c.trainer.learning_rate, c.trainer.warmup_frac) == (1e-6, 0.2)
-    assert set(configs["stage_1"].rewards.judged) == {"dialogue", "policy", "tool", "rubric"}
+    assert set(configs["stage_1"].rewards.judges) == {"dialogue", "policy", "tool", "rubric"}
     assert configs["stage_2"].rewards.hallucination.weight == 3.0
     order = [stage.name for stage in planned.stages if stage.name not in ("extract", "migrate", "rubrics")]
     assert order == ["zero_think", "cold_start", "stage_1", "sampled", "re_cold_start", "stage_2"]
