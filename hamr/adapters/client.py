@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 import urllib.error
 import urllib.request
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 from hamr.errors import BadInput, HamrError
 from hamr.security.endpoints import check_url, is_loopback, look_up
 
+TOKEN = "HAMR_SERVE_TOKEN"
 _AGAIN = (502, 503, 504)
 
 
@@ -27,6 +29,7 @@ class RewardClient:
         timeout_s: float = 300.0,
         attempts: int = 5,
         pause_s: float = 1.0,
+        token: str | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """Initialize the client.
@@ -36,6 +39,7 @@ class RewardClient:
             timeout_s: Timeout of one answer. Set it above the server's `router.deadline_s`.
             attempts: Number of attempts after transport errors.
             pause_s: First pause between attempts, doubled each time.
+            token: Token of the server. By default that of the environment variable HAMR_SERVE_TOKEN, if it is set.
             sleep: Function that waits, for tests.
         """
         parts = urlsplit(url)
@@ -44,6 +48,8 @@ class RewardClient:
         check_url("url", url, resolve=look_up)
         self.url = url.rstrip("/")
         self._timeout_s, self._attempts, self._pause_s, self._sleep = timeout_s, max(1, attempts), pause_s, sleep
+        token = token or os.environ.get(TOKEN)
+        self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
         # Do not use a proxy from the environment for this machine.
         near = [urllib.request.ProxyHandler({})] if is_loopback(parts.hostname) else []
         self._opener = urllib.request.build_opener(_NoRedirect(), *near)
@@ -67,12 +73,11 @@ class RewardClient:
 
     def _ask(self, path: str, body: Mapping[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
-        headers = {"Content-Type": "application/json"}
         problem = ""
         for attempt in range(self._attempts):
             if attempt:
                 self._sleep(self._pause_s * 2 ** (attempt - 1))
-            request = urllib.request.Request(self.url + path, data=data, headers=headers)
+            request = urllib.request.Request(self.url + path, data=data, headers=self._headers)
             try:
                 with self._opener.open(request, timeout=self._timeout_s) as answer:
                     return json.load(answer)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
@@ -20,6 +22,7 @@ from hamr.adapters.wire import Told, read_get_reward, read_object, read_score, t
 from hamr.config.use import ServeConfig
 from hamr.data.samples import from_json
 from hamr.errors import BadInput, HamrError
+from hamr.security.endpoints import is_loopback
 from hamr.telemetry.record_json import record_to_dict
 from hamr.types import Failure, RewardRecord, ServiceSample
 
@@ -40,15 +43,20 @@ class ScoringService(Protocol):
 
 
 class Routes:
-    """State shared by the routes. `keep` is called with every record that was served."""
+    """State shared by the routes.
+
+    `keep` is called with every record that was served. Requests have to carry the `token`, if there is one.
+    """
 
     def __init__(
         self,
         system: ScoringService,
         config: ServeConfig,
         keep: Callable[[Mapping[str, Any]], None] = lambda record: None,
+        *,
+        token: str | None = None,
     ) -> None:
-        self._system, self._config, self._keep = system, config, keep
+        self._system, self._config, self._keep, self._token = system, config, keep, token
         self.requests = self.responses = self.failed = 0
 
     def app(self) -> Starlette:
@@ -100,21 +108,45 @@ class Routes:
     async def _body(self, request: Request) -> dict[str, Any]:
         most = int(self._config.max_body_mb * 2**20)
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > most:
-                limit = f"more than serve.max_body_mb={self._config.max_body_mb:g}; send fewer groups, or raise it"
-                raise _Answer(413, {"error": limit})
+        try:
+            async with asyncio.timeout(self._config.body_timeout_s):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > most:
+                        limit = (
+                            f"more than serve.max_body_mb={self._config.max_body_mb:g}; send fewer groups, or raise it"
+                        )
+                        raise _Answer(413, {"error": limit})
+        except TimeoutError:
+            late = f"the body did not arrive within serve.body_timeout_s={self._config.body_timeout_s:g}"
+            raise _Answer(408, {"error": late}) from None
         return read_object(bytes(body))
+
+    def _admit(self, request: Request) -> None:
+        """Raise the answer to a request without the token, or to one that a web page has made a browser send."""
+        if self._token is not None and not _carries(request.headers.get("authorization", ""), self._token):
+            told = {"WWW-Authenticate": "Bearer"}
+            raise _Answer(401, {"error": f"send the token of {self._config.token_env}: Authorization: Bearer"}, told)
+        if "origin" in request.headers:
+            raise _Answer(403, {"error": "requests of web pages are not accepted"})
+        if self._token is None and not is_loopback(request.url.hostname or ""):
+            # A name that its owner has pointed at this machine.
+            raise _Answer(
+                403, {"error": f"the host is not this machine's own; set a token in {self._config.token_env}"}
+            )
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request.method == "POST" and kind != "application/json":
+            raise _Answer(415, {"error": f"the content type is {kind or 'not given'}; send application/json"})
 
     def _route(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """Convert every outcome to JSON: a request error is 400 with its field, a missing reward 503."""
 
         async def answer(request: Request) -> Response:
             try:
+                self._admit(request)
                 return _json(200, await handler(request))
             except _Answer as error:
-                return _json(error.status, error.body)
+                return _json(error.status, error.body, error.headers)
             except BadInput as error:
                 return _json(400, {"error": str(error), "field": error.where})
             except RewardMissing as error:
@@ -135,9 +167,22 @@ class Routes:
 class _Answer(Exception):
     """A response other than 200, raised by a handler."""
 
-    def __init__(self, status: int, body: Mapping[str, Any]) -> None:
+    def __init__(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status)
-        self.status, self.body = status, body
+        self.status, self.body, self.headers = status, body, headers
+
+
+def _carries(authorization: str, token: str) -> bool:
+    """Return whether the header has the token: as a bearer token, or as the password of a login, as URLs have it."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+        except ValueError:
+            return False
+    elif scheme.lower() != "bearer":
+        return False
+    return secrets.compare_digest(given.strip().encode(), token.encode())
 
 
 def _json(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

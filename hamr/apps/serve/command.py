@@ -7,7 +7,8 @@ from hamr.apps.shared.commands import ConfiguredCommand
 
 class ServeCommand(ConfiguredCommand):
     """Serve the reward system over HTTP: OpenRLHF's remote reward, a client for TRL and verl, full records. `serve.*`
-    sets the address and the value of a missing reward.
+    sets the address and the value of a missing reward. Other addresses than this machine's own require a token in
+    HAMR_SERVE_TOKEN.
 
       POST /score       {"groups": [{"sample": {...}, "responses": [...]}]} -> rewards and full records by group
       POST /get_reward  OpenRLHF's remote reward model: {"query", "prompts", "labels"} -> {"rewards", "scores"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,8 @@ from hamr.apps.serve.app import Routes
 from hamr.config.schema import Config
 from hamr.config.use import ServeConfig
 from hamr.errors import BadInput, HamrError
+from hamr.security.endpoints import is_loopback
+from hamr.security.redaction import name_secret_variables
 from hamr.telemetry.metrics import JsonlWriter
 
 BACKLOG = 2048
@@ -24,18 +27,29 @@ BACKLOG = 2048
 
 def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: Any) -> None:
     """Serve until a stop signal. The port is bound before anything starts."""
+    token = read_token(config.serve)
     with bind_socket(config.serve) as listener, _open_output(config.serve.records) as keep:
         host, port = listener.getsockname()[:2]
         # Group numbers restart at 1 with every start, but the records may go to one file.
         run = f"serve-{uuid4().hex[:8]}"
         with system(config, run=run, note=lambda line: print(line, flush=True), **options) as rewards:
-            server = build_server(Routes(rewards, config.serve, keep), config.serve)
+            server = build_server(Routes(rewards, config.serve, keep, token=token), config.serve)
             print(f"serving on http://{host}:{port} (missing rewards: {config.serve.missing})", flush=True)
             with _catch_stop_signals():
                 asyncio.run(server.serve(sockets=[listener]))
             if not server.started:
                 raise HamrError(f"the server did not start on {host}:{port}")
             print("stopping", flush=True)
+
+
+def read_token(config: ServeConfig) -> str | None:
+    """Return the token that requests have to carry, or None. Raises BadInput for another address than loopback."""
+    name_secret_variables([config.token_env])
+    token = os.environ.get(config.token_env) or None
+    if token is None and not is_loopback(config.host):
+        remedy = f"other machines may connect; export a token as {config.token_env}, e.g. of `openssl rand -hex 32`"
+        raise BadInput("serve.host", config.host, remedy)
+    return token
 
 
 def build_server(routes: Routes, config: ServeConfig) -> Any:
@@ -48,6 +62,7 @@ def build_server(routes: Routes, config: ServeConfig) -> Any:
             log_level="warning",
             access_log=False,
             lifespan="off",
+            limit_concurrency=config.max_connections,
             timeout_graceful_shutdown=int(config.drain_s) or 1,
         )
     )

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+import httpx
 import pytest
+import yaml
 from starlette.testclient import TestClient
 
 from hamr.apps.serve.app import Routes
-from hamr.apps.serve.run import bind_socket
+from hamr.apps.serve.run import bind_socket, read_token
 from hamr.cli import main as cli
+from hamr.config.load import dump_config, load_config
+from hamr.config.schema import Config
 from hamr.config.use import ServeConfig
 from hamr.data.responses import as_group
 from hamr.errors import BadInput, HamrError
+from hamr.security import redaction
+from hamr.security.redaction import redact_text
 from hamr.telemetry.record_json import record_from_dict
 from hamr.types import JudgeTimeout, Reply, RewardRecord, Scored, ServiceSample
 
@@ -56,10 +63,12 @@ class Scripted:
         return {"judge": {"running": self.running, "replicas": 1}}
 
 
-def client(system: Scripted | None = None, kept: list | None = None, **config: Any) -> TestClient:
+def client(
+    system: Scripted | None = None, kept: list | None = None, token: str | None = None, **config: Any
+) -> TestClient:
     keep = (kept if kept is not None else []).append
-    routes = Routes(system or Scripted(), ServeConfig(**config), keep)
-    return TestClient(routes.app(), raise_server_exceptions=False)
+    routes = Routes(system or Scripted(), ServeConfig(**config), keep, token=token)
+    return TestClient(routes.app(), "http://127.0.0.1:8711", raise_server_exceptions=False)
 
 
 def openrlhf(*texts: str) -> dict:
@@ -120,7 +129,7 @@ def test_returned_records_equal_the_stored_ones() -> None:
 )
 def test_invalid_request_returns_400_with_its_field(route: str, body: Any, field: str) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answer = client().post(route, content=data)
+    answer = client().post(route, content=data, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["field"]) == (400, field)
 
 
@@ -168,3 +177,73 @@ def test_unwritable_records_file_is_reported_before_the_start(capsys: pytest.Cap
         port = free.getsockname()[1]
     assert cli(["serve", "experiment=smoke", f"serve.port={port}", "serve.records=/proc/no/r.jsonl"]) == 2
     assert "serve.records" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("headers", "auth", "status"),
+    [
+        ({"Authorization": "Bearer right-token"}, None, 200),
+        ({"Authorization": "bearer right-token"}, None, 200),
+        ({}, ("hamr", "right-token"), 200),  # as http clients send the login of a URL
+        ({}, None, 401),
+        ({"Authorization": "Bearer wrong-token"}, None, 401),
+        ({"Authorization": "Bearer "}, None, 401),
+        ({"Authorization": "Basic not-base64"}, None, 401),
+        ({"Authorization": "right-token"}, None, 401),
+        ({"Authorization": "Bearer right-token", "Origin": "http://evil.example"}, None, 403),
+    ],
+)
+def test_every_route_requires_the_token(headers: dict[str, str], auth: tuple[str, str] | None, status: int) -> None:
+    server = client(token="right-token")
+    assert server.get("/health", headers=headers, auth=auth).status_code == status
+    assert server.post("/get_reward", json=openrlhf("one"), headers=headers, auth=auth).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "localhost:8711"}, 200),
+        ({"Host": "[::1]:8711"}, 200),
+        ({"Host": "evil.example"}, 403),
+        ({"Host": "127.0.0.1.evil.example"}, 403),
+        ({"Origin": "http://localhost:8711"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+    ],
+)
+def test_web_pages_cannot_use_a_server_without_a_token(headers: dict[str, str], status: int) -> None:
+    body = json.dumps(openrlhf("one"))
+    answer = client().post("/get_reward", content=body, headers={"Content-Type": "application/json"} | headers)
+    assert answer.status_code == status
+
+
+async def test_a_body_that_does_not_arrive_is_given_up() -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    routes = Routes(Scripted(), ServeConfig(body_timeout_s=0.05))
+    transport = httpx.ASGITransport(app=routes.app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as sender:
+        answer = await sender.post("/score", content=slow(), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 408 and "serve.body_timeout_s=0.05" in answer.json()["error"]
+
+
+def test_an_address_of_the_network_requires_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_named", set())
+    monkeypatch.delenv("HAMR_SERVE_TOKEN", raising=False)
+    assert read_token(ServeConfig()) is None
+    for host in ("0.0.0.0", "10.0.0.1", "::", "node.example"):
+        with pytest.raises(BadInput, match=r"serve\.host: .* export a token as HAMR_SERVE_TOKEN"):
+            read_token(ServeConfig(host=host))
+    monkeypatch.setenv("HAMR_SERVE_TOKEN", "right-token")
+    assert read_token(ServeConfig(host="0.0.0.0")) == read_token(ServeConfig()) == "right-token"
+    assert "right-token" not in redact_text("see right-token")
+
+
+@pytest.mark.parametrize(("written", "read"), [("null", "null"), ("nan", "nan"), ("refuse", "refuse")])
+def test_missing_is_set_as_documented(written: str, read: str) -> None:
+    config = load_config(["experiment=smoke", f"serve.missing={written}"])
+    assert config.serve.missing == read
+    assert Config.model_validate(yaml.safe_load(dump_config(config))).serve.missing == read
