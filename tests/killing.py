@@ -1,4 +1,4 @@
-"""Kills without a warning, as a lost machine does."""
+"""Kill processes without a warning, like the loss of a machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hamr.security.processes import alive
 
 
 def kill_family(process: subprocess.Popen[bytes]) -> None:
-    """The process at once, then all that it had started: nobody tidies up."""
+    """Kill the process, then all its descendants, without any clean-up."""
     if process.poll() is not None:
         return
     family = children(psutil.Process(process.pid))
@@ -25,14 +25,14 @@ def kill_family(process: subprocess.Popen[bytes]) -> None:
 
 
 def children(process: psutil.Process) -> list[psutil.Process]:
-    """All that it has started, and what they have."""
+    """Return all descendants of the process."""
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.children(recursive=True)
     return []
 
 
 def kill_all(family: Iterable[psutil.Process]) -> None:
-    """All at once; returns when they are gone."""
+    """Kill the processes and return after they have exited."""
     there = list(family)
     for process in there:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -41,7 +41,9 @@ def kill_all(family: Iterable[psutil.Process]) -> None:
 
 
 def still_there(family: Sequence[psutil.Process], timeout_s: float) -> list[int]:
-    """Who has not ended after at most `timeout_s`. psutil's own wait would stay for a zombie that nobody reaps."""
+    """Return the processes that have not exited after at most `timeout_s`. psutil's own wait would block on a zombie
+    that has no reaper.
+    """
     deadline = time.monotonic() + timeout_s
     while (found := [process.pid for process in family if alive(process.pid)]) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The benchmarks that need neither Ray nor an engine run, on tiny sizes, and count what they say they count."""
+"""Benchmarks without Ray and engines, run on tiny sizes: reported counts match the work done."""
 
 from __future__ import annotations
 

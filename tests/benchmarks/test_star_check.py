@@ -1,4 +1,4 @@
-"""`benchmarks/star_check.py`: which steps it would take, and the figures of what they leave behind."""
+"""`benchmarks/star_check.py`: its planned steps and the figures computed from their outputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def records(path: Path, *made: ItemResult) -> None:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """What all steps would leave."""
+    """Working folder with the outputs of all steps."""
     star = tmp_path / "star"
     write_samples(star / "train.jsonl", [sample("a", Reply(content="Hi."))])
     write_samples(star / "test.jsonl", [sample("r", Reply(content="Hi.")), sample("c", ToolCall(name="look"))])

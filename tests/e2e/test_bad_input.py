@@ -1,4 +1,4 @@
-"""What a user gets wrong costs one line and exit code 2, before Ray starts."""
+"""Bad input is reported in one line with exit code 2, before Ray starts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_bad_input_is_reported_in_one_line_with_exit_code_2(
 
 
 def test_separate_process_prints_nothing_else(tmp_path: Path) -> None:
-    """Not even the libraries that it loads do."""
+    """Imported libraries print nothing either."""
     overrides, _, named = CASES["too many replicas"]
     command = [sys.executable, "-m", "hamr", "train", *overrides]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)

@@ -55,7 +55,7 @@ COMPARED = {
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[Head]:
-    """A node whose environment has the judge's key, and where jobs can be submitted."""
+    """Node whose environment has the judge's key and which accepts jobs."""
     with head(environment(TOKEN, **KEYS), dashboard=True) as started:
         yield started
 
@@ -280,7 +280,7 @@ def test_prometheus_has_every_metric_of_the_dashboard(lost: Observed) -> None:
 
 
 def test_no_file_contains_a_secret(lost: Observed, there: Head) -> None:
-    """After all jobs above: the run's folder and output, both clusters' files, and the descriptions of the jobs."""
+    """After all jobs above: searches the run folder, its output, both clusters' files and the job descriptions."""
     assert lost.asked_with == {f"Bearer {KEYS['JUDGE_API_KEY']}"}, "the key was there, and was used"
     assert any(path.name.endswith(".wandb") for path in lost.folder.rglob("*"))
     assert "group: of-[redacted]" in (lost.folder / "config.yaml").read_text()

@@ -42,7 +42,7 @@ SETTINGS = {
 
 
 def test_rl_converges_to_the_rewarded_reply(tmp_path: Path, joined: tuple[str, ...]) -> None:
-    """SFT learns to say each of the replies in a fifth of the cases; the optimum is a reward of 1."""
+    """SFT learns each reply with probability 1/5; the optimal policy has reward 1."""
     samples = [
         {
             "id": f"s{i}",

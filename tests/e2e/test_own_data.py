@@ -1,4 +1,4 @@
-"""The sample and the command of the first tutorial train, on the kinds of data that users bring."""
+"""The sample and the command of the first tutorial, trained on the kinds of data that users provide."""
 
 from __future__ import annotations
 
@@ -58,8 +58,7 @@ def train(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, di
 
 
 def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[str, ...]) -> None:
-    """The bundled embedding model scores the replies, no judge is asked, and clusters of the references stand for
-    acts."""
+    """The bundled embedding model scores the replies without a judge, and reference clusters replace acts."""
     rows = samples(1)
     said, summary = train(tmp_path, [*rows, {**rows[0], "id": "again"}], "scorers.check_every=1", *joined)
     assert "all-minilm-l6-v2 as reranker, no judge" in said and "1 samples repeat others" in said
@@ -71,7 +70,7 @@ def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[st
 
 
 def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path, joined: tuple[str, ...]) -> None:
-    """A short training, whose result may be at chance."""
+    """The training is short, so the scorers may be at chance."""
     sizes = ["pools.reranker.finetune.examples=16", "pools.judge.finetune.examples=16", "data.held_out_frac=0.3"]
     said, summary = train(tmp_path, samples(2, n=120), *sizes, "scorers.accept_chance=true", *joined)
     assert "compact-encoder as reranker and all-minilm-l6-v2 as judge, fine-tuned on labelled pairs" in said
@@ -82,7 +81,7 @@ def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path, joined: tuple[s
 def test_data_with_tool_calls_only_trains_without_scorers(
     tmp_path: Path, joined: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The policy is then loaded as the last tutorial does it."""
+    """The policy is then loaded as in the last tutorial."""
     rows = samples(1, n=12)
     for i, row in enumerate(rows):
         row["references"] = [{"action": "call_tool", "name": "change_order", "parameters": {"package": f"{i}GB"}}]

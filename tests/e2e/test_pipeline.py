@@ -1,4 +1,4 @@
-"""A pipeline of real commands with the tiny model: killed in mid-stage, gone on with, one report at the end."""
+"""A pipeline of real commands with the tiny model: killed within a stage, resumed, and reported once at the end."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ stages:
 
 
 def test_killed_pipeline_resumes(tmp_path: Path, joined: tuple[str, ...]) -> None:
-    """Its SFT has a Ray of its own, its RL joins another."""
+    """The SFT stage starts its own Ray; the RL stage joins another one."""
     cluster = "".join(f"      - {setting}\n" for setting in joined)
     (tmp_path / "tiny.yaml").write_text(PIPELINE + cluster)
     begin = hamr("train", "pipeline=./tiny.yaml", "experiment.run_dir=run")

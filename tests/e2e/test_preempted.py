@@ -1,4 +1,4 @@
-"""One run that is stopped in three phases and resumed twice: it ends, leaves no process, and keeps what is finished."""
+"""One run that is stopped in three phases and resumed twice: it exits, leaves no process and keeps finished steps."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _command_line(process: psutil.Process) -> list[str]:
 def test_run_stops_and_resumes_in_each_phase(
     tmp_path: Path, joined: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In its warm-up it has joined the session's Ray, otherwise it has one of its own."""
+    """The warm-up joins the session's Ray; the other phases start their own."""
     with scorer_endpoint() as scorers:
         _stop_in_each_phase(tmp_path, SETTINGS | scorers.judge, joined[0].partition("=")[2])
     assert parse_command(["status", str(tmp_path / "run")]).run() == 0

@@ -133,7 +133,7 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
             return [rollout async for rollout in self.engine.generate(requests)]
 
         async def generate_across(self, requests: list[GenerationRequest], path: str, version: int) -> list[Any]:
-            """New weights as soon as the first response is there."""
+            """Generate while new weights are loaded after the first response."""
             rollouts = []
             async for rollout in self.engine.generate(requests):
                 if not rollouts:
@@ -154,20 +154,20 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
             return await self.engine.load_weights(path, version)
 
         async def load_in_place(self, path: str) -> bool:
-            """New weights; whether they went in place, or vLLM made its layers anew."""
+            """Load new weights; return whether this happened in place or through vLLM's loader."""
             [in_place] = self.engine._engine.collective_rpc("load_weight_file", args=(path,))
             self.engine._engine.reset_prefix_cache()
             return bool(in_place)
 
         async def leave_early(self, requests: list[GenerationRequest]) -> int:
-            """Takes one response, walks away, and says how many requests the engine still works on."""
+            """Take one response, stop the iteration and return the number of requests still active in the engine."""
             responses = self.engine.generate(requests)
             await anext(responses)
             await responses.aclose()
             return await self.engine.count_unfinished()
 
         async def die_while_generating(self, requests: list[GenerationRequest]) -> list[str]:
-            """Breaks the stepping thread under two waiters; returns what they, and one who comes later, are told."""
+            """Break the stepping thread under two waiters; return the errors of both and of a later request."""
             import asyncio
 
             def broken() -> None:

@@ -1,5 +1,5 @@
-"""A pool that grows beyond what there is, on a cluster of 2 CPUs whose autoscaler may add two nodes with as many each:
-elastic_nodes.py ADDRESS. Run by test_nodes.py in a process of its own, since a process has one Ray."""
+"""A pool that outgrows a cluster of 2 CPUs, whose autoscaler may add two nodes of the same size:
+elastic_nodes.py ADDRESS. Run by test_nodes.py in a separate process, since a process has one Ray."""
 
 from __future__ import annotations
 

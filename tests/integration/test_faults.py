@@ -1,4 +1,4 @@
-"""Scorers and routers that die, stall or stay away in mid-batch: every response still has its one, right record."""
+"""Scorers and routers that crash, stall or are unavailable during a batch: every response gets one correct record."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CLOSED = "closed"
 
 
 class Scripted:
-    """Scores by the length of the reply, after a pause; `hold PID` holds a request at one replica, for ever."""
+    """Scorer by reply length, after a pause; `hold PID` blocks the request at that replica."""
 
     def __init__(self, pool: str, config: PoolConfig, model: Path) -> None:
         while (model / CLOSED).exists():
@@ -92,7 +92,7 @@ class Scripted:
 
 
 def grades(question: Question) -> dict[str, object]:
-    """1 to 5 for so many words, of each response compared or of the only one that was left to judge."""
+    """Return grades of 1 to 5 by word count, for every compared response or for a single one."""
     if question.each:
         return {"scores": {entry["name"]: min(5, len(entry["response"].split())) for entry in question.each}}
     return {"score": min(5, len(question.variables["response"].split()))}
@@ -255,7 +255,9 @@ async def test_killed_replica_loses_none_of_fifty_requests() -> None:
 
 
 async def test_group_stays_on_one_replica_after_losing_its_own() -> None:
-    """Before the loss, right after it and when both run again: one replica, whose prefix cache is the group's."""
+    """Checked before the loss, directly after it and with both replicas running: one replica, which has the group's
+    prefix cache.
+    """
     client = PoolClient("wide", SECTIONS["wide"], RUN)
 
     async def homes(count: int = 12) -> set[str | None]:
@@ -283,8 +285,9 @@ async def test_group_stays_on_one_replica_after_losing_its_own() -> None:
 
 
 async def test_questions_of_a_stalled_replica_are_hedged_within_the_budget() -> None:
-    """The group's replica holds every request for ever. With 20 questions asked the budget is 4, of which at most 2 are
-    saved up: two more questions are hedged and answered by the other replica, a third waits in vain."""
+    """The group's replica blocks every request. 20 questions earn a budget of 4, of which at most 2 are saved: two
+    more questions are hedged and answered by the other replica, a third one times out.
+    """
     client = PoolClient("hedged", SECTIONS["hedged"], RUN)
     try:
         stalled = (await client.ask(about("pid"))).verdict

@@ -1,4 +1,4 @@
-"""A hundred thousand broken texts through every reader of what models write."""
+"""A hundred thousand broken texts through every parser of model output."""
 
 import pytest
 

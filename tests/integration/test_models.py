@@ -134,7 +134,7 @@ def test_word_vectors_of_synonyms_are_close() -> None:
 
 
 def test_tiny_build_is_reproducible(tiny: Path, tmp_path: Path) -> None:
-    """Two processes that build at once agree on one whole folder, equal to any other machine's."""
+    """Two concurrent builds produce one complete folder with the same bytes as any other build."""
     code = "from hamr.models.bundled import resolve_model; print(resolve_model('tiny'))"
     env = os.environ | {"HAMR_CACHE": str(tmp_path)}
     builders = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for _ in range(2)]
@@ -147,7 +147,7 @@ def test_tiny_build_is_reproducible(tiny: Path, tmp_path: Path) -> None:
 
 
 def test_bundled_smollm2_answers_a_question() -> None:
-    """The conversion kept the weights, the head and the chat template: greedy, it answers a simple question."""
+    """The conversion keeps weights, head and chat template: greedy decoding answers a simple question."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -1,4 +1,4 @@
-"""A run's pools on several nodes: see three_nodes.py and elastic_nodes.py, which have the stories."""
+"""Pools of a run on several nodes; the scenarios are in three_nodes.py and elastic_nodes.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_pools_on_three_nodes_survive_a_loss_and_use_new_nodes() -> None:
 
 
 def test_elastic_cluster_adds_the_nodes_for_a_pool() -> None:
-    """Ray's autoscaler starts them, asked by nothing but the replicas that wait for a place."""
+    """Pending replicas alone make Ray's autoscaler start the nodes."""
     env = environment("a-token-for-this-test-alone-0123456789")
     with head(env, cpus=2, more_nodes={"CPU": 2}) as cluster:
         _runs_to_its_end("elastic_nodes.py", cluster.address, env=env)

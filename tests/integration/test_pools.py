@@ -1,4 +1,4 @@
-"""Pools of real engines on `tiny`: the scores are the scorer's own, and survive the death of replicas."""
+"""Pools of real engines on `tiny`: scores equal those of the scorer and survive the loss of replicas."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def questions(count: int, start: int = 0) -> list[Question]:
 
 
 async def ask_all(pool: str, asked: list[Question], kill_after: int | None = None) -> list[Answer]:
-    """All answers; with `kill_after`, one replica's process is killed once so many have come."""
+    """Return all answers; `kill_after` kills one replica's process after that number of answers."""
     client = PoolClient(pool, POOLS[pool], RUN)
     victim = pool_status(RUN)[pool]["pids"][0]
     tasks = [asyncio.create_task(client.ask(q)) for q in asked]
@@ -88,7 +88,7 @@ async def test_reranker_score_is_p_yes_of_the_first_token(tiny: Path, oracle: An
 
 
 async def test_judge_score_is_read_after_its_reasoning(tiny: Path, oracle: Any) -> None:
-    """Phase two by hand: the reasoning that came back, closed, then the verdict's position."""
+    """Repeats the second phase by hand: the returned reasoning, closed, then the position of the verdict."""
     prompt = load_prompt("judge", POOLS["judge"], tiny)
     model = oracle(tiny)
     answers = await ask_all("judge", questions(24))

@@ -1,4 +1,4 @@
-"""The scorer behind an endpoint, against a small server on the loopback that behaves as told."""
+"""The scorer behind an endpoint, against a small scripted server on the loopback interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEY = "sk-very-secret"
 
 
 class Endpoint:
-    """Answers as `statement_b` says; keeps what it was sent."""
+    """Server that answers as `statement_b` says and keeps its requests."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -183,7 +183,7 @@ async def test_unreachable_endpoint_is_unavailable() -> None:
 
 
 async def test_questions_of_one_call_are_asked_concurrently(endpoint: Endpoint) -> None:
-    """Sixteen at once; one of them hangs until the deadline and delays none of the others' answers."""
+    """One of sixteen concurrent questions hangs until the deadline and does not delay the other answers."""
     answers = await ask(section(endpoint.url, deadline_s=2.0), "sleep", *["fine"] * 15)
     assert [a.failure for a in answers] == ["timeout"] + [None] * 15
 
@@ -203,8 +203,9 @@ async def test_written_answer_uses_the_stop_strings_of_the_question(endpoint: En
 
 
 async def test_two_pools_finish_at_a_rate_limited_endpoint(endpoint: Endpoint) -> None:
-    """Forty questions at once to a service that takes three: none is lost, and the refusals are few, because both
-    pools keep to one pace."""
+    """Forty concurrent questions to a service that accepts three: none is lost, and refusals are few, because both
+    pools share one rate limiter.
+    """
     endpoint.room = 3
     pools = [client(name, section(endpoint.url, batch_size=4)) for name in ("judge", "policy")]
     questions = [Question(variables={"history": "", "statement_a": "Hello.", "statement_b": str(i)}) for i in range(40)]

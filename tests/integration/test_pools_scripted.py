@@ -1,4 +1,4 @@
-"""What a pool does when its scorer hangs, fails, is overloaded or is not there. Scripted scorers, real Serve."""
+"""Pools whose scorer hangs, fails, is overloaded or is missing. Scripted scorers, real Serve."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_only_transient_failures_are_retried() -> None:
 
 
 async def test_questions_are_batched_up_to_the_batch_size() -> None:
-    """Ten questions at once in requests of four: the scorer is called three times."""
+    """Ten concurrent questions with a batch size of four: three scorer calls."""
     answers = await ask("plain", *["calls"] * 10)
     assert len({a.verdict for a in answers}) == 3
 
@@ -190,8 +190,9 @@ async def test_pool_without_capacity_is_named_at_the_start_timeout() -> None:
 
 
 async def test_overload_is_retried_or_reported() -> None:
-    """One request at a time, one in the queue, eight who ask come at once: those that are turned away ask again. One
-    alone puts no more than the pool can take."""
+    """The pool accepts one active and one queued request: of eight concurrent clients the rejected ones retry. A
+    single client sends no more than the pool accepts.
+    """
 
     async def eight_ask(attempts: int) -> list[Answer]:
         clients = [client_of("narrow", attempts=attempts) for _ in range(8)]
@@ -220,7 +221,7 @@ async def test_requests_of_a_dead_replica_are_retried() -> None:
 
 
 async def test_replica_with_a_dead_engine_is_replaced_immediately() -> None:
-    """A second try that met the same replica would fail too, and there is no other: the process has to go."""
+    """A retry at the same replica would fail too, and there is no other one, so the process must exit."""
     [first] = await ask("plain", "pid")
     [answer] = await ask("plain", f"die {first.verdict}")
     assert answer.score == 0.25

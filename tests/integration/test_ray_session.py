@@ -1,4 +1,4 @@
-"""Ray for one run: up, used, and gone without a trace, however the run ends. Each run is a process of its own."""
+"""Ray for one run: started, used and cleaned up, however the run ends. Each run is a separate process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ print("after")
 
 
 class Session:
-    """A process that runs RUN; `folder` is named in the command line of everything that Ray starts for it."""
+    """Process that runs RUN; `folder` appears in the command line of everything that Ray starts for it."""
 
     def __init__(self, tmp_path: Path, end: str) -> None:
         # Socket paths hold 107 bytes, and pytest's folders are long.
@@ -61,7 +61,7 @@ class Session:
         )
 
     def replica(self) -> int:
-        """Waits until the pool stands."""
+        """Wait until the pool is ready and return its process id."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.strip().isdigit(), line + self.process.communicate()[1]
@@ -72,7 +72,7 @@ class Session:
         return self.process.returncode, out, err
 
     def left_over(self) -> list[str]:
-        """Processes of this session that are still there after a moment's grace."""
+        """Return processes of this session that still exist after a short grace period."""
         deadline = time.monotonic() + 20
         while (found := self._found()) and time.monotonic() < deadline:
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""References by meaning, with the real embedding model."""
+"""Clusters of references by meaning, with the real embedding model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reward system used alone: as an object, as a file's scorer and behind HTTP. Scripted scorers, real Serve."""
+"""The reward system without training: as an object, for a file and behind HTTP. Scripted scorers, real Serve."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ SAMPLE = {
 
 
 class Scripted:
-    """n words are n/10, inside the cascade's interval at 7 to 9; "stuck" hangs the judge; "sick" cannot start."""
+    """Scorer that gives n words n/10, inside the interval at 7 to 9; "stuck" blocks the judge and "sick" fails to
+    start.
+    """
 
     def __init__(self, pool: str, config: PoolConfig, model: Path) -> None:
         self.pool = pool
@@ -86,7 +88,7 @@ def words(n: int, *special: str) -> str:
 
 @pytest.fixture(scope="module")
 def system(local_ray: None) -> Iterator[RewardSystem]:
-    """In a process whose Ray somebody else has started."""
+    """Reward system in a process where Ray is already initialised."""
     with RewardSystem.from_config(OVERRIDES, scorer_factory=Scripted) as running:
         yield running
     assert ray.is_initialized(), "the host's Ray is left as it is"
@@ -157,7 +159,7 @@ def test_file_is_scored_and_resumed_through_the_pools(system: RewardSystem, tmp_
 
 @pytest.fixture
 def url(system: RewardSystem) -> Iterator[str]:
-    """`hamr serve`'s server on this system, in a thread."""
+    """Address of the `hamr serve` server of this system, running in a thread."""
     config = system.config.serve.model_copy(update={"port": 0})
     with bind_socket(config) as listener:
         server = build_server(Routes(system, config), config)
@@ -205,7 +207,7 @@ ray.cloudpickle.register_pickle_by_value(t)
 
 
 def in_a_process(body: str, **options: object) -> subprocess.Popen[str]:
-    """A process of its own, where nobody has initialised Ray."""
+    """Run the code in a separate process without an initialised Ray."""
     code = SCRIPT.format(tests=str(Path(__file__).parent), body=body)
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -213,7 +215,7 @@ def in_a_process(body: str, **options: object) -> subprocess.Popen[str]:
 
 
 def test_system_starts_and_stops_its_own_ray(tmp_path: Path) -> None:
-    """From a run folder's YAML; once as an async context manager, once by a script that forgets to close."""
+    """From a run folder's YAML: once as an async context manager, once by a script that does not call close."""
     (tmp_path / "config.yaml").write_text(dump_config(load_config(OVERRIDES)))
     process = in_a_process(f"""
 from hamr import RewardSystem

@@ -1,4 +1,4 @@
-"""The engine against transformers: what it samples, what it says about it, and what a weight update does to both."""
+"""The engine against transformers: sampled tokens, reported log-probabilities and weight updates."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_response_is_complete(
 def test_end_of_sequence_token_is_included(
     fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest], oracle: Any
 ) -> None:
-    """A head that strongly prefers the end-of-sequence token, so that it comes at once."""
+    """The head strongly prefers the end-of-sequence token, so that it is sampled first."""
     import torch
 
     from hamr.models.tokenizer import load_tokenizer
@@ -125,7 +125,7 @@ def test_classify_returns_label_logprobs(fresh: Any, tiny: Path, prompt_ids: tup
 
 
 def test_samples_of_a_prompt_share_its_prefill(fresh: Any, prompt_ids: tuple[int, ...]) -> None:
-    """Of N requests that arrive together one computes the prompt; the others find all its full blocks."""
+    """Of N concurrent requests one computes the prompt; the others hit all its full blocks in the prefix cache."""
     unseen = (*prompt_ids[::-1], 5, 6)
     answers = ask(fresh.complete_all.remote([unseen] * 8, SamplingConfig(max_new_tokens=4), []))
     blocks = (len(unseen) - 1) // 32 * 32
@@ -136,7 +136,7 @@ def test_samples_of_a_prompt_share_its_prefill(fresh: Any, prompt_ids: tuple[int
 def test_prompts_exceeding_one_step_are_generated_correctly(
     fresh: Any, tiny: Path, request_of: Callable[..., GenerationRequest], oracle: Any
 ) -> None:
-    """Six seeded prompts of 450 tokens exceed one step's 2,048: none may be cut in two, all must come out right."""
+    """Six seeded prompts of 450 tokens exceed the 2,048 tokens of one step; none may be truncated."""
     asked = [request_of(tuple((7 * i + j * j) % 3000 + 20 for j in range(450)), f"p{i}", 2, 6) for i in range(6)]
     rollouts = ask(fresh.generate.remote(asked))
     assert {r.key for r in rollouts} == {key for request in asked for key in request.keys}
@@ -184,7 +184,7 @@ def test_untied_head_is_updated_and_engine_death_fails_all_requests(
     oracle: Any,
     tmp_path: Path,
 ) -> None:
-    """Two claims on one engine, which costs more than both: nobody else may use it, since it ends broken."""
+    """Two claims share one engine, since starting it is expensive. Its death comes last."""
     engine = start_engine(tiny_untied)
     check_new_weights(engine, tiny_untied, [request_of(prompt_ids, samples=4, tokens=16)], oracle, tmp_path)
     told = ask(engine.die_while_generating.remote([request_of(prompt_ids)]))
@@ -197,7 +197,7 @@ def test_untied_head_is_updated_and_engine_death_fails_all_requests(
 def test_weights_are_loaded_in_place_or_through_vllm(
     fresh: Any, tiny: Path, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest], oracle: Any
 ) -> None:
-    """A name that vLLM knows how to skip is one that cannot be laid into a parameter. Either way, in any order."""
+    """A name that vLLM skips has no parameter to copy into, so these weights go through vLLM. The order is free."""
     import torch
 
     asked = [request_of(prompt_ids, samples=2, tokens=8)]

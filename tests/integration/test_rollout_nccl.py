@@ -1,4 +1,4 @@
-"""NCCL itself needs GPUs; what can be held without them is that our settings fit vLLM's own interface."""
+"""Settings of the NCCL transfer against vLLM's own interface. NCCL itself needs GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way of sampling against the distribution that it claims to sample from."""
+"""The fast sampler against its target distribution."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ pytestmark = pytest.mark.integration  # it imports vLLM
 
 
 def test_draw_inverts_the_cumulative_distribution() -> None:
-    """softmax of the logs of (1, 0, 3, 4) / 8: tokens change at 1/8 and 4/8; the empty one is never drawn."""
+    """softmax of the logs of (1, 0, 3, 4) / 8: the token changes at 1/8 and 4/8, and the zero-probability token is
+    never drawn.
+    """
     import torch
 
     from hamr.rollout.vllm_sampler import draw
@@ -33,8 +35,9 @@ def test_last_token_with_probability_is_the_last_drawn() -> None:
 
 
 def test_sampled_frequencies_match_the_probabilities() -> None:
-    """Evenly spread draws over a vocabulary of 50,000: each of the likeliest tokens comes as often as it should, and
-    the log-probabilities are log-softmax's."""
+    """Evenly spaced draws over a vocabulary of 50,000: frequencies of the most likely tokens match their
+    probabilities, and log-probabilities equal log-softmax.
+    """
     import torch
 
     from hamr.rollout.vllm_sampler import draw

@@ -1,4 +1,4 @@
-"""Rollout workers on Ray: streaming, sharing out, death, and weight sync. Order evidence only, no clocks."""
+"""Rollout workers on Ray: streaming, assignment, crashes and weight sync. Checks use order only, no clocks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def workers(local_ray: None, tiny: Path) -> Any:
 
 
 class HostedTrainers:
-    """What the sync needs of trainers, around one transformers model in this process."""
+    """Trainers for the sync: one transformers model in this process."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -60,7 +60,7 @@ async def test_workers_stream_survive_a_crash_and_sync_weights(
     oracle: Any,
     tmp_path: Path,
 ) -> None:
-    """One story on one pair of workers, since starting them is what costs: each paragraph is a claim."""
+    """Several claims share one pair of workers, since starting them is expensive; each paragraph checks one."""
     # Every response is handed over when it ends: the weights that are loaded on the arrival of the first one are
     # found in the last one's tokens.
     new = oracle(tiny, noise=0.02)

@@ -1,4 +1,4 @@
-"""The router as an actor: it scores like its pure core, dies without losing a response, and gives up at a deadline."""
+"""The router as an actor: it scores like its pure core, loses no response in a crash and times out at a deadline."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ BOTH_PAPERS = RewardsConfig.model_validate({
 
 
 def written(question: Question) -> str:
-    """A grade of 1 to 5 for so many words; the risk judge mumbles at first."""
+    """Return a grade of 1 to 5 by word count; the first answer of the risk judge is unparsable."""
     if question.prompt == "risk.en":
         return '{"reason": "", "types": [], "risk": "no"}' if question.attempt else "No risk that I can see."
     if question.each:
@@ -138,7 +138,7 @@ def rollout(index: int, text: str) -> Rollout:
 
 
 def reply(index: int, *words: str) -> Rollout:
-    """A response of 1 to 20 words that is unlike every other: the router remembers what it has asked."""
+    """Return a response of 1 to 20 words that differs from every other, because the router caches answers."""
     return rollout(index, " ".join([*words, f"offer{index}", *["please"] * (index % (20 - len(words)))]))
 
 
@@ -197,7 +197,7 @@ async def test_judged_rewards_run_concurrently_and_compare_the_group(tiny: Path)
 
 
 async def test_a_killed_router_loses_no_response(tiny: Path) -> None:
-    """Killed with 48 slow questions under way: each response still gets its one record, with its own score."""
+    """Killed with 48 slow questions pending: each response still gets one record with its own score."""
     client = await start(tiny)
     try:
         pid = await client.actor.ready.remote()

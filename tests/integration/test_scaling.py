@@ -1,4 +1,4 @@
-"""Resizing a pool while it works: nothing is lost, what stays is not touched, what cannot be is one line."""
+"""Resizing a pool under load: no request is lost, other replicas are unaffected, invalid sizes are one-line errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN = "scaled"
 
 
 class Slow:
-    """Takes as many seconds as the question says, and answers with its process id."""
+    """Scorer that takes the number of seconds in the question and answers with its process id."""
 
     def __init__(self, pool: str, config: object, model: Path) -> None:
         self.pool = pool
@@ -68,7 +68,7 @@ CONFIG = Config.model_validate(
 
 
 class NoRouter:
-    """Remembers what it is told."""
+    """Router stub that records its calls."""
 
     def __init__(self) -> None:
         self.told: list[Mapping[str, int]] = []

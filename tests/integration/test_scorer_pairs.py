@@ -178,7 +178,7 @@ def test_refit_updates_a_running_pool(local_ray: None, cross_encoder: Path, tmp_
 
 
 def test_embeddings_prefer_the_negated_statement() -> None:
-    """The first paper's Appendix C.1: the opposite of a statement is closer to it than the same in other words."""
+    """Appendix C.1 of the first paper: the negation of a statement is closer to it than its paraphrase."""
     try:
         model = resolve_model("all-minilm-l6-v2")
     except BadInput as missing:

@@ -1,4 +1,4 @@
-"""A small scorer, fine-tuned for real: it learns what its examples say, and its folder is whole."""
+"""A small scorer, fine-tuned for real: it learns its examples and writes a complete folder."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_reranker_learns_and_writes_a_complete_folder(tiny: Path, tmp_path: Path
 
 
 def test_untrained_cross_encoder_learns_and_serves_its_scores(tmp_path: Path) -> None:
-    """A fee is right by being the reference's own: amounts that no example names are told apart too."""
+    """A fee is right if it equals that of the reference; this holds for amounts outside the examples too."""
     fees = [(a, b) for a in range(20, 60) for b in (a, a + 7)]
     examples = [PairExample(f"A fee of ${a} applies.", f"You pay ${b}.", float(a == b)) for a, b in fees]
     out = tmp_path / "scorer"
@@ -190,7 +190,7 @@ def test_partial_pair_is_half_yes_for_two_label_prompts(tiny: Path) -> None:
 
 
 def test_judge_trains_on_the_tokens_of_its_questions(tiny: Path) -> None:
-    """What is trained on as one text is what scoring lays out in two phases."""
+    """Training uses one text; scoring builds the same tokens in two phases."""
     judge = prompt_of(tiny, "judge_short.en")
     trained = example(judge, pair("consistent"))
     asked = question_ids(judge, pair("consistent"), think=True)
@@ -199,8 +199,9 @@ def test_judge_trains_on_the_tokens_of_its_questions(tiny: Path) -> None:
 
 
 def test_missing_or_foreign_reasoning_carries_no_loss(tiny: Path) -> None:
-    """Of four examples two come with their own reasoning, one with none, one with that of another pair, if there is
-    one about the same statement; the verdict is always the pair's own."""
+    """Of four examples two have their own reasoning, one has none and one has that of another pair about the same
+    statement, if there is any. The verdict is always that of the pair.
+    """
     judge, reranker = prompt_of(tiny, "judge_short.en"), prompt_of(tiny, "reranker_short.en")
     replies = [("One.", "A: one; B: one."), ("Two.", "A: two; B: two."), ("Fee.", "A: fee; B: fee.")]
     about = [replies[i] for i in (0, 1, 2, 2, 1, 0)]

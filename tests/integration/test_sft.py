@@ -1,4 +1,6 @@
-"""`hamr sft` with the tiny model: it learns, a killed run goes on to the same weights, and others load the result."""
+"""`hamr sft` with the tiny model: it learns, a killed run resumes to the same weights, and other libraries load the
+result.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(folder: Path,
 
 
 def test_checkpoint_losses_in_transformers_match_the_summary(folder: Path) -> None:
-    """An oracle's loss on the validation items, padded one by one, against what the trainer said at the end."""
+    """The reference computes the loss on the validation items one by one; the trainer reports it at the end."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -1,4 +1,4 @@
-"""The batch job of `hamr submit cluster=slurm`, run for real: stand-ins for Slurm's commands run what they get."""
+"""The batch job of `hamr submit cluster=slurm`, run for real with stand-ins for Slurm's commands."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
 
 
 def test_batch_job_trains_on_its_own_ray_and_returns_its_code(tmp_path: Path, slurm: dict[str, str]) -> None:
-    """One step without scorers, which need more actors."""
+    """One step without scorers, which would need more actors."""
     work = tmp_path / "work"
     work.mkdir()
     small = ("experiment=smoke", "experiment.steps=1", "rewards.consistency.weight=0", "experiment.run_dir=run")

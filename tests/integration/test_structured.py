@@ -1,4 +1,4 @@
-"""Written answers that a real engine holds to a schema: valid, whole and readable, although the model is random."""
+"""Written answers that a real engine constrains to a schema: complete and parsable, although the model is random."""
 
 from __future__ import annotations
 

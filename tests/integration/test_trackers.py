@@ -1,4 +1,4 @@
-"""TensorBoard and MLflow with their own libraries, which are not among those of the lock: skipped without them."""
+"""TensorBoard and MLflow with their own libraries, which the lock files omit; skipped without them."""
 
 from __future__ import annotations
 

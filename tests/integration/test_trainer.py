@@ -1,4 +1,6 @@
-"""Worlds of one and two ranks on the bundled model `tiny`, in float32: the same step however it is cut and spread."""
+"""Trainer groups of one and two ranks on the bundled model `tiny`, in float32: batching and sharding do not change the
+step.
+"""
 
 from __future__ import annotations
 
@@ -163,8 +165,9 @@ def staged(stage: int) -> TrainerConfig:
 
 @pytest.fixture(scope="module")
 def lost(local_ray: None, tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, Any], str]:
-    """A world of two ranks that saved in each stage, went on, and lost a rank: where its checkpoints are, what it did
-    behind each of them, and what it said in the end."""
+    """Two-rank trainer group that saved in each ZeRO stage, continued and lost a rank: its checkpoint folder, the
+    results after each checkpoint, and the final error.
+    """
     folder, after = tmp_path_factory.mktemp("lost"), {}
     group = started(tiny, staged(STAGES[0]))
     try:
@@ -192,7 +195,7 @@ def test_resumed_trainer_group_continues_exactly(
 
 
 def test_reference_is_the_start_of_the_stage_after_a_resume(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
-    """RL starts from a warmed-up model and is resumed from the plain one: the KL must be to the former."""
+    """RL starts from a warmed-up model and its run is resumed from the plain one: the KL must refer to the former."""
     reset(one, tiny, CONFIG)
     train(one)
     asyncio.run(one.save(tmp_path / "warm"))
@@ -248,7 +251,7 @@ def plain_logprobs(model: Any) -> list[float]:
 def test_written_weights_equal_the_trained_policy(
     two: TrainerGroup, tiny: Path, tmp_path: Path, stage: int, lora: LoraConfig | None
 ) -> None:
-    """Every name of the plain model, the tied head too, gathered and merged; and the checkpoint's policy likewise."""
+    """All names of the plain model, including the tied head, gathered and merged; the checkpoint's policy is equal."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -268,7 +271,7 @@ def test_written_weights_equal_the_trained_policy(
 
 
 def test_shared_weights_are_written_and_removed_by_rank_0(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
-    """After a sweep; a host without the room is refused."""
+    """The write follows a sweep; a host with insufficient shared memory is rejected."""
     reset(one, tiny, CONFIG)
     dead = tmp_path / "hamr-weights-999999999-ab.safetensors"
     dead.write_text("w")
@@ -309,7 +312,7 @@ def test_bfloat16_training_memorises_a_text(one: TrainerGroup, tiny: Path, stage
 
 
 def test_embeddings_may_have_a_separate_learning_rate(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
-    """Also behind a checkpoint, whose optimiser state has one parameter group more."""
+    """Also after a checkpoint, whose optimiser state has an additional parameter group."""
     import torch
     from safetensors.torch import load_file
 
@@ -327,7 +330,7 @@ def test_embeddings_may_have_a_separate_learning_rate(one: TrainerGroup, tiny: P
 
 @pytest.mark.parametrize("budget", [20, 4096])
 def test_supervised_loss_averages_over_tokens_or_sequences(one: TrainerGroup, tiny: Path, budget: int) -> None:
-    """Against the log-probabilities that the same weights give."""
+    """Compared with the log-probabilities of the same weights."""
     reset(one, tiny, CONFIG.model_copy(update={"tokens_per_microbatch": budget}))
     sequences = [s for g in asyncio.run(one.logprobs(BATCH.groups, 0.8)) for s in g]
     tokens = [x for s in sequences for x in s]
@@ -430,7 +433,9 @@ async def test_shut_down_group_raises_engine_died(local_ray: None) -> None:
 
 
 def test_hanging_rank_is_killed_after_the_deadline(two: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
-    """The file of rank 0 is removed even though all ranks are dead. This is the last test of `two`, which it ends."""
+    """The file of rank 0 is removed even though all ranks are dead. This test ends `two`, so it is the last one that
+    uses it.
+    """
     group = two
     reset(group, tiny, CONFIG.model_copy(update={"ranks": 2}))
     path = asyncio.run(group.share_weights(tmp_path, 0))

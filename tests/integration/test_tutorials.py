@@ -1,4 +1,4 @@
-"""The tutorials' commands that score with a judge or with rules: run as written, the judge's address apart."""
+"""Commands of the tutorials that score with a judge or with rules, run as written except for the judge's address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fused kernels against the formulas, and which modules take them."""
+"""The fused kernels against their formulas, and the modules that use them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kernels() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 2e-2)])
 def test_fused_norms_match_the_formula(dtype: str, tolerance: float) -> None:
-    """x / sqrt(mean x^2 + eps) * w; with a residual, of the sum, which comes back beside it."""
+    """x / sqrt(mean x^2 + eps) * w; with a residual, of the sum, which is returned as well."""
     import torch
 
     from hamr.rollout.vllm_kernels import rms_norm

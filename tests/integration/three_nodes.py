@@ -70,7 +70,7 @@ class NoRouter:
         return {}
 
     async def resize(self, replicas: object) -> None:
-        """Nobody to tell."""
+        """Do nothing."""
 
     async def forget(self) -> None:
         """There is no cache."""

@@ -1,4 +1,4 @@
-"""A secret is put everywhere a user could put one; then everything that was written or said is searched for it."""
+"""A secret is placed wherever a user could put one; all files and messages are then searched for it."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_redacted_text_stays_valid_json() -> None:
 
 @given(st.text(st.characters(codec="utf-8"), min_size=6, max_size=12))
 def test_secret_is_redacted_in_every_encoding(secret: str) -> None:
-    """In a string of JSON that is a string of JSON, as an argument of a tool call is; in a page."""
+    """In nested JSON strings, such as an argument of a tool call, and in HTML."""
     environ = {"APP_PASSWORD": secret}
     for ascii_only in (True, False):
         inner = json.dumps({"argument": f"<{secret}>"}, ensure_ascii=ascii_only)

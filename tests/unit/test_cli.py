@@ -1,4 +1,4 @@
-"""The command line: what it offers, how it answers, and what it returns."""
+"""The command line: help, messages and exit codes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ for file in sorted(Path("hamr/apps").rglob("*.py")):
 
 @pytest.mark.slow
 def test_every_command_module_can_be_imported_first() -> None:
-    """All run in one process, which keeps the libraries; hamr's own modules are forgotten before each."""
+    """All imports run in one process that keeps the libraries and drops hamr's own modules before each."""
     subprocess.run([sys.executable, "-c", EACH_ALONE], check=True, cwd=Path(cli.__file__).parents[1])
 
 

@@ -1,4 +1,4 @@
-"""The controller in one process, on scripted fakes: no Ray, no model."""
+"""The controller in one process on scripted fakes, without Ray and models."""
 
 from __future__ import annotations
 

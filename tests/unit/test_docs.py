@@ -1,4 +1,4 @@
-"""The README and the pages of docs/: links lead somewhere, and what they name exists."""
+"""The README and the pages of docs/: links, commands, files and keys exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors cross process borders unchanged and say in one line what to change."""
+"""Errors survive pickling and state the remedy in one line."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _called(node: ast.Call) -> str:
 
 
 def violations(source: str, module: str) -> list[str]:
-    """What `source`, the code of `module` (e.g. `hamr.rewards.length`), may not import."""
+    """Return the imports in `source`, the code of `module` (e.g. `hamr.rewards.length`), that the rules forbid."""
     inside = module.split(".")[1:]
     package, name = inside[0], ".".join(inside)
     found = []

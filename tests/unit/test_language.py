@@ -1,4 +1,4 @@
-"""Language rules: plain words, docstrings that say what a thing does, functions named by verbs, one name for one class.
+"""Language rules: plain words, docstrings and test names that state the behaviour, verbs for functions, unique classes.
 
 `python -m tests.unit.test_language [PATH ...]` lists what breaks the rules, by file and line.
 """
@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hamr"
+TESTS = ROOT / "tests"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *(path for folder in ("docs", "benchmarks", "launch") for path in sorted((ROOT / folder).rglob("*.md"))),
@@ -32,6 +33,12 @@ BANNED = re.compile(
 )
 """Archaic or personifying words and turns. Quoted examples of customers' and agents' speech do not count."""
 WH_OPENING = re.compile(r"^(?:What|Who|Whom|Whose|Whether|Where|When|Why|How|Which)\b")
+UNCLEAR_SUBJECT = re.compile(
+    r"test_(?:what|who|whom|whose|whether|where|when|why|how|which|whatever|whoever|i|it|its|they|them|their|those|these|"
+    r"nobody|somebody|everybody|everything|something|one_that|one_whose|ones)(?:_|$)"
+)
+"""A test name that begins with a question word or a pronoun does not say what it tests."""
+MOST_WORDS = 12
 PARTICIPLES = frozenset(
     [
         "said",
@@ -133,6 +140,16 @@ def participles(path: Path) -> Iterator[Breach]:
             yield Breach(path, node.lineno, f"function named by a participle: {node.name}")
 
 
+def unclear_test_names(path: Path) -> Iterator[Breach]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
+            continue
+        if UNCLEAR_SUBJECT.match(node.name):
+            yield Breach(path, node.lineno, f"test name without a subject: {node.name}")
+        elif (count := node.name.count("_")) > MOST_WORDS:
+            yield Breach(path, node.lineno, f"test name of {count} words, at most {MOST_WORDS}: {node.name}")
+
+
 def is_participle(name: str) -> bool:
     return name.endswith("ed") and name not in ("seed", "feed", "need", "embed", "speed", "finished")
 
@@ -153,10 +170,13 @@ def test_pages_use_plain_words() -> None:
     assert 1000 * len(found) / sum(map(words, texts)) <= MOST_PER_1000, Counter(found).most_common(12)
 
 
-@pytest.mark.parametrize("rule", [openings, participles])
-def test_every_file_follows_the_rule(rule: object) -> None:
+@pytest.mark.parametrize(
+    ("rule", "folder"),
+    [(openings, PACKAGE), (participles, PACKAGE), (openings, TESTS), (unclear_test_names, TESTS)],
+)
+def test_every_file_follows_the_rule(rule: object, folder: Path) -> None:
     assert callable(rule)
-    assert [str(breach) for path in files() for breach in rule(path)] == []
+    assert [str(breach) for path in files((folder,)) for breach in rule(path)] == []
 
 
 def test_no_two_public_classes_share_a_name() -> None:
@@ -173,6 +193,10 @@ def test_violations_are_detected(tmp_path: Path) -> None:
     module = tmp_path / "m.py"
     module.write_text('def started():\n    """What nobody heard."""\n\n\ndef start():\n    """Start it."""\n')
     assert len(list(openings(module))) == len(list(participles(module))) == 1
+    module.write_text(
+        "def test_it_works(): ...\n\n\ndef test_a_b_c_d_e_f_g_h_i_j_k_l_m(): ...\n\n\ndef test_x_works(): ...\n"
+    )
+    assert [breach.line for breach in unclear_test_names(module)] == [1, 4]
     assert banned("What nobody heard.") == ["nobody", "heard"]
     assert banned('The customer says "nobody heard me".') == []
 
@@ -186,7 +210,8 @@ def main(arguments: list[str]) -> None:
         for line, text in docstrings(ast.parse(path.read_text())):
             if found := banned(text):
                 print(Breach(path, line, f"plain words: {', '.join(found)}"))
-        for breach in (*openings(path), *participles(path)):
+        rules = (openings, unclear_test_names) if path.is_relative_to(TESTS) else (openings, participles)
+        for breach in (breach for rule in rules for breach in rule(path)):
             print(breach)
 
 

@@ -1,4 +1,4 @@
-"""What the wheel holds: conf/ and prompts/ beside the code, so that an installed hamr works in any folder."""
+"""Contents of the wheel: conf/ and prompts/ next to the code, so that an installed hamr works in any folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No code comes from data: what the sources may not contain, and the floors below which nothing is safe."""
+"""Data never runs code: forbidden calls in the sources, and minimum versions of dependencies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ JUSTIFIED = {
 
 
 def suspicious(source: str) -> Iterator[str]:
-    """What could run code that lies in a file, and `trust_remote_code` that is not plainly False."""
+    """Yield calls that could run code from a file, and `trust_remote_code` that is not literally False."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] in UNPICKLERS)

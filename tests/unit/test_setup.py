@@ -1,4 +1,4 @@
-"""The set-up script, as far as it goes without installing anything, and what continuous integration calls."""
+"""The set-up script as far as possible without installing anything, and the entry point of continuous integration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The compositions that unit tests share are what Hydra gives, whatever a test does to its own."""
+"""Shared compositions of the unit tests equal Hydra's, independent of changes in other tests."""
 
 from __future__ import annotations
 

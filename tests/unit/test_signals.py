@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C to a command: each case is a process of its own, since it ends."""
+"""SIGTERM and Ctrl-C to a command, each in a separate process."""
 
 from __future__ import annotations
 

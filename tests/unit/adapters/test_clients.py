@@ -1,4 +1,6 @@
-"""What a trainer imports: the exact calling conventions of TRL and verl, against a real HTTP server in this process."""
+"""Clients for other trainers: the exact calling conventions of TRL and verl, against a real HTTP server in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -199,7 +201,7 @@ def test_a_dataset_without_samples_is_refused() -> None:
 
 @pytest.fixture
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What verl's function would have slept, in seconds."""
+    """Seconds that verl's function would have slept."""
     slept: list[float] = []
     monkeypatch.setattr(verl.time, "sleep", slept.append)
     return slept
@@ -251,7 +253,7 @@ def test_verl_requires_a_url_and_a_numeric_missing_value(server: Server, monkeyp
 
 
 def test_client_modules_import_only_the_standard_library() -> None:
-    """Loaded as verl loads it, by file; in a Python without any installed package (-S)."""
+    """Loaded by file as verl does, in a Python without installed packages (-S)."""
     root = Path(verl.__file__).parents[2]
     code = (
         f"import sys; sys.path.insert(0, {str(root)!r})\n"

@@ -1,4 +1,4 @@
-"""Protocols of other trainers, as values: what is a group, what a response, what is said of a missing reward."""
+"""Protocols of other trainers as values: groups, responses and missing rewards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group-relative advantages and which groups carry signal, on numbers worked out by hand."""
+"""Group-relative advantages and groups with signal, against hand-computed numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Outcomes of groups: what counts as right, and the shares per act."""
+"""Outcomes of groups: correctness and the fractions per act."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses on tensors of a few tokens, against numbers worked out by hand."""
+"""Losses on tensors of a few tokens, against hand-computed numbers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_chi2_is_the_chi_squared_divergence_and_half_its_gradient() -> None:
 
 
 def test_k3_of_a_very_unlikely_token_stays_finite() -> None:
-    """In float32, where exp(499) is infinite; and it does not drown the other tokens' gradients."""
+    """In float32 exp(499) is infinite. The gradient of the token must not dominate the others."""
     hopeless = torch.tensor([-500.0], requires_grad=True)
     kl = kl_divergence(hopeless, torch.tensor([-1.0]), "k3").sum()
     kl.backward()
@@ -70,7 +70,7 @@ def test_clipping_is_asymmetric_and_pessimistic(ratio: float, advantage: float, 
 
 
 def test_single_step_per_batch_needs_no_old_logprobs() -> None:
-    """r = 1 exactly, and the gradient is that of plain policy gradient: -A / tokens."""
+    """r = 1 exactly, so the gradient is that of the plain policy gradient: -A / tokens."""
     new = tensor(-1.0, -3.0, grad=True)
     terms = policy_loss(new, None, tensor(2.0, -1.0), ones(2))
     terms.loss.backward()

@@ -1,4 +1,4 @@
-"""Micro-batches: nothing lost, nothing twice, nothing over the budget, every rank in step."""
+"""Micro-batches: each sequence exactly once, within the budget, with equal counts on every rank."""
 
 from __future__ import annotations
 

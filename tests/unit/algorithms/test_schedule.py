@@ -1,4 +1,4 @@
-"""The learning rate by step."""
+"""Learning rate schedules."""
 
 from __future__ import annotations
 

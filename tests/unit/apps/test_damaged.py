@@ -1,4 +1,4 @@
-"""Files of a run folder that a crash, a disk or an editor has damaged: one line, not a traceback."""
+"""Damaged files of a run folder are reported in one line, without a traceback."""
 
 from __future__ import annotations
 

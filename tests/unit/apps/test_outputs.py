@@ -1,4 +1,4 @@
-"""Where a job cannot write is said before it starts anything."""
+"""Unwritable outputs are reported before a job starts anything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_unwritable_output_is_reported_before_pools_start(tmp_path: Path) -> Non
 
 
 def test_transient_failures_are_shown_with_the_retry_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The output is there by then, and the same command alone would be refused."""
+    """The output exists by then, so the same command without overwrite=true would be rejected."""
     show("items", {"a": ItemResult(kept={}), "b": ItemResult(reason="teacher: timeout", passing=True)})
     assert "1 transient failures; the same command with overwrite=true retries only these" in capsys.readouterr().out
     show("items", {"a": ItemResult(kept={})})

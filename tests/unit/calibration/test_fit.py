@@ -1,4 +1,4 @@
-"""Eq. 5: exact ranks, a search that misses nothing, and a fit that does what it says."""
+"""Eq. 5: exact ranks, an exhaustive search, and fit figures that match the cascade."""
 
 import itertools
 import math
@@ -83,7 +83,7 @@ def test_bootstrap_interval_equals_quantiles_of_resampled_rhos(resamples, level,
 
 
 def test_grid_is_exact_if_bins_separate_all_values():
-    """Scores in few steps and the weights 0 and 1: nothing but ties shares a bin, single precision is all there is."""
+    """Scores in few steps and weights 0 and 1: only ties share a bin, so single precision is the only error."""
     s_r, s_j, y = (np.round(column * 4) / 4 for column in noisy(60))
     data = FittingSet(s_r, s_j, y)
     grid = Grid.build(s_r, s_j, data.target, data.before, data.rows)

@@ -1,4 +1,4 @@
-"""The adaptive interval: what it measures, where it goes, and what it does not go for."""
+"""The adaptive interval: its measures, its moves and its bounds."""
 
 from itertools import pairwise
 
@@ -84,7 +84,9 @@ def test_interval_shrinks_where_scorers_disagree():
 
 
 def test_interval_does_not_grow_across_a_disagreement_zone():
-    """Far below they agree again, so that the whole would keep the limit; the way there would not."""
+    """The scorers agree again far below. The whole interval would satisfy the limit, but the steps towards it would
+    not.
+    """
     s_r = np.random.default_rng(5).random(1000)
     evidence = ReplyWindow.of([heard(x, (x + 0.5) % 1.0 if 0.45 < x < 0.65 else x) for x in s_r])
     path = run(evidence, (0.66, 0.99), Bounds(start=(0.66, 0.99), reach=1.0, max_move=0.02), limit=0.12)

@@ -1,4 +1,4 @@
-"""Audits leave the reward alone, come at the rate that was asked for, and estimate without bias."""
+"""Audits keep the reward, have the configured rate, and give unbiased estimates."""
 
 import asyncio
 import math
@@ -157,7 +157,7 @@ def several(scores, judge, **consistency):
 
 
 def test_audit_judges_every_reference():
-    """The reranker's favourite decides; a judge for everybody would have preferred another reference."""
+    """The reranker's best reference decides; judging every reply would have preferred another one."""
     said = {"a": 0.9, "b": 0.2, "c": 0.1}
     record, asked, metrics = several({"a": 0.7, "b": 0.8, "c": 0.3}, lambda a: judged(said[a]))
     assert (record.total, record.band) == (Scored(value=0.8), "inside")
@@ -195,7 +195,7 @@ def test_failures_and_fallbacks_are_not_audited():
 
 @pytest.mark.parametrize("lost", [0.0, 0.5])
 def test_gap_estimate_is_unbiased_with_references_and_failed_audits(lost):
-    """Three references; the estimate is over many draws as often too high as too low, also where audits fail."""
+    """Three references: over many draws the estimate is too high as often as too low, also with failed audits."""
     cascade, n, frac = Cascade(0.3, 0.8, 0.1, 0.7), 300, 0.2
     config = ConsistencyConfig.model_validate({"cascade": dict(tau_a=0.3, tau_b=0.8, w1=0.1, w2=0.7)})
     errors = []

@@ -1,4 +1,4 @@
-"""The judge's share: it is reached where it can be, in bounded steps, and ties do not make the interval flap."""
+"""The judge budget: it is reached if possible, in bounded steps, without oscillation at ties."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""What makes two questions the same."""
+"""Equality of questions in the cache."""
 
 from dataclasses import fields, replace
 
@@ -25,7 +25,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("field", [field.name for field in fields(Question)])
 async def test_cache_key_covers_every_field_that_affects_the_answer(field):
-    """A new field of a question has to say here which side it is on."""
+    """A new field of Question must be added to CHANGES."""
     asked = []
 
     async def pool(question):

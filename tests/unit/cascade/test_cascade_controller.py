@@ -1,4 +1,6 @@
-"""What is in force during a run: moved between steps only, the same for all of a step, and again after a checkpoint."""
+"""The cascade in use during a run: it changes only between steps, is constant within a step, and is restored from a
+checkpoint.
+"""
 
 import asyncio
 import json
@@ -151,7 +153,7 @@ def test_attempt_number_is_part_of_the_sort_order():
 
 
 def test_rank_limit_is_a_spearman_bound():
-    """The judge ranks as the reranker does above one half, and at random below."""
+    """The judge ranks like the reranker above 0.5 and at random below."""
     wanted = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "measure": "rank", "limit": 0.9}}
     steering, rng = CascadeController(config(ADAPTIVE, wanted)), random.Random(5)
     for number in range(1, 30):

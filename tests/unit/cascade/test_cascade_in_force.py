@@ -1,4 +1,4 @@
-"""Every record says which cascade made it, and replays by that one, whatever the configuration says by now."""
+"""Every record contains the cascade that produced it and replays with it, independent of the configuration."""
 
 import asyncio
 import json

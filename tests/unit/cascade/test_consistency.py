@@ -1,4 +1,4 @@
-"""The maximum over the references, and when a failure may be ignored."""
+"""The maximum over the references, and failures that cannot change it."""
 
 import pytest
 

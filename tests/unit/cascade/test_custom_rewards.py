@@ -1,4 +1,4 @@
-"""The user's own functions in the router: components, groups, failures and the replay."""
+"""Custom reward functions in the router: components, groups, failures and replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges that compare: who is waited for, for how long, and what becomes of those who come late."""
+"""Comparative judges: waiting for siblings, deadlines, and late responses."""
 
 import asyncio
 import json
@@ -68,7 +68,7 @@ async def test_a_group_is_judged_in_one_prompt():
 
 @pytest.mark.parametrize("order", [(5.0, 60.0), (60.0, 5.0)])
 async def test_round_deadline_is_the_latest_of_its_members(order):
-    """Whoever came later may have more time left; nor does one with less shorten the others'."""
+    """A late response may have more time left, and one with less time does not shorten the deadline of the others."""
     now, seen = asyncio.get_running_loop().time(), []
 
     async def compare(sample, group, said, until):
@@ -210,7 +210,7 @@ def test_chunks_cover_all_responses_with_balanced_sizes(count, most):
 @pytest.mark.slow
 @given(st.data(), st.lists(st.sampled_from([*GRADES, "<tool_call>{"]), min_size=1, max_size=6), st.integers(2, 4))
 def test_grades_and_costs_are_correct_for_any_arrival_order(data, texts, most):
-    """Some siblings never come, some come after the others were judged."""
+    """Some siblings never arrive, and some arrive after the others were judged."""
 
     async def scored():
         router, pool, _ = build(wait_s=0.001, policy={"weight": 1.0, "max_compared": most})

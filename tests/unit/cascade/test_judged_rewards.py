@@ -1,4 +1,4 @@
-"""The judged side rewards behind the router: who is asked, what is asked again, what fails how."""
+"""The judged side rewards behind the router: questions, retries and failures."""
 
 import asyncio
 import json
@@ -253,7 +253,7 @@ async def test_unavailable_judge_is_not_asked_again(kind, failure):
 
 @pytest.mark.parametrize("judging", ["single", "comparative"])
 async def test_fallback_wait_retries_an_unavailable_judge(judging):
-    """A breaker that is open twice; a comparing judge is waited for by all of the group, and asked once."""
+    """The breaker is open twice; all members of the group wait for the comparative judge, which is asked once."""
     away = Answer(failure="unavailable", detail="open", retry_in_s=0.0)
     script = [away, away]
     pool = judge(compare=lambda entries: {entry["name"]: 5 for entry in entries})

@@ -1,4 +1,4 @@
-"""A record gives its total again: whatever the scorers said, and whoever failed."""
+"""Replay of a record reproduces its total for any scores and failures."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The pause for scorers that are away: who is scored again, how long it lasts, how it ends."""
+"""The pause for unavailable scorers: rescored responses, waiting times and its end."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ class Rewarder:
 
 
 async def settled(groups, rewarder, **config):
-    """What comes of it, the waits and the notes, on a clock that only sleep moves."""
+    """Return the result, the waits and the notes, on a clock that only sleeping advances."""
     waits, notes = [], []
 
     async def sleep(seconds):

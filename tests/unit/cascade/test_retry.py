@@ -1,4 +1,4 @@
-"""`fallback: wait` on a pool that comes back, and on one that does not. Sleeping is counted, not done."""
+"""`fallback: wait` on a pool that recovers and on one that does not, on a fake clock."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""The router on scripted pools: who is asked, what comes out, what is counted."""
+"""The router on scripted pools: scorer calls, records and counters."""
 
 import asyncio
 import pickle
@@ -404,7 +404,7 @@ async def test_configured_reference_length_overrides_the_references():
 
 
 def test_reply_without_a_band_is_not_counted_as_escalated():
-    """Of two references the judge was asked about one, and the reranker's failure for the other decided."""
+    """The judge was asked about one of two references, and the reranker's failure on the other one decided."""
     metrics = RouterMetrics()
     inside = RewardRecord(
         key=rollout("a").key, total=Scored(value=0.8), components=(), action=Reply(content="a"), band="inside"
@@ -516,7 +516,7 @@ async def test_seconds_are_measured_by_the_injected_clock():
 
 
 async def test_lone_surrogate_is_a_malformed_response():
-    """Real tokenizers refuse it; JSON over HTTP can carry it."""
+    """Real tokenizers reject it, but JSON over HTTP can contain it."""
     counted = []
     asked = {name: ScriptedPool(name, {}) for name in ("reranker", "judge")}
     router = RewardRouter(

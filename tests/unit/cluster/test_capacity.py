@@ -1,4 +1,4 @@
-"""Refusing what the cluster cannot hold, before anything starts."""
+"""Pre-flight check of the cluster's capacity."""
 
 from __future__ import annotations
 

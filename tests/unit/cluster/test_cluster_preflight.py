@@ -1,4 +1,4 @@
-"""What a cluster's head answers before it is joined, by one that says what each test wants."""
+"""Pre-flight check of a cluster's head before joining it, against a scripted head."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who needs which model where, and the one line for a node that has it not."""
+"""Models required on each node, and the one-line error for a node without them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODELS = {POLICY: POLICY_FOLDER, pool_model("judge"): JUDGE_FOLDER}
 
 
 def test_each_node_needs_the_models_of_its_actors() -> None:
-    """Trainer, engine and router have the policy; a pool that asks an endpoint has no model here."""
+    """Trainer, engine and router need the policy; a pool behind an endpoint needs no local model."""
     config = Config.model_validate(
         {
             "data": {"type": "sage"},

@@ -1,4 +1,4 @@
-"""A run on the nodes of a cluster, on paper: where everything lies, and one line for what does not fit."""
+"""Placement of a run on the nodes of a cluster, computed without Ray, and one-line errors for what does not fit."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_total_over_capacity_is_rejected_as_on_one_machine() -> None:
 
 
 def test_fragmented_capacity_is_rejected() -> None:
-    """4.9 CPUs are enough in sum for 1.6 + 2 x 1.5, but only one gap of 1.5 is there."""
+    """4.9 CPUs suffice in total for 1.6 + 2 x 1.5, but only one gap of 1.5 exists."""
     asked = config(pools=judge(replicas=2, engine={"num_cpus": 1.5}))
     with pytest.raises(CapacityError) as refused:
         check_placement(asked, [node("a", 2.9), node("b", 1), node("c", 1)])

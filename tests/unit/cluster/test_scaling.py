@@ -1,4 +1,4 @@
-"""What may be asked of a run's pools, without any."""
+"""Validation of requests to resize a run's pools, without pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user is told where Ray does not start."""
+"""Error messages if Ray does not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which pools a job has to start: those that its rewards ask, and no other."""
+"""Pools that a job starts: exactly those that its rewards use."""
 
 from __future__ import annotations
 

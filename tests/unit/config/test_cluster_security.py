@@ -1,4 +1,4 @@
-"""Which clusters may be joined."""
+"""Token requirement before joining a cluster."""
 
 from __future__ import annotations
 

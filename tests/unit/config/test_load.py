@@ -1,4 +1,4 @@
-"""What a user may type, and what each mistake says."""
+"""Loading the configuration: supported overrides, and the message of each mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pipelines as data: what each mistake says, and where."""
+"""Pipeline files: the message and the line of each mistake."""
 
 from __future__ import annotations
 

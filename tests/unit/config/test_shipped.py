@@ -1,4 +1,4 @@
-"""Every YAML that ships composes and validates, and says what it is named for."""
+"""Every shipped YAML file composes, validates and sets its values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXPERIMENTS = [name for group, name in OPTIONS if group == "experiment"]
 
 
 NEEDS = {("rollout", "gpu"): ["trainer=zero3"]}
-"""What an option cannot be chosen without."""
+"""Overrides that an option requires."""
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS)

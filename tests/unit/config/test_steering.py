@@ -1,4 +1,4 @@
-"""What contradicts a cascade that moves: each message has both values and the remedy."""
+"""Contradictory settings of a moving cascade: each message names both values and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire format of an action: both directions, and every way to get it wrong."""
+"""The wire format of an action: both directions and every malformed form."""
 
 import json
 

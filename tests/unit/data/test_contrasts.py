@@ -63,7 +63,7 @@ def with_every_wording(sample):
 
 
 def test_right_replies_pass_the_exact_rule_and_wrong_ones_fail(splits):
-    """By the rule that knows every wording; it calls a half sentence of a short reply right at times."""
+    """The rule knows every wording, but may accept a fragment of a short right reply."""
     rule = ExactAct.of(map(with_every_wording, (*splits.train, *splits.validation, *splits.test)))
     for c in contrasts(splits.train, 60, 5):
         assert c.reference not in c.right

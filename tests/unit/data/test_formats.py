@@ -1,4 +1,4 @@
-"""Which order each sample's prompt asks for."""
+"""The response format that each sample's prompt requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noisy references: how many, which, and what stays true."""
+"""Noisy references: their rate, their kind, and the unchanged truth."""
 
 from __future__ import annotations
 

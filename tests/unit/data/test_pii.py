@@ -1,4 +1,4 @@
-"""Private values by rules: what is found, in both languages, what is not, and that aliases hold within a ticket."""
+"""Rule-based detection of private values in both languages, and aliases within a ticket."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_remaining_private_values_are_detected() -> None:
 
 @given(st.text(max_size=200))
 def test_hiding_is_idempotent(text: str) -> None:
-    """Whatever the text: what is hidden stays hidden, and there is nothing left that was known."""
+    """For any text, hidden text contains none of the values that were hidden."""
     aliases = Aliases()
     aliases.learn(text)
     hidden = aliases.hide(text)

@@ -19,13 +19,13 @@ def test_near_replies_share_a_cluster_and_distant_ones_do_not() -> None:
 
 
 def test_chain_of_neighbours_is_split_into_clusters() -> None:
-    """Each is at a cosine distance of 0.23 from the next, and the ends mean opposite things."""
+    """Each reply is at a cosine distance of 0.23 from the next, and the ends are opposites."""
     found = ReplyClusters.of([f"Reply {i}." for i in range(5)], directions(0, 45, 80, 120, 180))
     assert found.names[0] != found.names[-1]
 
 
 def test_languages_are_clustered_separately_with_own_thresholds() -> None:
-    """At a cosine distance of 0.4, English replies are together and Chinese ones apart."""
+    """At a cosine distance of 0.4, English replies share a cluster and Chinese ones do not."""
     found = ReplyClusters.of(["Yes.", "Sure.", "好的。", "不行。"], directions(0, 53, 0, 53))
     assert found.names == ("cluster 1", "cluster 1", "cluster 2", "cluster 3")
 

@@ -1,4 +1,6 @@
-"""Generated samples of the six scenarios: right by the rule engine, and apart by setting and by wording."""
+"""Generated samples of the six scenarios: correct by the rule engine, and disjoint across splits by setting and
+wording.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,7 @@ def test_gold_acts_follow_from_the_rule_engine(made):
 
 
 def test_gold_fields_never_reach_the_policy(made):
-    """The prompt stays the same when everything that the policy may not know is taken away."""
+    """The prompt is unchanged if all privileged fields are removed."""
     for sample in of(made, "train"):
         bare = {**to_json(sample), "privileged": {}, "meta": {}}
         assert policy_messages(from_json(bare)) == policy_messages(sample)
@@ -190,7 +192,7 @@ def test_acts_are_balanced_and_every_path_occurs(name, language):
 
 
 def test_paths_are_balanced_within_the_acts():
-    """A policy cannot infer the act from the length of a dialogue: each act ends short and long ones."""
+    """The dialogue length must not reveal the act: each act ends short and long dialogues."""
     made = generate([load_scenario("telecom_package")], SIZES, seed=0)
     by_act = defaultdict(Counter)
     for sample in made.train:
@@ -211,8 +213,9 @@ def test_paths_are_balanced_within_the_acts():
 
 
 def test_act_depends_on_both_message_and_ticket():
-    """The same kind of message leads to an order or to a notice of the penalty, by the ticket; each state of the ticket
-    leads to most acts."""
+    """The same kind of message leads to an order or to a notice of the penalty, depending on the ticket; each ticket
+    state leads to most acts.
+    """
     made = generate_samples(SageDataConfig())
     by_message, by_state = defaultdict(set), defaultdict(set)
     for sample in made.train:
@@ -250,7 +253,7 @@ def test_replies_are_wordings_of_their_act_and_vary(made):
 
 
 def test_prompts_without_the_procedure_are_short_with_a_shared_prefix():
-    """The bundled model has a context of 1,024 tokens, about 1.6 a word."""
+    """The bundled model has a context of 1,024 tokens, at about 1.6 tokens per word."""
     prompts = [policy_messages(s) for s in generate_samples(SageDataConfig(procedure=False)).train]
     systems = [messages[0]["content"] for messages in prompts]
     low, high = min(systems), max(systems)

@@ -1,4 +1,4 @@
-"""The reasons of generated dialogues: what was shown last, and what follows from it."""
+"""The thoughts of generated dialogues: the last shown field and the next act."""
 
 from __future__ import annotations
 

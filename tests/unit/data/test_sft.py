@@ -1,4 +1,4 @@
-"""What supervised batches hold, and which of their tokens carry loss."""
+"""Supervised batches and the tokens that carry loss."""
 
 from __future__ import annotations
 

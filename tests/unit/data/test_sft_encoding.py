@@ -1,4 +1,4 @@
-"""Loss falls on exactly the tokens that the formula of each kind names, counted by hand on letters as tokens."""
+"""The loss covers exactly the tokens in the formula of each kind, counted with one token per letter."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_parts_can_be_excluded_from_the_loss() -> None:
 
 
 def test_token_across_a_boundary_belongs_to_the_later_part() -> None:
-    """'><' ends the thought and begins the answer, and is one token of many vocabularies."""
+    """'><' closes the thought and opens the answer, and is a single token in many vocabularies."""
     texts = ("<t>", "<a>")
     encoded = encode_item(item("decision_dra", *texts), Letters("><"))
     assert list(encoded.parts) == [0, 0, 1, 1, 1, 1]

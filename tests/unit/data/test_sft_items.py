@@ -1,4 +1,4 @@
-"""The SFT file: its kinds and parts, what reading refuses, and that it comes back as it was written."""
+"""The SFT file: kinds, parts, rejected rows and the file round trip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of a mix: every epoch by weight, the same for the same seed, and resumable from any place."""
+"""The order of a mix: weighted epochs, reproducible by seed and resumable at any position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is split off the training samples, and what is left of them."""
+"""Splits taken from the training samples."""
 
 from __future__ import annotations
 

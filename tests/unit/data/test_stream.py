@@ -1,4 +1,4 @@
-"""The prompt order: every sample once an epoch, and a resumed stream continues exactly."""
+"""The prompt order: every sample once per epoch, and exact continuation after a resume."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ticket exports through a mapping: three kinds of file, faults by line, aliases, and the job around it."""
+"""Ticket exports through a mapping: three file formats, errors by line, aliases, and the command around it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_csv_line_with_too_many_fields_is_reported(tmp_path: Path) -> None:
 
 
 def test_policy_and_dialogue_share_aliases(tmp_path: Path) -> None:
-    """What the agent says from its policy it has to find there under the same name."""
+    """The agent must find values from its policy under the same alias in the dialogue."""
     mapping = MAPPING.replace("Look the order up before you promise anything.", "Hotline: 977-625-2661. Be kind.")
     first, second = ({"from": "client", "text": f"Hi {i}, I am on {PHONE[:-1]}{i}"} for i in range(2))
     said = {"from": "staff", "text": "Call 977-625-2661.", "tool": "", "args": "", "at": 9}
@@ -169,7 +169,7 @@ def test_csv_times_are_parsed_and_compared(tmp_path: Path, times: tuple[str, str
 
 
 def test_values_listed_in_a_tool_schema_are_not_hidden() -> None:
-    """An account name that the tool admits by its schema: as an alias, the call would be refused."""
+    """The schema lists an account name; with an alias instead, the call would be invalid."""
     names = {"type": "string", "enum": ["Alexis", "Morgan"]}
     tool = {"name": "balance", "parameters": {"type": "object", "properties": {"user_name": names, "pin": {}}}}
     row = {

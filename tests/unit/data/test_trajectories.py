@@ -1,4 +1,4 @@
-"""Whole tickets: the file, what is cut from them, and the corpora that come as trajectories."""
+"""Whole tickets: the file format, decision points and windows, and imported corpora."""
 
 from __future__ import annotations
 

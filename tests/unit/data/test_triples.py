@@ -1,4 +1,4 @@
-"""Triples of scores from three kinds of file, every fault by file, line and field."""
+"""Score triples from three file formats, and every error by file, line and field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tutorials' commands: all are understood, and those without Ray are run as written."""
+"""Commands of the tutorials: all of them parse, and those without Ray run as written."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def every_command(pages: list[Path]) -> list[str]:
 
 @pytest.mark.parametrize("command", every_command(PAGES))
 def test_every_option_in_a_tutorial_exists(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is a group of conf/, a key of the configuration, or an option in the command's help."""
+    """As a group of conf/, a key of the configuration, or an option in the command's help."""
     _, job, *words = shlex.split(command)
     path, _ = find([job, *words])
     assert cli.main([job, "--help"]) == cli.main(["--help"]) == 0
@@ -94,7 +94,7 @@ def test_an_export_becomes_samples_without_private_values(folder: Path) -> None:
 
 
 def test_reward_files_are_valid(folder: Path) -> None:
-    """The rule file, the choice of rewards and the judge's prompt, which `hamr score` checks before it starts."""
+    """`hamr score` checks the rule file, the reward configuration and the judge's prompt before it starts."""
     from hamr.rewards.judged import check_prompts
     from hamr.rewards.rules import load_rules, rule_match
 

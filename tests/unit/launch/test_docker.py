@@ -1,4 +1,4 @@
-"""The images install what is locked and nothing else, from no registry that is named."""
+"""The images install only locked packages and name no registry."""
 
 from __future__ import annotations
 

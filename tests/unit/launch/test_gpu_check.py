@@ -1,4 +1,4 @@
-"""The check of a GPU node, as far as a machine without GPUs can hold it."""
+"""The check of a GPU node, as far as it can be tested without GPUs."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_nccl_run_is_valid_for_two_gpus(gpu_check: ModuleType, tmp_path: Path) -
 
 
 def test_two_gpu_engine_gets_one_bundle_of_a_placement_group(gpu_check: ModuleType) -> None:
-    """What vLLM sees there is what it sees in a run."""
+    """vLLM sees the same bundle here and in a run."""
     config = load_config(gpu_check.rollout_overrides(2))
     assert config.rollout.engine.tensor_parallel_size == 2
     [together] = learners(config)

@@ -1,4 +1,4 @@
-"""Finding a model's folder, without building one."""
+"""Finding the folder of a model, without building one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_header(path: Path, shapes: dict[str, list[int]]) -> None:
-    """A safetensors file whose data nobody reads."""
+    """Write a safetensors file with a header and no data."""
     header = json.dumps(
         {"__metadata__": {"format": "pt"}}
         | {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in shapes.items()}
@@ -58,7 +58,7 @@ def test_folder_without_config_is_rejected(tmp_path: Path) -> None:
 
 
 def test_malformed_hub_name_is_reported_in_one_line() -> None:
-    """A name of three parts is malformed, so no hub is asked."""
+    """A name of three parts is malformed, so the hub is not contacted."""
     with pytest.raises(BadInput) as refused:
         resolve_model("no/such/thing")
     assert "\n" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""The notes about number formats at the start of a run."""
+"""Messages about number formats at the start of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The light tokenizer on a vocabulary small enough to read."""
+"""The light tokenizer on a small, readable vocabulary."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_chat_follows_the_template(tmp_path: Path) -> None:
 
 
 def test_thinking_is_disabled_if_the_template_supports_it(tmp_path: Path) -> None:
-    """Qwen3's: without it the model would open a thought where a label is read."""
+    """With Qwen3's template, the model would otherwise open a thought at the position of the label."""
     switch = "{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}"
     tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS, TEMPLATE + switch))
     messages = [{"role": "customer", "content": "hello"}]

@@ -1,4 +1,4 @@
-"""Files in shared memory, the comparison of log-probabilities, and the ranks of independent engines."""
+"""Weight files in shared memory, the comparison of log-probabilities, and the ranks of independent engines."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_logprob_gap_measures_a_shift_and_is_symmetric(logprobs: list[float], sh
 
 @given(engines=st.integers(1, 6), tensor_parallel=st.integers(1, 4))
 def test_every_worker_gets_its_own_rank(engines: int, tensor_parallel: int) -> None:
-    """The sender is 0; vLLM adds a worker's rank within its engine to the offset."""
+    """The sender has rank 0; vLLM adds a worker's rank within its engine to the offset."""
     address = nccl_address(("10.0.0.1", 4321), engines, tensor_parallel)
     ranks = [
         engine_init({"rank_offset": 1, "packed": True}, engine, tensor_parallel)["rank_offset"] + within
@@ -83,7 +83,7 @@ def test_every_worker_gets_its_own_rank(engines: int, tensor_parallel: int) -> N
 def test_overwritten_file_equals_one_written_by_safetensors(
     tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]], dtype: torch.dtype
 ) -> None:
-    """Over a longer and over a shorter file, in the same memory (its inode), read back by safetensors itself."""
+    """Overwrites a longer and a shorter file in the same inode; safetensors reads the result."""
     tensors = {f"layer.{i}.wéight": torch.randn(shape).to(dtype) for i, shape in enumerate(shapes)}
     file = tmp_path_factory.mktemp("weights") / "w.safetensors"
     for before in (b"", b"x" * 10_000, b"y"):

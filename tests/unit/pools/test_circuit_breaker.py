@@ -1,4 +1,4 @@
-"""The breaker on a clock that the test moves."""
+"""The circuit breaker on a fake clock."""
 
 import pytest
 from hypothesis import given
@@ -66,7 +66,9 @@ def test_failures_older_than_the_window_are_ignored(breaker, clock):
 
 
 def test_success_never_opens_the_breaker(breaker, clock):
-    """Five good answers leave the window and two old failures are then half of four: no reason to open now."""
+    """Five successes leave the window, so two old failures are half of four; without a new failure the breaker stays
+    closed.
+    """
     ask(breaker, *[True] * 5)
     clock.now = 5.0
     ask(breaker, False, False)
@@ -128,7 +130,7 @@ def test_calls_from_before_opening_are_not_probes(breaker, clock):
 
 @given(st.lists(st.tuples(st.floats(0, 4), st.sampled_from([True, False, None])), max_size=80))
 def test_breaker_always_recovers(events):
-    """Whatever happened, a pool that answers from now on is asked freely after one cool-down and its probes."""
+    """After any history, a pool that answers is fully used again after one cool-down and its probes."""
     clock = Clock()
     breaker = Breaker(CONFIG, clock)
     for wait, end in events:

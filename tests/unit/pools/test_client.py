@@ -1,4 +1,4 @@
-"""Hedging and the breaker in a pool's client, on a scripted handle in place of Serve's."""
+"""Hedging and the breaker in a pool's client, on a scripted Serve handle."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_unparsable_answers_do_not_open_the_breaker(says: dict[str, Any]) 
 
 
 async def test_abandoned_questions_count_as_timeouts() -> None:
-    """The response's own deadline is the shorter one: the pool's would never be seen."""
+    """The response's deadline is shorter than the pool's, which would never expire."""
 
     async def hangs(session: str, questions: Sequence[Question]) -> list[Answer]:
         await asyncio.sleep(1000)
@@ -252,7 +252,7 @@ async def test_always_refusing_endpoint_is_unavailable(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 async def test_overloaded_pool_is_slow_but_not_failing() -> None:
-    """All at once they take twice the deadline; each is put when the pool can work on it, and none is late."""
+    """The questions take twice the deadline in total; each is sent when the pool has capacity, and none times out."""
     free = asyncio.Semaphore(2)
     asked_now, most = 0, 0
 

@@ -1,4 +1,4 @@
-"""The processes of a reward function: deadlines, deaths, concurrency. Real processes, no Ray."""
+"""Worker processes of a reward function: deadlines, crashes and concurrency. Real processes, no Ray."""
 
 from __future__ import annotations
 

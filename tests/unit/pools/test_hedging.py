@@ -1,4 +1,4 @@
-"""Hedging: when a request is late, what a second try may cost, and that one answer counts."""
+"""Hedging: the delay, the budget, and the winning answer."""
 
 import asyncio
 

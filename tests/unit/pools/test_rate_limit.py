@@ -1,4 +1,4 @@
-"""The pace of an endpoint that rate-limits, on a clock that only sleeping moves."""
+"""The rate limiter of an endpoint, on a clock that only sleeping advances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""So many at a time, in the order of their coming, whoever gives up."""
+"""The resizable limiter: at most N holders, in FIFO order, with cancellation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from hamr.pools.resizable_limiter import ResizableLimiter
     st.lists(st.integers(1, 6), max_size=4),
 )
 def test_limit_holds_and_every_waiter_is_admitted(most: int, visits: list[tuple[int, bool]], sizes: list[int]) -> None:
-    """Each visitor stays for some turns of the loop; some are cancelled, wherever they are then; the gate changes."""
+    """Each visitor stays for some iterations of the event loop; some are cancelled at any point, and the limit
+    changes.
+    """
 
     async def play() -> None:
         gate, bound = ResizableLimiter(most), max([most, *sizes])

@@ -1,4 +1,4 @@
-"""Responses that travel to the router together: each gets its own record, as soon as it is there."""
+"""Responses batched into one call of the router: each gets its own record as soon as it is available."""
 
 from __future__ import annotations
 

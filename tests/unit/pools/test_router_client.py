@@ -1,4 +1,4 @@
-"""The driver's side of the router, without Ray: what is in force is said again to every successor."""
+"""The driver's side of the router, without Ray: every restarted router receives the current cascade."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scorer's call says of the prefix cache, on scripted engines."""
+"""Prefix-cache figures in a scorer's call record, on scripted engines."""
 
 from __future__ import annotations
 

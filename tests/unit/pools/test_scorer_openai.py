@@ -1,4 +1,4 @@
-"""Reading a verdict from an endpoint's reply: soft where the log-probabilities allow it, strict where not."""
+"""Reading a verdict from an endpoint's reply: soft if log-probabilities allow it, strict otherwise."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_labels_in_the_reasoning_are_not_the_verdict() -> None:
 
 
 def test_labels_after_the_verdict_are_ignored() -> None:
-    """The last "no" is that of "Nothing", where the model was sure to go on."""
+    """The last "no" is part of "Nothing", a token of high probability."""
     tokens = ["Verdict", ":", " No", ".\n", "Nothing", " else."]
     positions = [(token, {token: -0.01}) for token in tokens]
     positions[2] = (" No", top(_Yes=0.2, _Part=0.1, _No=0.6))
@@ -88,7 +88,7 @@ def test_negligible_missing_label_counts_as_zero() -> None:
 
 
 def test_relevant_missing_label_is_unparsable() -> None:
-    """The list ends at 0.05: Part may have up to as much, which would move the score."""
+    """The list ends at 0.05, so Part may have up to 0.05, which would change the score."""
     text, positions = spoken("Verdict:", " Yes", last=top(_Yes=0.6, _No=0.3, _Maybe=0.05))
     with pytest.raises(VerdictUnparsable, match="part not among the 3 likeliest"):
         read_reply(text, positions, JUDGE)

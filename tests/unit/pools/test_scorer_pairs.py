@@ -1,4 +1,4 @@
-"""Scorers that compare two texts: everything but the library's models."""
+"""Scorers that compare two texts, with a scripted model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Written answers of a local engine and of an endpoint, on scripted ones."""
+"""Written answers of a local engine and of an endpoint, on scripted stand-ins."""
 
 from __future__ import annotations
 

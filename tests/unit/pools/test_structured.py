@@ -1,4 +1,4 @@
-"""Schemas that an answer of so many tokens can fill."""
+"""Schemas whose longest answer fits a token limit."""
 
 import json
 

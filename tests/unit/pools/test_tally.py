@@ -1,4 +1,4 @@
-"""What a pool's client counts, without a pool."""
+"""Counters of a pool's client, without a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenario files that are wrong are refused with the line; a new scenario is a new file and nothing else."""
+"""Invalid scenario files are rejected with the line; a new scenario needs only a new file."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ JUNK = [
 @pytest.mark.slow
 @given(st.data())
 def test_mutated_file_loads_or_is_rejected_in_one_line(tmp_path_factory, data):
-    """One part of a shipped scenario is taken out or replaced; what still loads can be told and walked."""
+    """One part of a shipped scenario is removed or replaced; a file that still loads can be rendered and walked."""
     raw = yaml.load(text_of(data.draw(st.sampled_from(scenario_names()))), Loader=LOADER)
     here, key = data.draw(st.sampled_from(list(parts(raw))))
     if data.draw(st.booleans()):

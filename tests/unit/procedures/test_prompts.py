@@ -1,4 +1,4 @@
-"""What agent, customer and judge are told: golden renderings, and what a scenario's file has to appear in."""
+"""Prompts of agent, customer and judge: golden renderings, and the parts of a scenario that they must contain."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_rendering_matches_the_golden_file(kind, name, language):
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", scenario_names())
 def test_procedure_text_covers_every_edge_of_the_graph(name, language):
-    """Read back, the text gives the graph: nothing of it is written by hand."""
+    """Parsing the text back gives the graph, so no part of it is written by hand."""
     scenario = load_scenario(name)
     edges, here = set(), ""
     for line in texts.sop_text(scenario, language=language).splitlines():

@@ -1,4 +1,4 @@
-"""The six scenarios, over every assignment of their variables, against their procedures written out by hand."""
+"""The six scenarios, over every assignment of their variables, against hand-written procedures."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_one_megabyte_text_stays_in_its_tag(name: str) -> None:
 
 @pytest.mark.parametrize("piece", [" ", '"', "verdict ", '" score ', "[", "verdict" + " " * 50, "judge_result*"])
 def test_long_texts_take_linear_time(piece: str) -> None:
-    """Every expression is linear; one that is not takes hours for this."""
+    """Every regular expression is linear; a quadratic one would take hours here."""
     safe = neutralise(piece * (100_000 // len(piece)))
     assert parse_verdict(safe) is None
 
@@ -202,7 +202,7 @@ def test_turns_and_ticket_variables_stay_on_one_line(attack: str) -> None:
 
 @pytest.mark.parametrize("attack", [name for name in ATTACKS if name != "lone surrogates"])
 def test_attacks_keep_turns_and_tokens_of_the_policy_prompt(attack: str, tokenizer: Tokenizer) -> None:
-    """Customers and tools write into it directly."""
+    """Customers and tools write directly into this prompt."""
     benign, attacked = (policy_messages(sample(said)) for said in ("x", ATTACKS[attack]))
     assert [m["role"] for m in attacked] == [m["role"] for m in benign]
     assert specials(tokenizer, attacked) == specials(tokenizer, benign)

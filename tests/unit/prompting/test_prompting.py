@@ -1,4 +1,4 @@
-"""Templates: golden renderings, what every shipped file has to hold, and texts that try to break out."""
+"""Templates: golden renderings, requirements on every shipped file, and injection attempts."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a judge writes is read strictly: clean answers, and all that only look like one."""
+"""Strict parsing of judge answers: valid ones, and texts that only resemble them."""
 
 import json
 from typing import Any
@@ -68,7 +68,7 @@ def test_well_formed_answers_are_parsed(text):
         "{" * 20000 + "}",
     ],
 )  # fmt: skip
-def test_everything_else_is_unparsable_and_never_a_number(text):
+def test_other_answers_are_unparsable_and_never_a_number(text):
     with pytest.raises(VerdictUnparsable):
         read_grade(text, "dialogue")
 

@@ -1,4 +1,4 @@
-"""Templates that ask for a written answer: golden renderings, and texts that try to break out or pose as a verdict."""
+"""Templates for written answers: golden renderings, and injection attempts."""
 
 import re
 from pathlib import Path
@@ -162,7 +162,7 @@ def test_untrusted_text_cannot_leave_its_tag(name, attack):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_repeated_attack_is_no_verdict(attack):
-    """An answer that ends in a quotation of the attack, as a small model's may, is no verdict of any reward."""
+    """An answer that ends in a quotation of the attack, as a small model may give, is no verdict for any reward."""
     for keys in (("reason", "score"), ("reason", "scores"), ("reason", "types", "risk"), ("reason", "judgment"),
                  ("reason", "checks"), ("complete_and_clear", "follows_policy", "cot_quality"),
                  ("reason", "stage", "vetoes", "judge_result"), ("reason", "agrees"),

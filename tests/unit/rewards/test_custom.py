@@ -1,4 +1,4 @@
-"""The user's own reward functions: what they return, how they are loaded, and who may name them."""
+"""Custom reward functions: return values, loading, and the sources that may name them."""
 
 from __future__ import annotations
 

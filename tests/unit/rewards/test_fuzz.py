@@ -1,4 +1,4 @@
-"""Every reader of what models write, on broken texts; the integration tier draws many more."""
+"""Every parser of model output on broken texts; the integration tier draws many more."""
 
 from tests.fuzzing import VALID, check, texts
 
@@ -20,7 +20,7 @@ def test_same_seed_draws_the_same_texts() -> None:
 
 
 def test_blank_lines_and_deep_nesting_are_parsed_quickly() -> None:
-    """Both once were: one took hours in the reader of rubrics, the other ended the comparison of tool calls."""
+    """Regressions: the rubric parser took hours, and the comparison of tool calls exceeded the recursion limit."""
     check(" " * 20_000)
     check("* " * 20_000 + "(w")
     check("(" * 20_000)

@@ -1,4 +1,4 @@
-"""The judged rewards one by one: what is asked, what an answer says, what it is worth."""
+"""The judged rewards one by one: questions, parsed answers and values."""
 
 import json
 
@@ -86,7 +86,7 @@ def test_response_missing_from_the_answer_has_no_judgement():
 
 
 def test_compared_count_is_the_number_of_responses_in_the_prompt():
-    """Whether the answer has a grade for each or not."""
+    """The count does not depend on the number of grades in the answer."""
     found = read_compared('{"reason": "so", "scores": {"R1": 4}}', "policy", 3)
     assert [j and (j.grade, j.compared) for j in found] == [(4, 3), None, None]
 

@@ -1,4 +1,4 @@
-"""Types and parameters: what is scored without a model."""
+"""Types and parameters: scoring without a model."""
 
 import pytest
 from hypothesis import given

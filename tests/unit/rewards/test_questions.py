@@ -1,4 +1,4 @@
-"""What a scorer gets to read."""
+"""The variables of a scorer's question."""
 
 from hamr.prompting.templates import PromptTemplate
 from hamr.rewards.questions import consistency_question

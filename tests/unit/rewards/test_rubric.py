@@ -1,4 +1,4 @@
-"""Algorithm 1 of the second paper: which rubric items are kept."""
+"""Algorithm 1 of the second paper: valid rubric items."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Exact act: replies are told apart by act and facts."""
+"""Exact act: replies are distinguished by act and facts."""
 
 from __future__ import annotations
 

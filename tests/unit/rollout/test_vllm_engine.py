@@ -1,4 +1,4 @@
-"""What an engine is told, without starting one."""
+"""Arguments of an engine, without starting one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_unsupported_cpu_block_size_is_rejected_before_vllm_starts() -> None:
 
 
 def test_modules_import_no_heavy_libraries() -> None:
-    """The router and the driver import these for their tokenizers and types; seconds of imports would be theirs."""
+    """The router and the driver import these modules for tokenizers and types and must start quickly."""
     code = (
         "import sys, hamr.models.bundled, hamr.models.tokenizer, hamr.rollout.vllm_engine, hamr.models.weights, "
         "hamr.rollout.workers, hamr.trainer.weight_sync; print([m for m in ('torch', 'vllm', 'ray', 'transformers') "

@@ -1,4 +1,4 @@
-"""Which hosts may be sent dialogues and keys."""
+"""Hosts that may receive dialogues and keys."""
 
 from __future__ import annotations
 

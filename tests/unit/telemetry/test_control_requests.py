@@ -1,4 +1,4 @@
-"""Requests through the run folder, from either end."""
+"""Control requests through the run folder, from both sides."""
 
 from __future__ import annotations
 

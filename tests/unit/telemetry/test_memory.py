@@ -1,4 +1,4 @@
-"""Memory over all processes: a child that takes some is seen."""
+"""Memory over all processes, including children."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
 
 
 def test_the_lock_of_a_zombie_is_taken_over(tmp_path):
-    """In a container whose first process reaps nobody, a killed run stays in the process table for ever."""
+    """In a container whose init does not reap, a killed run stays in the process table."""
     holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     holder.kill()
@@ -235,6 +235,6 @@ def test_no_secret_reaches_the_config_file(tmp_path, monkeypatch):
 
 
 def test_working_folder_is_not_redacted() -> None:
-    """A path below it stands in the configuration that a run is gone on with."""
+    """A resumed configuration may contain a path below it."""
     environ = {"PWD": "/home/user/work", "OLDPWD": "/home/user", "DB_PWD": "hunter22"}
     assert redact_text("/home/user/work/items.jsonl hunter22", environ) == f"/home/user/work/items.jsonl {REDACTED}"

@@ -1,4 +1,4 @@
-"""W&B's neighbours: the same figures under the same names, and none of them can hurt a run."""
+"""Sinks other than W&B: the same values under the same names; a failed sink does not affect the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signs of reward hacking, and when they raise an alarm."""
+"""Signs of reward hacking and their alarms."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Trainer state of a run folder: data is loaded, code is not."""
+"""Trainer state of a run folder: data is loaded, code is rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hamr.trainer.deepspeed_checkpoint import data_only
 
 
 class Planted:
-    """What unpickles as a call of any function: here one that leaves a file behind."""
+    """Object that unpickles as a function call, which creates a file here."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

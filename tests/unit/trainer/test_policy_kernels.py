@@ -1,4 +1,4 @@
-"""The CPU kernels are the functions that they replace."""
+"""The CPU kernels equal the functions that they replace."""
 
 from __future__ import annotations
 

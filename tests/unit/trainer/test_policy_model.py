@@ -1,4 +1,4 @@
-"""The prompt computed once per group gives what the padded batch gives: log-probabilities, entropies, gradients."""
+"""Computing the prompt once per group equals the padded batch: log-probabilities, entropies and gradients."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def plain_head(hidden: Any, weight: Any, bias: Any, targets: Any, temperature: f
 def test_head_agrees_with_log_softmax_and_its_gradients(
     monkeypatch: pytest.MonkeyPatch, keep_bytes: int, temperature: float
 ) -> None:
-    """Kept or computed again in blocks of two rows: the same numbers."""
+    """Stored or recomputed in blocks of two rows, the numbers are the same."""
     monkeypatch.setattr(policy_head, "KEEP_BYTES", keep_bytes)
     monkeypatch.setattr(policy_head, "_CACHED_FLOATS", 22)
     hidden, weight, bias, targets = head_inputs()

@@ -1,4 +1,4 @@
-"""Tiled attention is plain attention of each stretch behind its own copy of the prefix."""
+"""Tiled attention equals plain attention of each segment after its own copy of the prefix."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_tiled_attention_equals_plain_attention(row, heads, seed) -> None:  # ty
 
 
 def test_key_gradients_are_accumulated_in_float32() -> None:
-    """64 stretches of one token: in bfloat16 a running sum of so many small shares would stop growing."""
+    """64 segments of one token: a running sum in bfloat16 would stop growing."""
     blocks = (block((), 0, [1]), block(((0, 1),), 1, [1] * 64))
     torch.manual_seed(0)
     q, k, v = (torch.zeros(1, 65, WIDTH, dtype=torch.bfloat16, requires_grad=True) for _ in range(3))

@@ -1,4 +1,4 @@
-"""Files of a trainer's state: the same bytes as a plain file, flushed on the way."""
+"""Files of a trainer's state: the same bytes as a plain file, flushed while writing."""
 
 from __future__ import annotations
 

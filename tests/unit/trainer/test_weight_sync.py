@@ -1,4 +1,4 @@
-"""Weights on their way, with trainers and engines on hosts that are not this one."""
+"""Weight sync with trainers and engines on other hosts."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Senders:
 
 
 async def test_nccl_rendezvous_is_on_the_host_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    """vLLM has rank 0 listen there: this process may be on another node, whose address that rank cannot take."""
+    """vLLM lets rank 0 listen there; this process may be on another node, whose address that rank cannot use."""
     monkeypatch.setattr(socket, "gethostbyname", lambda name: pytest.fail("the driver's own address is of no use"))
     trainers, engines = Senders(), Engines(workers=3, tensor_parallel=2)
     sync = NcclSync(trainers, engines)  # type: ignore[arg-type]
@@ -60,7 +60,7 @@ async def test_nccl_rendezvous_is_on_the_host_of_rank_0(monkeypatch: pytest.Monk
 
 
 class Writers:
-    """Trainers whose shared memory is that of another host: what they write there, nobody finds here."""
+    """Trainers on another host, whose shared memory this process cannot see."""
 
     def __init__(self, fail: bool = False) -> None:
         self.log: list[Any] = []
@@ -80,7 +80,7 @@ class Writers:
 
 
 async def test_weight_files_are_removed_on_the_host_that_wrote_them(tmp_path: Path) -> None:
-    """A file of the same name and one of a dead process lie here by chance; they are somebody else's."""
+    """This host has a file of the same name and one of a dead process, which belong to others."""
     path = tmp_path / "hamr-weights-7-there.safetensors"
     here = [path, tmp_path / "hamr-weights-999999999-dead.safetensors"]
     for file in here:

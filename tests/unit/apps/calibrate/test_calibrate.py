@@ -1,4 +1,4 @@
-"""`hamr calibrate`: from a file or from scripted pools to a choice of rewards that `hamr train` takes."""
+"""`hamr calibrate`: a file of scores or scripted pools become a reward configuration for `hamr train`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAST = ("folds=0", "resamples=0")
 
 @pytest.fixture(autouse=True)
 def little_effort(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written of a fit is tested here; that it is the best one, in tests/unit/routing."""
+    """Reduce the grid and the resamples: these tests check the output; tests/unit/calibration checks the fit."""
     monkeypatch.setattr(calibration, "Effort", lambda: Effort(pairs=8, shares=4, climbs=1, steps=8))
 
 
@@ -82,7 +82,7 @@ def test_scores_become_a_training_configuration(scores: Path, tmp_path: Path, ca
 
 @pytest.mark.slow
 def test_tiny_taus_are_written_as_yaml_numbers(tmp_path: Path) -> None:
-    """YAML 1.1 reads 1e-05 as a text."""
+    """YAML 1.1 reads 1e-05 as a string."""
     fit = calibrate([i / 1e7 for i in range(30)], [i / 30 for i in range(30)], [(i * 7 % 30) / 30 for i in range(30)])
     text = job.rewards_yaml(fit, "x", "y")
     assert all(isinstance(v, float) for v in yaml.safe_load(text)["consistency"]["cascade"].values())
@@ -281,7 +281,7 @@ def write_pairs(path: Path, labels: list[str]) -> Path:
 def test_detectable_errors_are_reported_before_pools_start(
     labels: list[str], options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """Under tests/unit, Ray does not start: had the job gone on, it would have failed."""
+    """Ray does not start under tests/unit, so a later check would fail."""
     pairs = write_pairs(tmp_path / "pairs.jsonl", labels)
     assert hamr(["calibrate", f"pairs={pairs}", f"output={tmp_path / 'out'}", "pools=tiny", *options]) == 2
     assert says in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`hamr data patm` and `hamr data dra` around scripted pools: files, tables, taking up, bad input."""
+"""`hamr data patm` and `hamr data dra` with scripted pools: files, tables, resumption, bad input."""
 
 from __future__ import annotations
 

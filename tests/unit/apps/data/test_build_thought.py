@@ -1,4 +1,4 @@
-"""`hamr data thought` around scripted pools: both steps, renderings, taking up, bad input."""
+"""`hamr data thought` with scripted pools: both steps, renderings, resumption, bad input."""
 
 from __future__ import annotations
 

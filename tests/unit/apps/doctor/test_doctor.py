@@ -1,4 +1,4 @@
-"""The doctor on machines that lack something."""
+"""`hamr doctor` on machines with missing parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hamr train pipeline=...`: what is checked first, what is run, what a stop leaves, and the report."""
+"""`hamr train pipeline=...`: checks before the start, stages, stops, resumption and the report."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_every_shipped_pipeline_is_complete(name: str, tmp_path: Path) -> None:
 
 
 def test_held_out_samples_also_get_further_references(tmp_path: Path) -> None:
-    """The first paper's Table 3; with one reference a sample, Multi-ECS is Single-ECS."""
+    """Table 3 of the first paper. With one reference per sample, Multi-ECS equals Single-ECS."""
     (tmp_path / "data.jsonl").write_text("{}\n")
     names = read_pipeline(resource("conf", "pipeline/hrm.yaml")).pipeline.inputs
     inputs = [f"inputs.{key}={tmp_path}/data.jsonl" for key in names]
@@ -327,7 +327,7 @@ def test_failed_stage_stops_the_pipeline_which_can_be_resumed(given: list[str], 
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_unfinished_run_keeps_all_checkpoints(given: list[str], tmp_path: Path, code: int) -> None:
-    """Its optimiser's state is in them; only a finished run is trimmed to its policy."""
+    """The checkpoints contain the optimiser state; only a finished run is reduced to its policy."""
 
     def cut(args: list[str], place: Path) -> int | None:
         if args[0] != "train":
@@ -364,7 +364,7 @@ SAGE = (
 
 
 def test_evaluation_stage_resumes_in_its_folder(tmp_path: Path) -> None:
-    """It takes up what is there by itself, and has no `overwrite`."""
+    """The evaluation resumes by itself and has no `overwrite` option."""
     stage = PipelineStage(number=1, name="test", job="evaluate", args=(*SAGE,), folder=tmp_path / "1-test")
     planned = PipelinePlan(name="mine", folder=tmp_path, keep="all", inputs={}, stages=(stage,))
     first = prepare_command(stage, planned)
@@ -376,7 +376,7 @@ def test_evaluation_stage_resumes_in_its_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("begun", [True, False])
 def test_killed_pipeline_resumes_without_repeating_stages(given: list[str], tmp_path: Path, begun) -> None:
-    """Whatever it left: a log without the end of its stage, a torn line, a folder half made, a recipe half done."""
+    """Left behind: a log without the end of its stage, a truncated line, an incomplete folder or recipe."""
 
     class Killed(Exception):
         pass

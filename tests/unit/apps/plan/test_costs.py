@@ -1,4 +1,4 @@
-"""Memory and speed, against figures computed by hand and published sizes."""
+"""Memory and speed, against hand-computed figures and published sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning from a run: what was simulated with known speeds is found again."""
+"""Fitting a run: the fit recovers the known speeds of a simulated run."""
 
 from __future__ import annotations
 

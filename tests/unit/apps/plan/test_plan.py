@@ -1,4 +1,4 @@
-"""`hamr plan`: its tables, what it takes from a run, and what it refuses."""
+"""`hamr plan`: its tables, its use of a recorded run, and rejected input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step played through: times computed by hand, and what must hold of every step."""
+"""Simulated steps: hand-computed times, and invariants of every step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large pools have to be: against exhaustive search and Little's law."""
+"""Pool sizing, against exhaustive search and Little's law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step asks, as drawn."""
+"""Drawn questions of a step."""
 
 from __future__ import annotations
 

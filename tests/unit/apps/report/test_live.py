@@ -1,4 +1,4 @@
-"""A report that reloads itself while its run lasts."""
+"""A report that reloads itself during its run."""
 
 from __future__ import annotations
 

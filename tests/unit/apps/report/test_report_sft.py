@@ -1,4 +1,4 @@
-"""The report of a run of `hamr sft`: it says what was learnt, and nothing about rewards that it never had."""
+"""The report of a run of `hamr sft`: losses, and nothing about rewards."""
 
 from __future__ import annotations
 

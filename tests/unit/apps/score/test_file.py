@@ -1,4 +1,4 @@
-"""Scoring a file in one process: bounded, in order, and the same file whatever interrupts it."""
+"""Scoring a file in one process: bounded memory, stable order, and the same output after any interruption."""
 
 from __future__ import annotations
 
@@ -94,8 +94,9 @@ def run(
 
 @pytest.mark.slow
 def test_memory_is_independent_of_the_number_of_responses(tmp_path: Path) -> None:
-    """What is held is what is in flight: between the first tenth and the end fewer objects come to be held than one for
-    every ten responses, and never were more than eight groups under way."""
+    """Between the first tenth and the end, fewer than one object per ten responses is added, and at most eight groups
+    are in flight.
+    """
     source = write_input(tmp_path / "in.jsonl", [4] * 2500)
     target = tmp_path / "out.jsonl"
     router = scripted()

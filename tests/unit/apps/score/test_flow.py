@@ -1,4 +1,4 @@
-"""Work in the order of its input, with a bounded number of pieces under way."""
+"""Work in input order with bounded concurrency."""
 
 from __future__ import annotations
 

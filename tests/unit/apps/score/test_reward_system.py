@@ -1,4 +1,4 @@
-"""The reward system before it starts, and the loop that it runs in."""
+"""The reward system before its start, and its event loop."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_background_loop_serves_sync_and_async_callers() -> None:
 
 
 class World:
-    """Stands in for Ray and what runs on it: says what is up, and scores by length."""
+    """Stand-in for Ray and the actors on it: records what runs, and scores by length."""
 
     def __init__(self) -> None:
         self.pools: list[str] = []

@@ -1,4 +1,4 @@
-"""Reading finished responses: samples with one text or several, every fault by file, line and field."""
+"""Reading finished responses: samples with one or several texts, and every error by file, line and field."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_input_and_output_are_required(tmp_path: Path) -> None:
 
 
 def test_invalid_requests_are_rejected_before_the_start(tmp_path: Path) -> None:
-    """In a unit test `ray.init` raises: each of these ends before it."""
+    """In a unit test `ray.init` raises, so each error must come before it."""
     good = written(tmp_path, {**ROW, "response": "ok"})
     smoke, out = "experiment=smoke", tmp_path / "out.jsonl"
     with pytest.raises(BadInput, match=r"output: .* is the input"):

@@ -1,4 +1,4 @@
-"""The summary of a scored file: figures by hand, failures counted and never averaged."""
+"""The summary of a scored file: hand-computed figures; failures are counted and never averaged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data with too few labelled reply pairs train with scorers that need none."""
+"""Data with too few labelled reply pairs train with scorers that need no fine-tuning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a grader is taught: the very question that its reward asks, and an answer that its reward can read."""
+"""Training data of a grader: the question of its reward, and an answer that its reward can parse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labelled responses: what a line says, what is refused, and the score that needs no model."""
+"""Labelled responses: parsing, rejected rows, and the overlap baseline without a model."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_responses_to_one_sample_stay_in_one_split(tmp_path: Path) -> None:
 
 
 def test_samples_of_one_dialogue_stay_in_one_split(tmp_path: Path) -> None:
-    """They share most of what the judge reads."""
+    """Such samples share most of the judge's input."""
     lines = [
         {"id": f"d{i // 3}-{i % 3}", "meta": {"dialogue": f"d{i // 3}"}, "response": "x", "label": "none"}
         for i in range(60)
@@ -79,7 +79,7 @@ def test_samples_of_one_dialogue_stay_in_one_split(tmp_path: Path) -> None:
 
 
 def test_overlap_is_the_fraction_of_words_found_in_the_material(tmp_path: Path) -> None:
-    """ "cost", "fee" and "40" stand in the material, "dear" does not."""
+    """ "cost", "fee" and "40" occur in the material, "dear" does not."""
     (row,) = rows(tmp_path, {"response": "Cost: $40. Fee dear!", "label": "none"})
     assert borne_out(row) == 0.75
     (empty,) = rows(tmp_path, {"response": "...", "label": "none"})

@@ -1,4 +1,4 @@
-"""AUC by ranks, and the check of a scorer against word overlap."""
+"""AUC by ranks, and the comparison of a scorer with word overlap."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_check_excludes_failures_and_partial_pairs() -> None:
 
 
 async def test_auc_requires_scores_of_both_classes() -> None:
-    """Imported tickets have one reply a sample: no two that say the same."""
+    """Imported tickets have one reply per sample, so no two replies agree."""
     asked = []
 
     async def ask(question: Question) -> Answer:

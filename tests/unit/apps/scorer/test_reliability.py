@@ -1,4 +1,4 @@
-"""Accuracy, reliability and the expected calibration error, by hand."""
+"""Accuracy, reliability and expected calibration error, against hand-computed values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pairs = st.lists(st.tuples(st.floats(0, 1), st.booleans()), min_size=1, max_size
 
 
 def test_bins_match_hand_computed_values() -> None:
-    """0.05, 0.09 | 0.5 opens its bin | 1.0 belongs to the last."""
+    """0.05 and 0.09 are in the first bin, 0.5 opens its bin, and 1.0 belongs to the last."""
     bins = reliability([0.05, 0.09, 0.5, 0.95, 1.0], [False, True, True, True, True])
     assert [(b.low, b.high, b.n) for b in bins] == [(0.0, 0.1, 2), (0.5, 0.6, 1), (0.9, 1.0, 2)]
     assert [b.score for b in bins] == pytest.approx([0.07, 0.5, 0.975])

@@ -1,4 +1,4 @@
-"""Before a scorer is fine-tuned."""
+"""Preparation of a scorer for fine-tuning."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hamr.errors import BadInput
 
 
 def test_data_without_both_classes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Imported tickets: one reply a sample, so that no two are known to say the same."""
+    """Imported tickets have one reply per sample, so no two replies are known to agree."""
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
     monkeypatch.setattr(scorer, "resolve_model", lambda name: tmp_path)
     pool = PoolConfig(role="reranker", prompt="reranker_short.en", finetune=ScorerTrainingConfig())
@@ -34,7 +34,7 @@ def test_data_without_both_classes_is_reported(tmp_path: Path, monkeypatch: pyte
 
 
 def test_scorer_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second waits, and takes what the first has made. A pool's name may have a dot."""
+    """The second process waits and uses the result of the first. A pool's name may contain a dot."""
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
     monkeypatch.setattr(scorer, "resolve_model", lambda name: tmp_path)
     pool = PoolConfig(role="judge", prompt="judge_short.en", finetune=ScorerTrainingConfig())
@@ -62,8 +62,9 @@ def test_scorer_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch:
 def test_stopped_job_ends_training_processes_and_lock_waits(
     cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One pool trains in a process of its own; the other waits for another process or, with one core, for its turn.
-    Then SIGTERM arrives."""
+    """One pool trains in a separate process; the other waits for a lock or, with one core, for its turn. Then SIGTERM
+    arrives.
+    """
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path))
     monkeypatch.setattr(scorer, "resolve_model", lambda name: tmp_path)
     monkeypatch.setattr(scorer, "check_template", lambda name, pool: None)

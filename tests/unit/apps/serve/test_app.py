@@ -1,4 +1,4 @@
-"""The routes over a scripted system: statuses, fields, limits, and what a trainer is told of a missing reward."""
+"""HTTP routes over a scripted system: status codes, error fields, limits and missing rewards."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_health_reports_counts_and_unavailable_pools() -> None:
 
 
 def test_port_in_use_is_reported_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:
-    """In a unit test `ray.init` raises: the answer comes before it."""
+    """In a unit test `ray.init` raises, so the error must come before it."""
     with bind_socket(ServeConfig(port=0)) as first:
         port = first.getsockname()[1]
         assert cli(["serve", "experiment=smoke", f"serve.port={port}"]) == 2

@@ -1,4 +1,4 @@
-"""`hamr serve` as a process: told to stop, it answers what is under way. The system behind it is scripted."""
+"""`hamr serve` as a process: after SIGTERM it answers pending requests. The system behind it is scripted."""
 
 from __future__ import annotations
 

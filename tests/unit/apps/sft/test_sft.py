@@ -1,4 +1,4 @@
-"""`hamr sft` up to where Ray would start: what it refuses, which items it trains on, and what the preview shows."""
+"""`hamr sft` before Ray starts: rejected input, selected items, and the preview."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands' models: what every one has, how words become values and back, and what each mistake says."""
+"""Models of the commands: help, parsing, rendering, and the message of each mistake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C in a process of one's own: what is dropped, what is waited for and how long, what comes back."""
+"""SIGTERM and Ctrl-C: cancelled work, awaited work, the grace period and restored handlers."""
 
 from __future__ import annotations
 

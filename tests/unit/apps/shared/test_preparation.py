@@ -1,4 +1,4 @@
-"""What is checked before Ray starts."""
+"""Checks before Ray starts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_split_without_fitting_prompts_is_rejected(splits: Splits) -> None:
 
 
 def test_insufficient_disk_space_for_checkpoints_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """135M parameters in bfloat16: 14 bytes each, three checkpoints while the third is written."""
+    """135M parameters in bfloat16: 14 bytes each, and three checkpoints exist while the third is written."""
     config = load_config(["experiment=smoke", "trainer.dtype=bfloat16", "experiment.checkpoint.keep=2"])
     free = namedtuple("usage", "free")
     monkeypatch.setattr(preparation, "describe", lambda path: {"parameters": 135e6})

@@ -1,4 +1,4 @@
-"""`hamr status` from a run folder alone, and when a run counts as alive."""
+"""`hamr status` from a run folder alone, and the definition of a live run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs for KubeRay and Slurm, handed to tools that write down what they are given."""
+"""Jobs for KubeRay and Slurm, passed to stand-ins that record their arguments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SBATCH_OPTIONS = {
     "partition": r"\S+",
     "account": r"\S+",
 }
-"""What hamr writes of sbatch's options, and how their values look."""
+"""Patterns of the sbatch options that hamr writes."""
 
 
 class Tools:

@@ -1,4 +1,4 @@
-"""Files that start a cluster: what they hold follows from the job, and they are what their readers expect."""
+"""Files that start a cluster: they follow from the job and are valid for their readers."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ esac""",
 
 
 def test_slurm_job_starts_ray_and_runs_in_its_folder_copy(tmp_path: Path) -> None:
-    """With stand-ins for Slurm, Ray and Python, which write down what they are asked."""
+    """Stand-ins for Slurm, Ray and Python record their arguments."""
     for name, text in STAND_INS.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -246,7 +246,7 @@ def test_files_are_written_without_overwriting(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_models_are_stored_on_the_shared_volume() -> None:
-    """The head fetches them, and has no actors; the others' read them at the path that it found."""
+    """The head downloads them and has no actors; the other pods read them at the same path."""
     wanted = [{"name": "HF_HOME", "value": "/mnt/hamr/hf"}, {"name": "HAMR_CACHE", "value": "/mnt/hamr/cache"}]
     mine = containers(paper("launch.claim=shared"))
     assert [c["env"] for c in mine] == [wanted] * len(mine) and len(mine) >= 2

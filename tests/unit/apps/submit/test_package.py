@@ -1,4 +1,4 @@
-"""What of a working tree is sent along with a job."""
+"""The package of a working tree that is submitted with a job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A command for a cluster taken apart, without a cluster."""
+"""Splitting a command for a cluster into job and settings, without a cluster."""
 
 from __future__ import annotations
 

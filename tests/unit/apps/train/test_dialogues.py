@@ -1,4 +1,4 @@
-"""Whole dialogues with the policy in training, its engines scripted."""
+"""Whole dialogues with the policy in training, on scripted engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held-out figures from records whose answer is known."""
+"""Held-out figures from records with known answers."""
 
 from __future__ import annotations
 

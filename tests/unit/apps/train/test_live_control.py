@@ -1,4 +1,4 @@
-"""Live control of a run with scripted pools: its status file and its answers to requests."""
+"""Live control of a run with scripted pools: its status file and its control requests."""
 
 from __future__ import annotations
 

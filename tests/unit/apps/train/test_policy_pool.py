@@ -1,4 +1,4 @@
-"""The policy in training, asked as a pool is."""
+"""The policy in training, used as a pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In which order the parts of a run start and end, with parts that only note it."""
+"""Start and stop order of a run's actors, on stand-ins that log it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GPUS = [
 
 
 class Parts:
-    """What `started` starts, with a moment between begin and end of each."""
+    """Stand-ins for the actors of a run, with a delay between the start and the end of each."""
 
     def __init__(self, trainers_fail: bool = False) -> None:
         self.log: list[str] = []
@@ -81,7 +81,7 @@ async def test_parts_start_concurrently_and_the_router_last(start: Any) -> None:
 
 
 async def test_colocated_engines_start_after_the_trainers(start: Any) -> None:
-    """vLLM measures the whole GPU's memory while it starts; a trainer that loads meanwhile changes it."""
+    """vLLM measures the GPU's free memory during its start, which a loading trainer would change."""
     log = await start(Parts(), "rollout.colocated=true", *GPUS)
     assert log == ["trainers begin", "pools begin", "trainers stand", "workers begin", "router begins"]
 

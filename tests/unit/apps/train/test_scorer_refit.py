@@ -1,4 +1,4 @@
-"""Which pairs a refit of the scorers trains on, and what is refused before Ray starts."""
+"""Training pairs of a scorer refit, and settings that are rejected before Ray starts."""
 
 from __future__ import annotations
 

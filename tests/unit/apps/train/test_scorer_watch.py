@@ -1,4 +1,4 @@
-"""The checks of scorers at the start of a run and on what the policy says."""
+"""Scorer checks at the start of a run and on the policy's replies."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ assert WHOLE_RULE is not None
 
 
 class Right:
-    """Knows the rule, and likes the replies in `liked` whatever is due."""
+    """Scorer that knows the rule and additionally accepts the replies in `liked`."""
 
     def __init__(self, *liked: str) -> None:
         self.liked, self.asked = liked, 0
@@ -78,7 +78,7 @@ async def test_accurate_scorer_passes() -> None:
 
 
 async def test_overrated_courtesy_is_reported_before_rl() -> None:
-    """Its AUC on mixed pairs is nearly one."""
+    """The AUC of the scorer on mixed pairs is nearly 1."""
     found, notes = watch(Right(GOODBYE))
     await found.at_start()
     assert found.checks["reranker"]["held_out"].auc > 0.95
@@ -119,7 +119,7 @@ OWN = tuple(asking(str(i), text, name) for i, (text, name) in enumerate(NAMES.it
 
 @pytest.mark.parametrize(("said", "share"), [(GOODBYE, 1.0), ("And your name, please?", 0.0)])
 async def test_policy_reply_is_right_in_the_cluster_of_its_nearest_reference(said: str, share: float) -> None:
-    """The scorer likes the goodbye wherever it is asked, and the question where a name is asked for."""
+    """The scorer accepts the goodbye everywhere, and the question where a name is required."""
 
     class Scorer:
         async def ask(self, question: Question) -> Answer:
@@ -164,7 +164,7 @@ def answered(act: str, right: int, wrong: int, score: float) -> list[ScoredReply
 
 @pytest.mark.parametrize(("score", "share"), [(0.95, 0.5), (0.7, 0.5), (0.6, 0.0)])
 async def test_wrong_replies_that_score_like_right_ones_raise_the_alarm(score: float, share: float) -> None:
-    """Even if they are a small part of all replies, and no reply beats the right ones of another act."""
+    """This holds even if they are rare and beat no right reply of another act."""
     said = [*answered("ask ConsumptionProfile", 90, 0, 0.0), *answered("ask ApplicationTendency", 6, 6, score)]
     found, notes = watch(Right(), truth=WHOLE_RULE)
     figures = await found.of_replies(said)

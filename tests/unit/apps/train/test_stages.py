@@ -1,4 +1,4 @@
-"""What a run measures around its stages, with everything of Ray's scripted."""
+"""Evaluations of a run around its stages, with scripted actors instead of Ray's."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_samples_with_one_reference_are_checked_on_easy_pairs(tmp_path: Pa
 
 
 async def test_a_scorer_at_chance_stops_the_run_unless_accepted(tmp_path: Path) -> None:
-    """The bundled model with random weights is exempt: it is for trying out the machinery."""
+    """The bundled random-weight model is exempt: it serves to try out the system."""
     with pytest.raises(BadInput, match=r"pools.reranker.model: 'smollm2-135m'.*accept_chance=true"):
         await a_run(ONE_REPLY, tmp_path, Constant(), *LANGUAGE_MODEL).scorers.at_start()
     for accepted in ([*LANGUAGE_MODEL, "scorers.accept_chance=true"], []):
@@ -156,7 +156,9 @@ async def test_schedule_length_equals_the_number_of_optimiser_steps(tmp_path: Pa
 
 
 async def test_intermediate_evaluations_run_once_when_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once more for a run that was told to end before its evaluation did; never for one that a checkpoint holds."""
+    """A run that stopped before its evaluation repeats it on resumption; one that a checkpoint contains is not
+    repeated.
+    """
     dialogues = ["experiment.sage.scenarios=[online_shopping]", "experiment.sage.every=3"]
     run = a_run(ONE_REPLY, tmp_path, Pool(), "experiment.steps=6", "experiment.eval_every=2", *dialogues)
     found: list[str] = []

@@ -76,7 +76,7 @@ async def test_unparsable_answer_is_final(tmp_path):
 
 
 async def test_vote_is_written_before_it_is_reported(tmp_path):
-    """Whoever is killed then has it."""
+    """A kill after the report cannot lose the vote."""
     rows = []
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
         await ballot.collect(

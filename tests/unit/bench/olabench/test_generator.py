@@ -1,4 +1,4 @@
-"""Generated items and planted responses: what each label rests on, for every scenario that ships, and for samples."""
+"""Generated items and planted responses: their labels, for every shipped scenario and for samples."""
 
 from __future__ import annotations
 

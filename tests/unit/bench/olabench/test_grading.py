@@ -1,4 +1,4 @@
-"""Judges beside what is known: precision, recall and agreement by hand; and the labelled file's faults."""
+"""Judges against known labels: precision, recall and agreement by hand, and errors in the labelled file."""
 
 from __future__ import annotations
 

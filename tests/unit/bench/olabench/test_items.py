@@ -1,4 +1,4 @@
-"""Items: what the model is shown of each kind, files there and back, and every fault by its line."""
+"""Items: the prompt of each kind, the file round trip, and every error by its line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses in three orders, latency, figures by hand, and a run that is cut off and taken up."""
+"""Responses in three orders, latency, hand-computed figures, and resumption of an interrupted run."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_interval_has_no_width_if_only_subsets_differ():
 
 
 def test_missing_answer_is_not_judged():
-    """Another one has answered the same item, so that there is something to judge."""
+    """Another policy has answered the same item, so there is something to judge."""
     there, gone = PolicyUnderTest(name="p", given={"a": "Good."}), PolicyUnderTest(name="q")
     one = judge("dialogue")
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
@@ -183,7 +183,9 @@ def test_missing_answer_is_not_judged():
 
 
 def test_the_bootstrap_draws_within_subsets():
-    """Of one risk item among many others a plain draw would often hold none, and the score would have no rate."""
+    """With one risk item among many others, an unstratified draw would often contain none, and the score would have no
+    rate.
+    """
     some = [outcome(item(f"c{i}"), dialogue=3, policy=3, tool=3) for i in range(30)]
     some += [outcome(item("r", "risk"), risk=()), outcome(item("h", "hallucination"), hallucination="none")]
     found = overall_interval(some, resamples=50, seed=0)

@@ -67,7 +67,7 @@ def test_limit_reduces_the_plan_and_the_coverage_table():
 
 
 def test_limit_draws_from_all_customers():
-    """Not the first so many, which are those that were drawn by intent."""
+    """The first customers are those drawn by intent, so a prefix would be biased."""
     plans = plan_dialogues(TELECOM, SageConfig(limit=3 * len(TELECOM.file.intents)))
     assert "path" in {plan.source for plan in plans}
 

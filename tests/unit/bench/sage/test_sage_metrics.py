@@ -1,4 +1,4 @@
-"""Figures of a few turns whose every score is known."""
+"""Figures of a few turns with known scores."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_correlated_dimension_has_r2_1_and_constant_one_none():
 
 
 def test_scenarios_are_resampled_independently():
-    """The same values in the same places of every scenario are no reason for a wider interval of their mean."""
+    """Equal values at equal positions of all scenarios must not widen the interval of their mean."""
     values = [100.0 * (i < 30) for i in range(60)]
 
     def width(places):

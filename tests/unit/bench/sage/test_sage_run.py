@@ -1,4 +1,6 @@
-"""Whole evaluations with scripted agents, customers and judges: what each flaw costs, and what survives a stop."""
+"""Whole evaluations with scripted agents, customers and judges: the score loss of each flaw, and resumption after a
+stop.
+"""
 
 from __future__ import annotations
 
@@ -187,7 +189,7 @@ def test_unreadable_turns_are_excluded_or_score_zero(tmp_path, rule, expected):
 
 @pytest.mark.parametrize(("form", "expected"), [("exact", 80.0), ("group", 94.0)])
 def test_right_plan_with_the_wrong_option_gets_partial_credit(tmp_path, form, expected):
-    """Online Education credits PLAN with 0.7 where the option is wrong: 40 + 40 + 0.7 * 20."""
+    """Online Education credits PLAN with 0.7 if the option is wrong: 40 + 40 + 0.7 * 20."""
     scenarios = {"online_education": load_scenario("online_education")}
     config = QUICK.model_copy(update={"action": form, "per_intent": 0, "cover": "routes"})
     plans = {plan.id: plan for plan in plan_dialogues(scenarios["online_education"], config)}

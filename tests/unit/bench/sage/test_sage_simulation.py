@@ -21,7 +21,7 @@ PLAN = plan_dialogues(TELECOM, SageConfig())[0]
 
 
 def says(*answers):
-    """An Ask that gives these answers in turn, the last one for ever, and remembers what it was asked."""
+    """Return an Ask that gives these answers in turn, repeats the last one and keeps its questions."""
     asked = []
 
     async def ask(question):

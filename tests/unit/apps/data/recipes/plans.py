@@ -1,4 +1,4 @@
-"""A window, good plans for it in both languages, and scripted pools: what the tests of the recipes share."""
+"""A window, valid plans for it in both languages, and scripted pools, shared by the tests of the recipes."""
 
 from __future__ import annotations
 

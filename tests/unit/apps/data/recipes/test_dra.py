@@ -1,4 +1,4 @@
-"""Decision reasoning: each rule by hand, the judge's word, one repair, and what it becomes."""
+"""Decision reasoning: each rule, the judge's verdict, one repair, and the resulting item."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_each_rationale_rule_rejects_its_violation(one: Decided, text: str, chec
 
 @pytest.mark.parametrize("said", ["mia_k", "shop-7x"])
 def test_values_of_ticket_and_earlier_calls_are_private(said: str) -> None:
-    """Nothing in these says by itself that it is private, and what was decided now names neither."""
+    """The values do not look private by themselves, and the decided action names neither."""
     called = {**rows(), "ticket": {"product": "shop", "account_name": "shop-7x"}}
     called["turns"][1] = {**called["turns"][1], "parameters": {"user_id": "mia_k"}}
     *_, last = [sample for _, sample in decision_points(trajectory_from_json(called))]

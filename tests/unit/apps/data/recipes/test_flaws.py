@@ -1,4 +1,4 @@
-"""Scripted teachers and judges with known flaws, over 1,000 items a recipe: every check drops exactly its flaw."""
+"""Scripted teachers and judges with known flaws, over 1,000 items per recipe: every check drops exactly its flaw."""
 
 from __future__ import annotations
 

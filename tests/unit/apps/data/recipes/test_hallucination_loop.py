@@ -1,4 +1,4 @@
-"""Data for a hallucination judge: who decides what, what waits for people, and how their labels come back."""
+"""Data for a hallucination judge: automatic decisions, rows for human review, and imported labels."""
 
 from __future__ import annotations
 

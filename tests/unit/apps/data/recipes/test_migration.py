@@ -1,4 +1,4 @@
-"""Migration: chain before response, the best of several drafts, two judges, rewriting in bounded rounds."""
+"""Migration: chain before response, the best of several drafts, two judges, bounded rewriting rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multiple ground truths on scripted pools: two streams, two judges, one source each, and Table 3 by hand."""
+"""Multiple ground truths on scripted pools: two streams, two judges, one source per reference, and Table 3."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_near_duplicates_are_dropped() -> None:
 
 
 def test_table_3_matches_the_row_of_the_paper() -> None:
-    """Its test set: 1000 queries, 543 + 34 + 398 = 975 added, 97.50 %."""
+    """Test set of the paper: 1000 queries, 543 + 34 + 398 = 975 added, 97.50 %."""
     before = [sample(f"s{i}") for i in range(1000)]
     sources = ["online-consistency"] * 543 + ["offline-consistency"] * 34 + ["utility"] * 398
     after = [

@@ -1,4 +1,4 @@
-"""Planning trajectories: each rule by hand in both languages, the two judges, one repair, and what is trained on."""
+"""Planning trajectories: each rule in both languages, the two judges, one repair, and the training target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A teacher's words for generated customers: each check by hand, and what reaches the samples."""
+"""Teacher wordings for generated customers: each check, and the samples that receive them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_shown_fields_are_detected_in_generated_messages() -> None:
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", ["telecom_package", "airline_refund"])
 def test_generated_dialogues_show_their_fields_in_words(name: str, language: Any) -> None:
-    """What the checks rest on: no field that gold says was shown goes unseen, and few messages are unclear by words."""
+    """The checks rely on this: every field that gold marks as shown is detected, and few messages are ambiguous."""
     scenarios = {name: load_scenario(name)}
     made = generate([scenarios[name]], {"train": 60, "validation": 6, "test": 6}, seed=1, language=language)
     recipe = dataclasses.replace(RECIPE, language=language)

@@ -1,4 +1,4 @@
-"""Rubrics by rejection sampling, on a scripted teacher and a scripted judge; and the job around it."""
+"""Rubrics by rejection sampling, on a scripted teacher and a scripted judge, and the command around them."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_rubric_is_stored_with_its_sample(tmp_path: Path) -> None:
 async def run(
     folder: Path, samples: Sequence[ServiceSample], teacher: Any, recipe: RubricRecipe = RECIPE
 ) -> WorkProgress:
-    """What the job does between reading and writing."""
+    """Run the job without reading and writing files."""
     items = rubric_items(samples, recipe, "vllm:m/vllm:m")
     progress = WorkProgress.of(folder / "p.jsonl", items)
     pools = Pools(teachers=Teachers({"t": Teacher_(ask=teacher)}), judge=Judge())

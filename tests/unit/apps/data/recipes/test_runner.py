@@ -1,4 +1,4 @@
-"""The runner, on scripted pools and an injected clock: what is asked once, what again, what is never lost."""
+"""The runner on scripted pools and an injected clock: questions, retries and stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rejection sampling of a run's responses: which are kept, as what, and what is said of the others."""
+"""Rejection sampling of a run's responses: selection, rendering and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extraction: the rules by hand, the judge of chains, one repair, and what an item becomes."""
+"""Extraction: the rules, the judge of chains, one repair, and the resulting item."""
 
 from __future__ import annotations
 

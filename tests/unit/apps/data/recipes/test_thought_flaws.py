@@ -1,4 +1,4 @@
-"""A scripted teacher and judge with known flaws, over 1,000 samples a step: every check drops exactly its flaw."""
+"""A scripted teacher and judge with known flaws, over 1,000 samples per step: every check drops exactly its flaw."""
 
 from __future__ import annotations
 

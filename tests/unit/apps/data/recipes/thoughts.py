@@ -1,4 +1,4 @@
-"""Cases, good chains and responses in both languages, and a scripted crew: for the tests of thought restructuring."""
+"""Samples, valid chains and responses in both languages, and scripted pools for the tests of thought restructuring."""
 
 from __future__ import annotations
 

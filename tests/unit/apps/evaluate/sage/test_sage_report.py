@@ -1,4 +1,4 @@
-"""The parts of a SAGE report that can be wrong without anything failing."""
+"""Parts of a SAGE report that could be wrong without raising an error."""
 
 from __future__ import annotations
 
