@@ -25,7 +25,7 @@ def test_a_forbidden_address_is_refused_before_a_local_ray_starts(
     check_pool_room(config, config.pools, router=True)
 
 
-def test_a_key_that_is_not_set_is_named_before_a_local_ray_starts() -> None:
+def test_missing_key_is_named_before_a_local_ray_starts() -> None:
     config = load_config([*JUDGE, "pools.judge.endpoint=http://127.0.0.1:1/v1", "pools.judge.api_key_env=NOT_SET_HERE"])
     with pytest.raises(BadInput, match=r"pools\.judge\.api_key_env: 'NOT_SET_HERE'"):
         check_pool_room(config, config.pools, router=True)

@@ -100,7 +100,7 @@ def test_folder_without_a_run_is_rejected(tmp_path: Path) -> None:
         parse_command(["scale", str(tmp_path / "none"), "judge=4"]).run()
 
 
-def test_a_full_disk_is_reported_once_and_does_not_hide_the_error_of_the_run(
+def test_full_disk_is_reported_once_and_does_not_hide_the_run_error(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     control = LiveControl(folder / "gone", "mine", note=lambda figures: None, phase=lambda: "rl")
