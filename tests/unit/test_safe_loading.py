@@ -19,6 +19,7 @@ LOADS = {("torch", "load"), ("np", "load"), ("numpy", "load"), ("pd", "read_pick
          ("yaml", "load"), ("yaml", "unsafe_load"), ("yaml", "full_load")}  # fmt: skip
 
 JUSTIFIED = {
+    "hamr/config/safe_yaml.py: yaml.load": "only with SafeLoader or a subclass of it, as the type of the argument says",
     "hamr/trainer/deepspeed_checkpoint.py: load_checkpoint": "DeepSpeed keeps its optimiser state in pickles and "
     "would load any; `data_only` around it lets torch make nothing but tensors and four classes of DeepSpeed's",
     "hamr/pools/router_calls.py: pickle": "calls between two actors of one run, which Ray would pickle were they not "

@@ -64,7 +64,7 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["cook"], "sage, import"),
         (["sage"], "give output="),
         (["sage", "output={out}", "data.sage.trian=5"], "data.sage.train"),
-        (["sage", "output={out}", "data.sage.train=0"], "greater than 0"),
+        (["sage", "output={out}", "data.sage.train=0"], "greater than or equal to 1"),
         (["sage", "outptu={out}"], "did you mean output"),
         (["sage", "output={out}", "overwrite=yes"], "true or false"),
         (["sage", "output={out}", "scenario=airline_refnd"], "did you mean 'airline_refund'"),

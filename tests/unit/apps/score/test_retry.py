@@ -147,7 +147,7 @@ def test_the_exit_code_follows_the_share_of_failures(
     config = load_config(["experiment=smoke", f"score.max_failed_frac={most}"])
     source = write_input(tmp_path, [4])
     assert run(source, down=[(1, i) for i in range(down)], config=config) == code
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = "".join(capsys.readouterr().out.split())  # the console breaks long lines anywhere
     assert last in shown
     # A file that was scored before has the same exit code.
     assert run(source, config=config, resume=True) == code
@@ -167,8 +167,8 @@ def test_invalid_lines_are_named_and_skipped_on_request(tmp_path: Path, capsys: 
     assert [(r.key.step, r.key.prompt) for r in map(record_from_json, lines)] == [(2, "a"), (5, "b")]
     shown = " ".join(capsys.readouterr().out.split())
     for fault in ("in.jsonl:3: response: 'Hi.': the line has `responses` too", "in.jsonl:6: reply: 'Hi.': unknown"):
-        assert fault in shown
-    assert "0 of 2 responses have no score; 4 invalid lines skipped" in shown
+        assert fault.replace(" ", "") in shown
+    assert "0of2responseshavenoscore;4invalidlinesskipped" in shown
 
 
 def test_an_input_without_a_valid_line_is_refused(tmp_path: Path) -> None:

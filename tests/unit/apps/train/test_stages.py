@@ -71,7 +71,7 @@ def a_run(test: Sequence[ServiceSample], folder: Path, pool: Pool, *overrides: s
         console=Console(enabled=False),
         run_id="r",
         preemption=Preemption(),
-        refit=nothing,
+        refit=SimpleNamespace(state=list),  # type: ignore[arg-type]
     )
 
 
