@@ -147,7 +147,7 @@ def test_the_exit_code_follows_the_share_of_failures(
     config = load_config(["experiment=smoke", f"score.max_failed_frac={most}"])
     source = write_input(tmp_path, [4])
     assert run(source, down=[(1, i) for i in range(down)], config=config) == code
-    shown = "".join(capsys.readouterr().out.split())  # the console breaks long lines anywhere
+    shown = " ".join(capsys.readouterr().out.split())
     assert last in shown
     # A file that was scored before has the same exit code.
     assert run(source, config=config, resume=True) == code
@@ -165,7 +165,7 @@ def test_invalid_lines_are_named_and_skipped_on_request(tmp_path: Path, capsys: 
     assert run(source, skip=True, resume=True) == 0
     lines = source.with_name("out.jsonl").read_text().splitlines()
     assert [(r.key.step, r.key.prompt) for r in map(record_from_json, lines)] == [(2, "a"), (5, "b")]
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = "".join(capsys.readouterr().out.split())  # long lines are wrapped anywhere
     for fault in ("in.jsonl:3: response: 'Hi.': the line has `responses` too", "in.jsonl:6: reply: 'Hi.': unknown"):
         assert fault.replace(" ", "") in shown
     assert "0of2responseshavenoscore;4invalidlinesskipped" in shown
