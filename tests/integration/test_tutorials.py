@@ -56,7 +56,7 @@ def test_custom_rules_and_weights_score_as_documented(tmp_path: Path, monkeypatc
     records = score(tmp_path, rules)
     assert [outcomes(record)["rules"] for record in records] == [1.0, 0.0]
     monkeypatch.chdir(tmp_path)
-    assert run_python(REWARD)["record"]["total"] == records[-1]["total"]
+    assert run_python(REWARD, 1)["record"]["total"] == records[-1]["total"]
 
 
 def test_custom_judge_prompt_scores_as_documented(tmp_path: Path, judge: ScorerEndpoint) -> None:
