@@ -1,10 +1,9 @@
-"""Folder of an evaluation with an exclusive lock, append-only row files and atomically written files."""
+"""Folder of an evaluation with an exclusive lock and append-only row files."""
 
 from __future__ import annotations
 
 import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -13,13 +12,6 @@ from typing import IO, Any, Self
 from hamr.errors import BadInput
 
 LOCK = ".lock"
-
-
-def write_aside(path: Path, text: str) -> None:
-    """Write the file with an atomic rename: a reader never sees a partial file."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
 
 
 class RowFolder:

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hamr.bench.folder import RowFolder, rows_of, write_aside
+from hamr.bench.folder import RowFolder, rows_of
 from hamr.bench.sage.judging import TurnJudgement
 from hamr.bench.sage.traces import Trace
 from hamr.errors import BadInput
+from hamr.telemetry.run_folder import write_atomic
 from hamr.types import TRANSIENT
 
 Key = tuple[str, str]
@@ -49,7 +50,7 @@ class Store(RowFolder):
             (self.folder / JUDGEMENTS).replace(self.folder / "judgements.old.jsonl")
             self.judgements = {}
         merged = merge_settings(before, self._settings)
-        write_aside(self.folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
+        write_atomic(self.folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
 
     def finished(self, agent: str, dialogue: str) -> Trace | None:
         trace = self.traces.get((agent, dialogue))

@@ -20,7 +20,6 @@ from hamr.bench.agreement import Rating, between, level, with_people
 from hamr.bench.ecs.figures import VALUES, by_sample, compare, figures
 from hamr.bench.ecs.judge_votes import EcsJudge, JudgeVotes, VoteQuestion
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
-from hamr.bench.folder import write_aside
 from hamr.config.ecs import EcsConfig
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
@@ -31,6 +30,7 @@ from hamr.prompting.templates import PromptTemplate
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.questions import consistency_question
+from hamr.telemetry.run_folder import write_atomic
 from hamr.types import TRANSIENT, Question, Reply
 
 if TYPE_CHECKING:
@@ -257,9 +257,9 @@ def _distinct(asked: Sequence[VoteQuestion]) -> list[Question]:
 
 def _write(request: EvaluateEcs, found: Mapping[str, Any]) -> None:
     metrics = json.dumps(found["metrics"], ensure_ascii=False, indent=1)
-    write_aside(request.output / "metrics.json", metrics + "\n")
+    write_atomic(request.output / "metrics.json", metrics + "\n")
     rows = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in found["items"])
-    write_aside(request.output / "items.jsonl", rows)
+    write_atomic(request.output / "items.jsonl", rows)
 
 
 def _exit_code(metrics: Mapping[str, Any], asked: Sequence[VoteQuestion]) -> int:

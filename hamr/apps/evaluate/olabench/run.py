@@ -13,7 +13,6 @@ from rich.console import Console
 from hamr.apps.evaluate.policies import is_file, name_of, read_responses, with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
-from hamr.bench.folder import write_aside
 from hamr.bench.olabench.items import read_items
 from hamr.bench.olabench.journal import Journal
 from hamr.bench.olabench.labelled import read_labelled
@@ -36,6 +35,7 @@ from hamr.errors import BadInput, HamrError
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.judged import check_prompts
+from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateOlabench
@@ -52,9 +52,9 @@ def start(request: EvaluateOlabench) -> int:
     with Journal(request.output) as journal:
         _ask(request, config, bench, journal, asked, console)
         metrics, rows = summarise(bench, journal, request.options)
-        write_aside(request.output / "summary.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
+        write_atomic(request.output / "summary.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
         text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
-        write_aside(request.output / "items.jsonl", text)
+        write_atomic(request.output / "items.jsonl", text)
     # Import lazily: only the report needs it.
     from hamr.apps.evaluate.olabench.report import olabench_page
     from hamr.report.html import write_page

@@ -13,7 +13,6 @@ from rich.console import Console
 
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
-from hamr.bench.folder import write_aside
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.judging import AGAIN
 from hamr.bench.sage.run import Cast, DialogueProgress, Evaluated, hold, summarise
@@ -29,6 +28,7 @@ from hamr.procedures.words import load_words
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.report.values import Page
+from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateSage
@@ -196,10 +196,10 @@ def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
     """Write metrics.json and assessments.jsonl."""
     options = sage.model_dump(mode="json", include=set(FREE))
     metrics = {"options": options, **found.summary}
-    write_aside(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
+    write_atomic(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
     rows = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_aside(folder / "assessments.jsonl", text)
+    write_atomic(folder / "assessments.jsonl", text)
 
 
 def write_report(folder: Path, found: Evaluated, store: Store) -> Page:

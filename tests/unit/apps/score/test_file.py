@@ -23,15 +23,8 @@ from hamr.data.responses import ResponseGroup
 from hamr.errors import BadInput, DataError
 from hamr.telemetry.record_json import record_from_json
 from hamr.types import Answer, Question, RewardRecord, Scored
+from tests.unit.apps.score.rows import ROW
 
-ROW = {
-    "id": "a",
-    "ticket": {},
-    "policy": "",
-    "tools": [],
-    "history": [{"role": "customer", "content": "hi"}],
-    "references": [{"action": "reply", "content": "Hello there!"}],
-}
 SETTINGS = {"rewards": {"weight": 1.0}, "labels": ("yes", "no")}
 
 

@@ -19,16 +19,9 @@ from hamr.data.responses import ResponseGroup
 from hamr.errors import BadInput, DataError
 from hamr.telemetry.record_json import record_from_json
 from hamr.types import JudgeUnavailable, RewardRecord, Scored
+from tests.unit.apps.score.rows import ROW
 
 CONFIG = load_config(["experiment=smoke", "score.groups_in_flight=2"])
-ROW = {
-    "id": "a",
-    "ticket": {},
-    "policy": "",
-    "tools": [],
-    "history": [{"role": "customer", "content": "hi"}],
-    "references": [{"action": "reply", "content": "Hello there!"}],
-}
 Place = tuple[int, int]
 """Line of the input, and response of the line."""
 
