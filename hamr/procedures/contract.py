@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn
 
 from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import ACTION, CHAT, CHAT_WORDS, CLASSIFICATION_OUTPUT, COT, FINALS, NOW_PATH
@@ -33,8 +33,6 @@ Breach = Literal[
     "chat_long",
     "chat_characters",
 ]
-UNREADABLE: tuple[str, ...] = get_args(Unreadable)
-BREACHES: tuple[str, ...] = get_args(Breach)
 
 KEYS: Mapping[str, type] = {CLASSIFICATION_OUTPUT: dict, COT: str, NOW_PATH: list, FINALS: dict, CHAT: str}
 _FORBIDDEN = frozenset('"\\[]')

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from hamr.errors import BadInput
 from hamr.procedures.rules import Walk, stage_name, walk
@@ -117,18 +117,6 @@ class Scenario:
                 fields = {name: complete[name] for name in self.file.fields}
                 cases.append(Case(fields=fields, system=dict(system), route=_route(self.walk(fields, system))))
         return cases
-
-    def path_list(self) -> list[dict[str, Any]]:
-        """Return `cases` in the format of the valid paths in the paper (B.3.4)."""
-        return [
-            {
-                "Classification_items": list(case.fields.values()),
-                "system_variables": dict(case.system),
-                "expected_path": list(case.route.stages),
-                "final_output": {"Action": case.route.action},
-            }
-            for case in self.cases()
-        ]
 
     def intents_of(self, fields: Mapping[str, object]) -> list[str]:
         """Return the intents that are consistent with these fields of a dialogue: the inverse configuration."""

@@ -23,14 +23,12 @@ CHAT_WORDS = 40
 """Maximum length of `chat`, in words. A Chinese character counts as one."""
 
 CLASSIFICATION_OUTPUT, COT, NOW_PATH, FINALS, CHAT = "classification_output", "cot", "now_path", "finals", "chat"
-SERVICE_KEYS = (CLASSIFICATION_OUTPUT, COT, NOW_PATH, FINALS, CHAT)
 """Keys of the agent's answer, one JSON object with exactly these keys (Eq. 2)."""
 ACTION = "Action"
 """The only key of `finals`."""
 
 CLASSIFICATION, QUALITY = "classification", "chat_quality_dimensions"
 JUDGE_REASONS = ("classification_reasoning", "chat_quality_reasoning")
-JUDGE_KEYS = (CLASSIFICATION, QUALITY, *JUDGE_REASONS)
 """Keys of the judge's answer, one JSON object with exactly these keys."""
 DIMENSIONS: Mapping[str, int] = {
     "linguistic_quality": 20,

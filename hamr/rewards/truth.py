@@ -21,8 +21,6 @@ RECALL = 0.5
 _WORD = re.compile(rf"[{HAN}]|[^\W\d_{HAN}]+")
 """A word, or one Chinese character."""
 
-Wording = tuple[str, Counter[str]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ExactAct:

@@ -66,11 +66,6 @@ class WrittenPrompt:
         """Variables that `render` needs in addition to those of the entries."""
         return variables_of(self.user) | variables_of(self.after)
 
-    @property
-    def each_variables(self) -> frozenset[str]:
-        """Variables of one entry. Empty for a template without a list."""
-        return variables_of(self.each)
-
     def render(self, variables: Mapping[str, str], each: Sequence[Mapping[str, str]] = ()) -> list[dict[str, str]]:
         """Return chat messages with neutralised texts. Ignore unknown variables. Raise DataError for a variable that is
         missing or not a text."""

@@ -21,7 +21,8 @@ from hamr.data.samples import from_json, to_json
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
 from hamr.procedures.acts import Context, SageActs
-from hamr.procedures.prompts import CHAT_WORDS, SERVICE_KEYS
+from hamr.procedures.contract import KEYS
+from hamr.procedures.prompts import CHAT_WORDS
 from hamr.procedures.schema import LANGUAGES
 from hamr.procedures.words import SPLITS, draw_alternatives, expansions, load_words, sentences
 from hamr.types import Reply, ToolCall
@@ -160,7 +161,7 @@ def test_sage_form_answers_follow_from_the_rule_engine(name, language):
         assert sample.tools == ()
         for reference in sample.references:
             said = json.loads(reference.action.content)
-            assert tuple(said) == SERVICE_KEYS
+            assert tuple(said) == tuple(KEYS)
             labels, gold = said["classification_output"], sample.privileged
             assert list(labels) == list(scenario.file.fields)
             assert {field: labels[field] for field in gold["fields"]} == gold["fields"]

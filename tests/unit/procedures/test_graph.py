@@ -98,17 +98,6 @@ def test_impossible_assignments_are_rejected(telecom, fields, system, said):
     assert said in str(caught.value)
 
 
-def test_path_list_has_the_format_of_the_paper(telecom):
-    listed = telecom.path_list()
-    assert len(listed) == 36
-    assert {
-        "Classification_items": ["Change", "Agree", "Data", "Discontent"],
-        "system_variables": {"PackageStatus": "Contracted", "Penalty": 100},
-        "expected_path": ["stage1", "stage2", "stage4", "stage5", "stage7"],
-        "final_output": {"Action": "TransHuman"},
-    } in listed
-
-
 def test_ticket_facts_do_not_affect_the_path(telecom):
     fields = {"ConsumptionType": "Change"}
     assert telecom.reference(fields, telecom.furnish(FREE, seed=3)) == telecom.reference(fields, FREE)

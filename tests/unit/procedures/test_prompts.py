@@ -12,6 +12,7 @@ import pytest
 from hamr.errors import BadInput, ConfigError
 from hamr.procedures import load_scenario, scenario_names
 from hamr.procedures import prompts as texts
+from hamr.procedures.contract import KEYS
 from hamr.procedures.templates import Phrases, TextPrompt
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -84,13 +85,13 @@ def test_agent_and_judge_prompts_contain_the_whole_scenario(name, language):
             assert entry.description.of(language) in text
         for field in file.fields.values():
             assert all(meaning.of(language) in text for meaning in field.meanings.values())
-    for key in texts.SERVICE_KEYS:
+    for key in KEYS:
         assert f'"{key}":' in told
     for variable, value in system.items():
         assert f"{variable} = {json.dumps(value) if isinstance(value, bool) else value}" in told
     for item in file.catalogue.values():
         assert item.of(language) in told
-    for key in (*texts.JUDGE_KEYS, *texts.DIMENSIONS):
+    for key in (texts.CLASSIFICATION, texts.QUALITY, *texts.JUDGE_REASONS, *texts.DIMENSIONS):
         assert f'"{key}":' in judged
     assert str(texts.CHAT_WORDS) in told
     assert not re.search(r"\n{3,}|&lt;|\{\w+\}", told + judged)

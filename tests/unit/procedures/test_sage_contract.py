@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.procedures import load_scenario
-from hamr.procedures.contract import BREACHES, UNREADABLE, read_output, words
+from hamr.procedures.contract import Breach, Unreadable, read_output, words
 
 TELECOM = load_scenario("telecom_package")
 GOOD = {
@@ -71,7 +72,7 @@ def test_unreadable_answer_has_a_kind_and_no_output(text, kind):
     reading = read_output(text, TELECOM)
     assert reading.output is None
     assert reading.kinds == (kind,)
-    assert kind in UNREADABLE
+    assert kind in get_args(Unreadable)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_unreadable_answer_has_a_kind_and_no_output(text, kind):
 def test_contract_breach_is_counted_and_the_rest_parsed(changes, kind):
     reading = read_output(said(**changes), TELECOM)
     assert reading.kinds == (kind,)
-    assert kind in BREACHES
+    assert kind in get_args(Breach)
     assert reading.output is not None
 
 
@@ -132,7 +133,7 @@ def test_words_are_counted_in_both_languages(text, count):
 @given(st.text() | st.recursive(st.none() | st.text() | st.integers(), st.lists).map(json.dumps))
 def test_parsing_never_raises_and_output_requires_readable_text(text):
     reading = read_output(text, TELECOM)
-    assert (reading.output is None) == any(kind in UNREADABLE for kind in reading.kinds)
+    assert (reading.output is None) == any(kind in get_args(Unreadable) for kind in reading.kinds)
 
 
 @given(

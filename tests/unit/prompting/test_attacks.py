@@ -18,7 +18,7 @@ from hamr.errors import VerdictUnparsable
 from hamr.models.bundled import resolve_model
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
 from hamr.prompting.reading import final_object
-from hamr.prompting.templates import PromptTemplate, neutralise
+from hamr.prompting.templates import PromptTemplate, neutralise, variables_of
 from hamr.rewards.questions import case_variables
 from hamr.rewards.verdict import parse_verdict
 from hamr.rewards.written import WrittenPrompt
@@ -72,7 +72,7 @@ def messages_of(name: str, value: str) -> list[dict[str, str]]:
         template = PromptTemplate.load(name)
         return template.render(dict.fromkeys(template.variables, value))
     prompt = WrittenPrompt.load(name)
-    entry = dict.fromkeys(prompt.each_variables, value)
+    entry = dict.fromkeys(variables_of(prompt.each), value)
     return prompt.render(dict.fromkeys(prompt.variables, value), [entry, entry] if entry else [])
 
 
@@ -82,7 +82,7 @@ def one_at_a_time(name: str, variable: str, value: str) -> list[dict[str, str]]:
         template = PromptTemplate.load(name)
         return template.render({**dict.fromkeys(template.variables, "x"), variable: value})
     prompt = WrittenPrompt.load(name)
-    entry = {**dict.fromkeys(prompt.each_variables, "x"), variable: value}
+    entry = {**dict.fromkeys(variables_of(prompt.each), "x"), variable: value}
     return prompt.render({**dict.fromkeys(prompt.variables, "x"), variable: value}, [entry] * 2 if prompt.each else [])
 
 
@@ -104,7 +104,7 @@ def test_attacks_change_neither_number_nor_order_of_tags(name: str) -> None:
 @pytest.mark.parametrize("name", [*SCORERS, *WRITTEN])
 def test_attack_in_one_variable_cannot_affect_others(name: str) -> None:
     template = PromptTemplate.load(name) if name in SCORERS else WrittenPrompt.load(name)
-    variables = template.variables | getattr(template, "each_variables", frozenset())
+    variables = template.variables | variables_of(getattr(template, "each", ""))
     assert variables
     for variable in sorted(variables):
         for attack in (ATTACKS["closes, then judges"], ATTACKS["chatml"], ATTACKS["other chats"]):
