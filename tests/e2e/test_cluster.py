@@ -54,15 +54,15 @@ COMPARED = {
 
 
 @pytest.fixture(scope="module")
-def there() -> Iterator[Head]:
+def ray_head() -> Iterator[Head]:
     """Node whose environment has the judge's key and which accepts jobs."""
     with head(environment(TOKEN, **KEYS), dashboard=True) as started:
         yield started
 
 
 @pytest.fixture
-def cluster(there: Head) -> str:
-    return there.dashboard
+def cluster(ray_head: Head) -> str:
+    return ray_head.dashboard
 
 
 def run_hamr(*args: str, cwd: Path, token: str | None = TOKEN) -> subprocess.CompletedProcess[str]:
@@ -117,17 +117,19 @@ def test_impossible_submission_is_reported_in_one_line(
     assert refused.stderr.count("\n") == 1
 
 
-def test_run_with_a_wrong_token_is_rejected_in_one_line(there: Head, tmp_path: Path) -> None:
-    refused = run_hamr("train", "experiment=smoke", f"cluster.address={there.address}", cwd=tmp_path, token=TOKEN[::-1])
+def test_run_with_a_wrong_token_is_rejected_in_one_line(ray_head: Head, tmp_path: Path) -> None:
+    refused = run_hamr(
+        "train", "experiment=smoke", f"cluster.address={ray_head.address}", cwd=tmp_path, token=TOKEN[::-1]
+    )
     assert refused.returncode == 2, refused.stdout + refused.stderr
     assert "rejects the token of this process" in refused.stderr
     assert refused.stderr.count("\n") == 1, "Ray prints nothing in addition"
     assert not any(tmp_path.iterdir()), "nothing was begun"
 
 
-def test_node_with_another_hamr_version_is_named(there: Head, tmp_path: Path) -> None:
+def test_node_with_another_hamr_version_is_named(ray_head: Head, tmp_path: Path) -> None:
     """The head, the only node, has the installed version; the job has one that does not exist."""
-    args = ["train", "experiment=smoke", f"cluster.address={there.address}"]
+    args = ["train", "experiment=smoke", f"cluster.address={ray_head.address}"]
     job = f"import hamr, sys; hamr.__version__ = '0.0.9'; from hamr.cli import main; sys.exit(main({args}))"
     command = [sys.executable, "-c", job]
     refused = subprocess.run(command, cwd=tmp_path, env=environment(TOKEN), capture_output=True, text=True, timeout=200)
@@ -176,10 +178,10 @@ class Observed:
 
 
 @pytest.fixture(scope="module")
-def lost(there: Head, tmp_path_factory: pytest.TempPathFactory) -> Observed:
+def resumed(ray_head: Head, tmp_path_factory: pytest.TempPathFactory) -> Observed:
     """A run that lost its cluster and all that ran there after its second step, and was resumed to its end on another
     cluster, submitted there from a folder that is not the checkout."""
-    cwd = tmp_path_factory.mktemp("lost")
+    cwd = tmp_path_factory.mktemp("resumed")
     run = cwd / "run"
     with scorer_endpoint() as scorers:
         found = Observed(folder=run, asked_with=scorers.asked_with)
@@ -188,7 +190,7 @@ def lost(there: Head, tmp_path_factory: pytest.TempPathFactory) -> Observed:
         scorers.holds = lambda: False
         newest = Checkpoints(run / "checkpoints").newest()
         assert newest is not None and newest.step == 2
-        where = ("cluster=ray", f"cluster.dashboard={there.dashboard}")
+        where = ("cluster=ray", f"cluster.dashboard={ray_head.dashboard}")
         done = run_hamr("submit", "train", "--follow", f"resume={run}", *where, cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     found.holders += holders(cwd, SECRET)
@@ -221,8 +223,8 @@ def _lose_cluster(found: Observed, scorers: dict[str, str], is_held: Callable[[]
         found.holders = holders(cluster.folder, SECRET)
 
 
-def test_resumed_run_has_a_complete_folder(lost: Observed) -> None:
-    run = lost.folder
+def test_resumed_run_has_a_complete_folder(resumed: Observed) -> None:
+    run = resumed.folder
     for name in ("config.yaml", "metrics.jsonl", "ledger.sqlite", "summary.json", "report.html", "samples.jsonl"):
         assert (run / name).stat().st_size > 0, name
     assert (run / "checkpoints" / "step_4" / "policy" / "model.safetensors").is_file()
@@ -232,64 +234,64 @@ def test_resumed_run_has_a_complete_folder(lost: Observed) -> None:
     assert summary["scorers"] == {}, "an endpoint's model is not prepared here"
 
 
-def test_resumed_run_records_every_step_once(lost: Observed) -> None:
-    rows = [row for row in read_metrics(lost.folder / "metrics.jsonl") if row["stage"] == "rl"]
+def test_resumed_run_records_every_step_once(resumed: Observed) -> None:
+    rows = [row for row in read_metrics(resumed.folder / "metrics.jsonl") if row["stage"] == "rl"]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert row["rollout/logprob_diff/max"] < 1e-3, "trainer and engine disagree about the same tokens"
         assert row["timing/step/total"] >= row["timing/step/train"] >= 0
 
 
-def test_resumed_run_has_one_replayable_record_per_response(lost: Observed) -> None:
-    with Ledger(lost.folder / "ledger.sqlite", readonly=True) as ledger:
+def test_resumed_run_has_one_replayable_record_per_response(resumed: Observed) -> None:
+    with Ledger(resumed.folder / "ledger.sqlite", readonly=True) as ledger:
         records = list(ledger.rows())
     assert len({record.key for record in records}) == len(records) > 0
     assert not any(isinstance(record.total, Failure) for record in records)
-    assert replay_run(lost.folder) == 0
+    assert replay_run(resumed.folder) == 0
 
 
-def test_resumed_run_uses_the_prompts_of_an_uninterrupted_stream(lost: Observed) -> None:
+def test_resumed_run_uses_the_prompts_of_an_uninterrupted_stream(resumed: Observed) -> None:
     config = load_config([f"{key}={value}" for key, value in COMPARED.items()])
     stream = PromptStream(prepare(config).splits.train, config.experiment.seed + 1)
     expected = {
         step: {(sample.id, i) for sample in stream.take(config.experiment.prompts_per_step) for i in range(4)}
         for step in range(1, config.experiment.steps + 1)
     }
-    with Ledger(lost.folder / "ledger.sqlite", readonly=True) as ledger:
+    with Ledger(resumed.folder / "ledger.sqlite", readonly=True) as ledger:
         keys = [r.key for r in ledger.rows() if "/eval" not in r.key.run]
     assert {step: {(k.prompt, k.sample) for k in keys if k.step == step} for step in expected} == expected
     assert len({*keys}) == 4 * 16
-    newest = Checkpoints(lost.folder / "checkpoints").newest()
+    newest = Checkpoints(resumed.folder / "checkpoints").newest()
     assert newest is not None
     assert (newest.step, newest.state["stream"]) == (4, stream.state())
 
 
-def test_resumed_run_keeps_its_wandb_id(lost: Observed) -> None:
-    parts = [path.name.rpartition("-")[2] for path in (lost.folder / "wandb").glob("offline-run-*")]
-    assert parts == [(lost.folder / "wandb" / "id").read_text().strip()] * 2, "one part from each cluster"
+def test_resumed_run_keeps_its_wandb_id(resumed: Observed) -> None:
+    parts = [path.name.rpartition("-")[2] for path in (resumed.folder / "wandb").glob("offline-run-*")]
+    assert parts == [(resumed.folder / "wandb" / "id").read_text().strip()] * 2, "one part from each cluster"
 
 
-def test_prometheus_has_every_metric_of_the_dashboard(lost: Observed) -> None:
+def test_prometheus_has_every_metric_of_the_dashboard(resumed: Observed) -> None:
     assert len(WANTED) > 20
-    assert WANTED - lost.scraped.keys() == set()
+    assert WANTED - resumed.scraped.keys() == set()
     for expression in dashboard_expressions():
         name, labels = re.fullmatch(r"(\w+)\{(.*)\}", expression).groups()
         fixed = [label for label in re.findall(r'\w+="[^"]*"', labels) if "$" not in label]
-        assert any(all(label in seen for label in fixed) for seen in lost.scraped[name]), expression
-    assert any('run="run"' in seen and 'stage="rl"' in seen for seen in lost.scraped["ray_hamr_timing_step_total"])
+        assert any(all(label in seen for label in fixed) for seen in resumed.scraped[name]), expression
+    assert any('run="run"' in seen and 'stage="rl"' in seen for seen in resumed.scraped["ray_hamr_timing_step_total"])
 
 
-def test_no_file_contains_a_secret(lost: Observed, there: Head) -> None:
+def test_no_file_contains_a_secret(resumed: Observed, ray_head: Head) -> None:
     """After all jobs above: searches the run folder, its output, both clusters' files and the job descriptions."""
-    assert lost.asked_with == {f"Bearer {KEYS['JUDGE_API_KEY']}"}, "the key was there, and was used"
-    assert any(path.name.endswith(".wandb") for path in lost.folder.rglob("*"))
-    assert "group: of-[redacted]" in (lost.folder / "config.yaml").read_text()
-    assert lost.logs > 5, "the logs of Ray's processes were searched"
-    assert len(list(there.folder.rglob("submitted.yaml"))) >= 1, "so were the packages of the jobs"
-    assert lost.holders + holders(there.folder, SECRET) == []
+    assert resumed.asked_with == {f"Bearer {KEYS['JUDGE_API_KEY']}"}, "the key was there, and was used"
+    assert any(path.name.endswith(".wandb") for path in resumed.folder.rglob("*"))
+    assert "group: of-[redacted]" in (resumed.folder / "config.yaml").read_text()
+    assert resumed.logs > 5, "the logs of Ray's processes were searched"
+    assert len(list(ray_head.folder.rglob("submitted.yaml"))) >= 1, "so were the packages of the jobs"
+    assert resumed.holders + holders(ray_head.folder, SECRET) == []
     list_jobs = (
         "from ray.job_submission import JobSubmissionClient as C\n"
-        f"jobs = C({there.dashboard!r}).list_jobs()\n"
+        f"jobs = C({ray_head.dashboard!r}).list_jobs()\n"
         "print(len(jobs), [(j.entrypoint, j.runtime_env, j.metadata) for j in jobs])"
     )
     done = subprocess.run(

@@ -53,9 +53,7 @@ SAMPLE = {
 
 
 class Scripted:
-    """Scorer that gives n words n/10, inside the interval at 7 to 9; "stuck" blocks the judge and "sick" fails to
-    start.
-    """
+    """Scorer that gives n words n/10, inside the interval at 7 to 9; "stuck" blocks the judge."""
 
     def __init__(self, pool: str, config: PoolConfig, model: Path) -> None:
         self.pool = pool
@@ -77,7 +75,7 @@ class Scripted:
         """Nothing to close."""
 
 
-class Sick(Scripted):
+class FailingScorer(Scripted):
     def __init__(self, pool: str, config: PoolConfig, model: Path) -> None:
         raise RuntimeError("feels sick")
 
@@ -190,7 +188,7 @@ def test_http_server_returns_the_same_rewards_and_records(system: RewardSystem, 
 
 
 def test_failed_start_leaves_no_pools(local_ray: None) -> None:
-    sick = RewardSystem.from_config(OVERRIDES, scorer_factory=Sick)
+    sick = RewardSystem.from_config(OVERRIDES, scorer_factory=FailingScorer)
     with pytest.raises(ScorerUnavailable, match="feels sick"):
         sick.score([(SAMPLE, ["x"])])
     assert pool_status(sick._name) == {}

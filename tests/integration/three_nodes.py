@@ -101,7 +101,7 @@ async def main(cluster: Cluster) -> None:
     trainers, workers = await reserve_learners(CONFIG, 60)
     await start_pools(CONFIG.pools, {}, run=RUN, timeout_s=100, scorer_factory=Placed)
     try:
-        await _through_thick_and_thin(cluster)
+        await _score_through_node_changes(cluster)
         lost = CONFIG.model_copy(update={"pools": {}, "rollout": CONFIG.rollout.model_copy(update={"workers": 50})})
         with pytest.raises(CapacityError, match=r"rollout\.transfer: 'shared_memory': cannot place 51 actors"):
             await reserve_learners(lost, 1.0)
@@ -122,7 +122,7 @@ def _nodes_look_for_models() -> None:
         check_models(rows, {pool_model("judge"): there, POLICY: there})
 
 
-async def _through_thick_and_thin(cluster: Cluster) -> None:
+async def _score_through_node_changes(cluster: Cluster) -> None:
     judge, reranker = (PoolClient(name, CONFIG.pools[name], RUN) for name in ("judge", "reranker"))
 
     async def ask(client: PoolClient, seconds: float) -> Answer:

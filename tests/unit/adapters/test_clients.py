@@ -188,7 +188,7 @@ def test_trl_group_size_separates_two_groups_of_one_sample() -> None:
     assert [texts for _, texts in rewards.asked] == [["one", "three"], ["hang", "four"]]
 
 
-def test_a_dataset_without_samples_is_refused() -> None:
+def test_dataset_without_samples_is_rejected() -> None:
     with pytest.raises(DataError, match=r"sample: \['difficulty'\]: no such column"):
         TrlReward(Scripted())(prompts=["p"], completions=["c"], completion_ids=[[1]], difficulty=[1])
     with pytest.raises(DataError, match=r"sample\[2\]: .*not JSON"):

@@ -108,7 +108,7 @@ def test_one_component_alone_has_its_weighted_group_advantages(group: list[float
     assert decoupled_advantages([(weight, group), (0.0, [1.0, 2.0, 3.0])]) == expected
 
 
-def test_a_response_without_a_value_for_a_component_gets_nothing_for_it() -> None:
+def test_response_without_a_component_value_gets_zero_for_the_component() -> None:
     assert decoupled_advantages([(1.0, [None, 0.0, 1.0]), (2.0, [0.0, None, None])]) == pytest.approx(
         [0.0, -1.0, 1.0], abs=1e-5
     )

@@ -13,7 +13,7 @@ from hamr.types import TrainBatch
 BATCH = TrainBatch(groups=())
 
 
-class Both:
+class FakeActors:
     """Trainer and engines that note what happens."""
 
     def __init__(self, fails: bool = False) -> None:
@@ -43,7 +43,7 @@ class Both:
 
 
 async def test_engines_sleep_during_a_training_step() -> None:
-    both = Both()
+    both = FakeActors()
     turns = TimeSharedTrainer(both, both)
     assert await turns.train(BATCH) == {"policy/loss": 1.0}
     await turns.save(Path("a"))
@@ -52,7 +52,7 @@ async def test_engines_sleep_during_a_training_step() -> None:
 
 
 async def test_engines_wake_up_after_a_failed_step() -> None:
-    both = Both(fails=True)
+    both = FakeActors(fails=True)
     with pytest.raises(EngineDied):
         await TimeSharedTrainer(both, both).train(BATCH)
     assert both.log == ["sleep", "train", "wake up"]

@@ -41,7 +41,7 @@ from hamr.telemetry.run_folder import read_config
     ],
     ids=lambda override: override[:40],
 )
-def test_an_absurd_value_is_refused_by_its_key(override: str) -> None:
+def test_absurd_value_is_rejected_with_its_key(override: str) -> None:
     with pytest.raises(BadInput) as refused:
         load_config(["experiment=smoke", "data=sage", override])
     assert refused.value.where == override.partition("=")[0]
@@ -99,7 +99,7 @@ nodes = st.recursive(
 
 
 @given(nodes, st.integers(0, 3))
-def test_other_documents_are_read_as_they_are(value: object, copies: int) -> None:
+def test_other_documents_are_read_unchanged(value: object, copies: int) -> None:
     """PyYAML writes an alias for every list and mapping that occurs again."""
     shared = [value] * copies
     assert load_yaml(yaml.safe_dump(shared)) == shared

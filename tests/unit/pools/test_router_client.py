@@ -36,7 +36,7 @@ RECORD = RewardRecord(
 )
 
 
-class Dying:
+class CrashingActor:
     """An actor that dies under its first calls; what it was told is kept."""
 
     def __init__(self, deaths: int) -> None:
@@ -61,20 +61,20 @@ async def _value(value: Any) -> Any:
 
 
 async def test_restarted_router_receives_the_cascade_again() -> None:
-    actor: Any = Dying(deaths=2)
+    actor: Any = CrashingActor(deaths=2)
     client, cascade = RouterClient(actor, RouterConfig(deadline_s=30.0)), Cascade(0.1, 0.2, 0.3, 0.4)
     await client.score(SAMPLE, ROLLOUT, cascade=cascade)
     assert [call[2:] for call in actor.told] == [(cascade,)] * 3
 
 
 async def test_request_without_a_cascade_uses_the_configured_one() -> None:
-    actor: Any = Dying(deaths=0)
+    actor: Any = CrashingActor(deaths=0)
     await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
     assert actor.told[0][2:] == (None,)
 
 
 async def test_unused_tokens_are_not_sent_and_mean_logprob_is_recorded() -> None:
-    actor: Any = Dying(deaths=0)
+    actor: Any = CrashingActor(deaths=0)
     record = await RouterClient(actor, RouterConfig(deadline_s=30.0)).score(SAMPLE, ROLLOUT)
     sent = actor.told[0][1]
     assert (sent.prompt_ids, sent.logprobs, sent.token_ids) == ((), (), (3,))

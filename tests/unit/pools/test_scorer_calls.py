@@ -76,7 +76,7 @@ async def test_judge_reports_cached_tokens_of_its_first_request_only(thinking: i
     assert (said.prompt_tokens, said.cached_tokens, engine.asked) == (15, 8, requests)
 
 
-class Keeping(Engine):
+class RecordingEngine(Engine):
     async def complete(self, ids: Any, sampling: Any, **how: Any) -> Completion:
         self.sampled = (sampling.temperature, how["seed"])
         return await super().complete(ids, sampling, **how)
@@ -84,7 +84,7 @@ class Keeping(Engine):
 
 @pytest.mark.parametrize(("attempt", "sampled"), [(0, (0.0, 0)), (2, (REASK_TEMPERATURE, 2))])
 async def test_retried_judge_samples_new_reasoning(attempt: int, sampled: tuple[float, int]) -> None:
-    engine = Keeping()
+    engine = RecordingEngine()
     pool = PoolConfig(role="judge", prompt="judge.en", thinking_tokens=16)
     await JudgeScorer("p", pool, engine, Prompt(), "m").score([replace(QUESTION, attempt=attempt)])
     assert engine.sampled == sampled

@@ -58,7 +58,7 @@ def test_flags_of_hydra_show_the_configuration(
     assert output(capsys, "train", *OVERRIDES, *flags) == output(capsys, "config", "show", *OVERRIDES, *shown)
 
 
-def test_another_value_of_cfg_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unsupported_cfg_value_is_rejected(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "experiment=smoke", "--cfg", "all"]) == 2
     assert capsys.readouterr().err == "hamr: --cfg: 'all': only `--cfg job` is known\n"
 

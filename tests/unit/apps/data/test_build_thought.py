@@ -14,16 +14,16 @@ from hamr.cli import main as hamr
 from hamr.data.samples import write_samples
 from hamr.data.sft_items import read_items
 from hamr.types import Answer, Question
-from tests.unit.apps.data.recipes.thoughts import CALL, SAID, Crew, chain, learnt, quality, sample
+from tests.unit.apps.data.recipes.thoughts import CALL, SAID, ScriptedModels, chain, learnt, quality, sample
 
 SMOKE = "experiment=smoke"
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[Crew], list[list[str]]]:
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScriptedModels], list[list[str]]]:
     """Stands in for the pools; gives the list of what pools were started."""
 
-    def use(crew: Crew) -> list[list[str]]:
+    def use(crew: ScriptedModels) -> list[list[str]]:
         started: list[list[str]] = []
 
         def pools(config: Any, names: Any, work: Any, **_: Any) -> Any:
@@ -53,7 +53,7 @@ def kinds(samples: Path, step: str) -> list[tuple[str, str]]:
 
 
 def test_expert_thoughts_become_the_zero_think_set(samples: Path, scripted: Any, capsys: Any) -> None:
-    scripted(Crew(thought_extract=lambda q: "no tags" if q.affinity == "c" else chain()))
+    scripted(ScriptedModels(thought_extract=lambda q: "no tags" if q.affinity == "c" else chain()))
     assert thought(samples, "extract") == 0
     shown = capsys.readouterr().out
     for words in ("thoughts: extract: 3 items", "dropped: tags", "to be repaired: tags", "chain's quality, mean"):
@@ -68,7 +68,7 @@ def test_expert_thoughts_become_the_zero_think_set(samples: Path, scripted: Any,
 
 
 def test_migrated_thoughts_are_rendered_again_without_new_questions(samples: Path, scripted: Any, capsys: Any) -> None:
-    crew = Crew(dialogue=lambda q: quality(2 if q.affinity == "b" else 4), thought_refine="")
+    crew = ScriptedModels(dialogue=lambda q: quality(2 if q.affinity == "b" else 4), thought_refine="")
     scripted(crew)
     assert thought(samples, "migrate", "candidates=2") == 0
     shown = capsys.readouterr().out
@@ -77,13 +77,13 @@ def test_migrated_thoughts_are_rendered_again_without_new_questions(samples: Pat
     both = [("a", "decision_dra"), ("a", "decision_post"), ("c", "decision_dra"), ("c", "decision_post")]
     assert kinds(samples, "migrate") == both
     assert len(crew.questions("thought_chain")) == 2 * 3
-    nobody = scripted(Crew())
+    nobody = scripted(ScriptedModels())
     assert thought(samples, "migrate", "candidates=2", "render=post") == 2
     assert "overwrite=true" in capsys.readouterr().err
     assert thought(samples, "migrate", "candidates=2", "render=post", "overwrite=true") == 0
     assert nobody == [], "another rendering of what is there already"
     assert kinds(samples, "migrate") == [("a", "decision_post"), ("c", "decision_post")]
-    again = scripted(Crew())
+    again = scripted(ScriptedModels())
     assert thought(samples, "migrate", "candidates=2", "min_quality=2", "overwrite=true") == 0
     assert again, "another threshold is another recipe"
 
@@ -92,10 +92,10 @@ def test_repeated_command_resumes(samples: Path, scripted: Any, capsys: Any) -> 
     def away(question: Question) -> Any:
         return Answer(failure="unavailable") if question.affinity == "c" else chain()
 
-    scripted(Crew(thought_chain=away))
+    scripted(ScriptedModels(thought_chain=away))
     assert thought(samples, "migrate") == 0
     assert "temporary failure, to be retried" in capsys.readouterr().out
-    crew = Crew()
+    crew = ScriptedModels()
     scripted(crew)
     assert thought(samples, "migrate", "overwrite=true") == 0
     assert {q.affinity for _, q in crew.asked} == {"c"}
@@ -103,7 +103,7 @@ def test_repeated_command_resumes(samples: Path, scripted: Any, capsys: Any) -> 
 
 
 def test_zero_think_uses_its_own_pool(samples: Path, scripted: Any) -> None:
-    crew = Crew(zero_think=f"<think>{learnt()}</think><answer>x</answer>")
+    crew = ScriptedModels(zero_think=f"<think>{learnt()}</think><answer>x</answer>")
     started = scripted(crew)
     pool = "+pools.zt={role: grader, prompt: '', model: tiny}"
     assert thought(samples, "migrate", "zero_think=zt", pool) == 0
@@ -112,14 +112,14 @@ def test_zero_think_uses_its_own_pool(samples: Path, scripted: Any) -> None:
 
 
 def test_no_output_is_written_if_no_pool_answers(samples: Path, scripted: Any, capsys: Any) -> None:
-    scripted(Crew(thought_extract=[Answer(failure="unavailable")]))
+    scripted(ScriptedModels(thought_extract=[Answer(failure="unavailable")]))
     assert thought(samples, "extract") == 1
     assert "no item got an answer" in capsys.readouterr().err
     assert not samples.with_name("extract.jsonl").exists()
 
 
 def test_table_gives_the_reason_if_no_item_is_kept(samples: Path, scripted: Any, capsys: Any) -> None:
-    scripted(Crew(thought_extract="no tags"))
+    scripted(ScriptedModels(thought_extract="no tags"))
     assert thought(samples, "extract") == 0
     shown = capsys.readouterr().out
     assert "dropped: tags" in shown and "mean" not in shown

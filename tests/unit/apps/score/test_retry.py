@@ -164,7 +164,7 @@ def test_invalid_lines_are_named_and_skipped_on_request(tmp_path: Path, capsys: 
     assert "0of2responseshavenoscore;4invalidlinesskipped" in shown
 
 
-def test_an_input_without_a_valid_line_is_refused(tmp_path: Path) -> None:
+def test_input_without_a_valid_line_is_rejected(tmp_path: Path) -> None:
     source = write_lines(tmp_path, "not json", json.dumps(ROW))
     with pytest.raises(BadInput, match="has no valid line"):
         run(source, skip=True)

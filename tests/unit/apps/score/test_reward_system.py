@@ -100,10 +100,10 @@ async def test_background_loop_serves_sync_and_async_callers() -> None:
     loop.close()
 
 
-# --- on a world without Ray ----------------------------------------------------------------------
+# --- without Ray --------------------------------------------------------------------------------
 
 
-class World:
+class FakeRuntime:
     """Stand-in for Ray and the actors on it: records what runs, and scores by length."""
 
     def __init__(self) -> None:
@@ -111,7 +111,7 @@ class World:
         self.routers = self.under_way = self.most = 0
         self.sick = False
 
-    def install(self, monkeypatch: pytest.MonkeyPatch) -> World:
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
         import ray
 
         from hamr.apps.score import reward_system as module
@@ -130,7 +130,7 @@ class World:
     async def stop_pools(self, run: str) -> None:
         self.pools.remove(run)
 
-    async def start_router(self, *args: object) -> World:
+    async def start_router(self, *args: object) -> FakeRuntime:
         if self.sick:
             raise HamrError("the router did not start: feels sick")
         self.routers += 1
@@ -153,65 +153,65 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    return World().install(monkeypatch)
+def runtime(monkeypatch: pytest.MonkeyPatch) -> FakeRuntime:
+    return FakeRuntime().install(monkeypatch)
 
 
-def test_system_starts_lazily_and_cleans_up(world: World) -> None:
+def test_system_starts_lazily_and_cleans_up(runtime: FakeRuntime) -> None:
     system = RewardSystem.from_config(["experiment=smoke", "score.groups_in_flight=3"])
-    assert world.pools == []
+    assert runtime.pools == []
     samples = [(SAMPLE, ["x" * i, "y"]) for i in range(20)]
     assert system.rewards(samples) == [[float(i), 1.0] for i in range(20)]
-    assert (len(world.pools), world.routers) == (1, 1)
-    assert 2 < world.most <= 6, "three groups of two at a time"
+    assert (len(runtime.pools), runtime.routers) == (1, 1)
+    assert 2 < runtime.most <= 6, "three groups of two at a time"
     records = [*system.score(samples), *system.score(samples)]
     assert len({record.key for record in records}) == len(records) == 80
     with pytest.raises(DataError):
         system.score([(SAMPLE, [])])
     system.close()
     system.close()
-    assert (world.pools, world.routers) == ([], 0)
+    assert (runtime.pools, runtime.routers) == ([], 0)
     with system:
         assert system.rewards([(SAMPLE, ["again"])]) == [[5.0]]
-    assert (world.pools, world.routers) == ([], 0)
+    assert (runtime.pools, runtime.routers) == ([], 0)
 
 
-async def test_cancelled_wait_cancels_its_scoring(world: World) -> None:
+async def test_cancelled_wait_cancels_its_scoring(runtime: FakeRuntime) -> None:
     async with RewardSystem.from_config("experiment=smoke") as system:
         scored = await asyncio.gather(*(system.ascore([(SAMPLE, ["x" * n])]) for n in range(5)))
         assert [record.total for [record] in scored] == [Scored(value=float(n)) for n in range(5)]
         waiting = asyncio.create_task(system.ascore([(SAMPLE, ["for ever"])]))
-        while not world.under_way:
+        while not runtime.under_way:
             await asyncio.sleep(0.01)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        while world.under_way:
+        while runtime.under_way:
             await asyncio.sleep(0.01)
-    assert (world.pools, world.routers) == ([], 0)
+    assert (runtime.pools, runtime.routers) == ([], 0)
 
 
-def test_failed_start_leaves_no_actors(world: World) -> None:
-    world.sick = True
+def test_failed_start_leaves_no_actors(runtime: FakeRuntime) -> None:
+    runtime.sick = True
     system = RewardSystem.from_config("experiment=smoke")
     with pytest.raises(HamrError, match="feels sick"):
         system.start()
-    assert (world.pools, world.routers) == ([], 0)
-    world.sick = False
+    assert (runtime.pools, runtime.routers) == ([], 0)
+    runtime.sick = False
     with system:
-        assert world.routers == 1
+        assert runtime.routers == 1
 
 
-def test_two_systems_on_one_ray_are_isolated(world: World) -> None:
+def test_two_systems_on_one_ray_are_isolated(runtime: FakeRuntime) -> None:
     with RewardSystem.from_config("experiment=smoke"), RewardSystem.from_config("experiment=smoke"):
-        assert len(set(world.pools)) == 2
+        assert len(set(runtime.pools)) == 2
 
 
-def test_router_defect_is_raised_unchanged_and_cancels_pending_work(world: World) -> None:
+def test_router_defect_is_raised_unchanged_and_cancels_pending_work(runtime: FakeRuntime) -> None:
     with RewardSystem.from_config("experiment=smoke") as system:
         with pytest.raises(ZeroDivisionError, match="a defect"):
             system.score([(SAMPLE, ["for ever", "x"]), (SAMPLE, ["for ever", "defect"])])
-        assert world.under_way == 0
+        assert runtime.under_way == 0
         assert system.rewards([(SAMPLE, ["fine"])]) == [[4.0]]
 
 

@@ -15,7 +15,7 @@ JUDGE = ["experiment=smoke", "pools.judge.type=openai", "pools.judge.model=m"]
     ("endpoint", "says"),
     [("http://10.1.2.3/v1", "10.1.2.3 is private"), ("http://169.254.169.254/v1", "169.254.169.254 is link-local")],
 )
-def test_a_forbidden_address_is_refused_before_a_local_ray_starts(
+def test_forbidden_address_is_rejected_before_a_local_ray_starts(
     endpoint: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load_config([*JUDGE, f"pools.judge.endpoint={endpoint}"])

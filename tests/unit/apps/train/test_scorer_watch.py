@@ -42,7 +42,7 @@ WHOLE_RULE = ExactAct.of(map(with_all_wordings, EVERY))
 assert WHOLE_RULE is not None
 
 
-class Right:
+class RuleScorer:
     """Scorer that knows the rule and additionally accepts the replies in `liked`."""
 
     def __init__(self, *liked: str) -> None:
@@ -69,7 +69,7 @@ def replies(often: Mapping[str, int], score: float | None = None) -> list[Scored
 
 
 async def test_accurate_scorer_passes() -> None:
-    found, notes = watch(Right())
+    found, notes = watch(RuleScorer())
     await found.at_start()
     assert {role: (gate.contexts, gate.share) for role, gate in found.gates.items()} == {
         role: (24, 0.0) for role in ("reranker", "judge", "cascade", "both")
@@ -79,7 +79,7 @@ async def test_accurate_scorer_passes() -> None:
 
 async def test_overrated_courtesy_is_reported_before_rl() -> None:
     """The AUC of the scorer on mixed pairs is nearly 1."""
-    found, notes = watch(Right(GOODBYE))
+    found, notes = watch(RuleScorer(GOODBYE))
     await found.at_start()
     assert found.checks["reranker"]["held_out"].auc > 0.95
     assert any(repr(GOODBYE) in note and "courtesy" in note for note in notes)
@@ -87,14 +87,14 @@ async def test_overrated_courtesy_is_reported_before_rl() -> None:
 
 
 async def test_alarm_stops_the_run_if_configured() -> None:
-    found, _ = watch(Right(GOODBYE), "scorers.on_alarm=stop")
+    found, _ = watch(RuleScorer(GOODBYE), "scorers.on_alarm=stop")
     with pytest.raises(UnreliableScorer, match="on_alarm=warn goes on"):
         await found.at_start()
 
 
 @pytest.mark.parametrize("truth", [RULE, None])
 async def test_overrated_wrong_reply_of_the_policy_is_reported(truth: ExactAct | None) -> None:
-    found, notes = watch(Right(GOODBYE), truth=truth)
+    found, notes = watch(RuleScorer(GOODBYE), truth=truth)
     figures = await found.of_replies(replies({GOODBYE: 40, "Do you mainly use data or voice?": 12}))
     assert figures["alarm/scorers_fooled"] == 1.0
     assert figures["scorers/fooled_frac"] >= (0.7 if truth else 0.5)
@@ -145,7 +145,7 @@ async def test_policy_reply_is_right_in_the_cluster_of_its_nearest_reference(sai
 
 
 async def test_accurate_scorers_raise_no_alarm_for_a_collapsed_policy() -> None:
-    found, notes = watch(Right())
+    found, notes = watch(RuleScorer())
     assert await found.of_replies(replies({GOODBYE: 99})) == {
         "scorers/fooled_frac": 0.0,
         "alarm/scorers_fooled": 0.0,
@@ -166,7 +166,7 @@ def answered(act: str, right: int, wrong: int, score: float) -> list[ScoredReply
 async def test_wrong_replies_that_score_like_right_ones_raise_the_alarm(score: float, share: float) -> None:
     """This holds even if they are rare and beat no right reply of another act."""
     said = [*answered("ask ConsumptionProfile", 90, 0, 0.0), *answered("ask ApplicationTendency", 6, 6, score)]
-    found, notes = watch(Right(), truth=WHOLE_RULE)
+    found, notes = watch(RuleScorer(), truth=WHOLE_RULE)
     figures = await found.of_replies(said)
     assert figures["scorers/false_accept_frac"] == share and figures["alarm/scorers_fooled"] == float(share > 0)
     expected = "50% of the replies where ask ApplicationTendency is due are wrong and score like right ones, e.g. "
@@ -175,14 +175,14 @@ async def test_wrong_replies_that_score_like_right_ones_raise_the_alarm(score: f
 
 async def test_fraction_per_act_requires_ten_replies() -> None:
     said = [*answered("ask ConsumptionProfile", 90, 0, 0.0), *answered("ask ApplicationTendency", 4, 5, 0.95)]
-    found, _ = watch(Right(), truth=WHOLE_RULE)
+    found, _ = watch(RuleScorer(), truth=WHOLE_RULE)
     assert (await found.of_replies(said))["alarm/scorers_fooled"] == 0.0
 
 
 async def test_only_the_most_frequent_replies_are_checked() -> None:
     asked = {}
     for most in (1, 3):
-        scorer = Right()
+        scorer = RuleScorer()
         found, _ = watch(scorer, f"scorers.replies={most}", "scorers.contexts=4", "rewards=reranker")
         await found.of_replies(replies({GOODBYE: 3, "Hello?": 2, "Yes.": 1}))
         asked[most] = scorer.asked
@@ -193,14 +193,14 @@ async def test_only_the_most_frequent_replies_are_checked() -> None:
     "overrides", [["scorers.contexts=0"], ["rewards.consistency.weight=0", "rewards.format.weight=1"]]
 )
 async def test_no_questions_are_asked_without_contrasts(overrides: list[str]) -> None:
-    scorer = Right()
+    scorer = RuleScorer()
     found, _ = watch(scorer, *overrides)
     assert await found.of_replies(replies({GOODBYE: 3})) == {"watch/distinct_acts": 1.0} and scorer.asked == 0
 
 
 async def test_contexts_use_all_splits_if_the_test_split_has_one_act() -> None:
     one_act = tuple(sample for sample in SPLITS.test if sample.meta["act"] == "GoodBye")
-    found, notes = watch(Right(), splits=replace(SPLITS, test=one_act))
+    found, notes = watch(RuleScorer(), splits=replace(SPLITS, test=one_act))
     await found.at_start()
     assert found.gates["cascade"].contexts == 24 and any("taken from all splits" in note for note in notes)
 
@@ -221,6 +221,6 @@ def test_fine_tuned_scorer_at_chance_is_rejected_before_its_pool_starts(
 
 async def test_data_of_one_act_have_no_contrasts() -> None:
     one_act = tuple(sample for sample in SPLITS.test if sample.meta["act"] == "GoodBye")
-    found, _ = watch(Right(), splits=Splits(train=one_act, validation=(), test=one_act))
+    found, _ = watch(RuleScorer(), splits=Splits(train=one_act, validation=(), test=one_act))
     assert await found.of_replies(replies({GOODBYE: 3})) == {"watch/distinct_acts": 1.0}
     assert found.gates == {}

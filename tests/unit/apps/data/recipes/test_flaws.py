@@ -38,7 +38,7 @@ WHY = {
 }
 
 
-def turned_round(plan_2: str) -> str:
+def swap_order(plan_2: str) -> str:
     """First what it indicates, then what is assumed."""
     for assumes, indicates in (("Assuming", "this indicates"), ("假设", "这个说明")):
         plan_2 = plan_2.replace(indicates, "@").replace(assumes, indicates).replace("@", assumes.lower())
@@ -58,7 +58,7 @@ def plan_flaws(language: str) -> Flaws:
         "missing tag": (good(language).replace("</actions>", ""), "tags"),
         "third person": (rewrite("I let the agent look." if english else "我请客服查询。", two), "first_person"),
         "missing therefore": (rewrite(one, two.replace("therefore, " if english else "因此，", "")), "order"),
-        "order turned round": (rewrite(one, turned_round(two)), "order"),
+        "order turned round": (rewrite(one, swap_order(two)), "order"),
         "guesses": (rewrite(one + (" It is probably lost." if english else "大概丢了。"), two), "banned_words"),
         "private number in the plan": (rewrite(one + f" ({UID})", two), "anonymised"),
         "a phone number that the ticket has not": (rewrite(one + " 13812345678", two), "anonymised"),
@@ -95,7 +95,7 @@ def rationale_flaws(language: str) -> Flaws:
     }
 
 
-async def dropped_as_wanted(
+async def check_dropped_flaws(
     kinds: Flaws, items: list[WorkItem], make: Make, good_text: Mapping[str, str], path: Path
 ) -> Judge:
     """Deals the flaws out over the items and compares what became of each; gives the judge that was asked."""
@@ -133,7 +133,9 @@ async def dropped_as_wanted(
 async def test_each_check_of_plans_drops_exactly_its_flaw(tmp_path: Path, language) -> None:
     kinds, recipe = plan_flaws(language), PatmRecipe(language=language)
     items = patm_items([window(f"t{n}") for n in range(1000)], recipe, "m")
-    judge = await dropped_as_wanted(kinds, items, Patm(recipe), {"patm_rewrite": good(language)}, tmp_path / "p.jsonl")
+    judge = await check_dropped_flaws(
+        kinds, items, Patm(recipe), {"patm_rewrite": good(language)}, tmp_path / "p.jsonl"
+    )
     seen = {question.affinity for question in judge.asked}
     judged = [name for name, (said, check) in kinds.items() if check is None or "patm_rewrite" not in said]
     places = [n for n in range(1000) if list(kinds)[n % len(kinds)] in judged]
@@ -144,4 +146,4 @@ async def test_each_check_of_plans_drops_exactly_its_flaw(tmp_path: Path, langua
 async def test_each_check_of_rationales_drops_exactly_its_flaw(tmp_path: Path, language) -> None:
     kinds, recipe = rationale_flaws(language), DraRecipe(language=language)
     items = dra_items([logged_decision(window(f"t{n}").sample) for n in range(1000)], recipe, "m")
-    await dropped_as_wanted(kinds, items, Dra(recipe), {"dra": WHY[language]}, tmp_path / "p.jsonl")
+    await check_dropped_flaws(kinds, items, Dra(recipe), {"dra": WHY[language]}, tmp_path / "p.jsonl")

@@ -16,7 +16,7 @@ from tests.unit.apps.data.recipes.thoughts import (
     PROCESS,
     SAID,
     UID,
-    Crew,
+    ScriptedModels,
     call_text,
     chain,
     cot,
@@ -30,13 +30,13 @@ BETTER = "I hear how long you have waited. The parcel is on its way since yester
 REFINED = f"{chain()}<response>{BETTER}</response>"
 
 
-async def migrated(crew: Crew, **recipe: Any) -> ItemResult:
+async def migrated(crew: ScriptedModels, **recipe: Any) -> ItemResult:
     made = MigrationRecipe(**recipe)
     return await made_of(Migration(made), made, crew)
 
 
 async def test_chain_is_generated_before_the_response() -> None:
-    crew = Crew()
+    crew = ScriptedModels()
     made = await migrated(crew)
     assert made.kept == {"reasoning": learnt(), "response": SAID["en"], "quality": 5, "cot_quality": 5}
     assert crew.steps == ["chain", "response", "dialogue", "cot_quality"], "a 5 ends the sampling"
@@ -49,7 +49,7 @@ async def test_chain_is_generated_before_the_response() -> None:
 
 async def test_best_draft_is_kept_and_ties_keep_the_first() -> None:
     replies = [f"{word} {SAID['en']}" for word in ("First.", "Second.", "Third.", "Fourth.")]
-    crew = Crew(
+    crew = ScriptedModels(
         thought_response=replies, dialogue=[quality(3), quality(4), quality(2), quality(4)], cot_quality=[cot(2), cot()]
     )
     made = await migrated(crew, seed=7)
@@ -60,17 +60,19 @@ async def test_best_draft_is_kept_and_ties_keep_the_first() -> None:
 
 
 async def test_drafts_dropped_by_rules_are_not_judged() -> None:
-    crew = Crew(thought_chain=["no tags", chain(), chain(), chain()], thought_response=["<tool_call>", SAID["en"]])
+    crew = ScriptedModels(
+        thought_chain=["no tags", chain(), chain(), chain()], thought_response=["<tool_call>", SAID["en"]]
+    )
     made = await migrated(crew)
     assert made.kept
     assert made.notes == ("candidates: tags", "candidates: no_action")
     assert crew.steps == ["chain", "chain", "response", "chain", "response", "dialogue", "cot_quality"]
-    none = await migrated(Crew(thought_chain=["no tags", *[chain()] * 3], thought_response=""), refine=2)
+    none = await migrated(ScriptedModels(thought_chain=["no tags", *[chain()] * 3], thought_response=""), refine=2)
     assert (none.kept, none.reason) == (None, "tags"), "the first one's fault; there is nothing to refine"
 
 
 async def test_refinement_prompt_has_the_best_draft_and_the_verdict() -> None:
-    crew = Crew(
+    crew = ScriptedModels(
         dialogue=[quality(2, "cold"), quality(3, "too short"), quality(5)],
         thought_response=[SAID["en"], call_text(user_id="u-77")], thought_refine=REFINED,
     )  # fmt: skip
@@ -86,7 +88,7 @@ async def test_refinement_prompt_has_the_best_draft_and_the_verdict() -> None:
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 async def test_refinement_rounds_are_bounded(rounds: int) -> None:
-    crew = Crew(dialogue=quality(3), thought_refine=REFINED)
+    crew = ScriptedModels(dialogue=quality(3), thought_refine=REFINED)
     made = await migrated(crew, candidates=1, refine=rounds)
     assert (made.kept, made.reason) == (None, "judge: dialogue_quality")
     assert [q.attempt for q in crew.questions("thought_refine")] == list(range(rounds))
@@ -96,7 +98,7 @@ async def test_refinement_rounds_are_bounded(rounds: int) -> None:
 
 
 async def test_weak_chain_is_refined_from_its_analysis() -> None:
-    crew = Crew(cot_quality=[cot(5, policy="no"), cot()], thought_refine=REFINED)
+    crew = ScriptedModels(cot_quality=[cot(5, policy="no"), cot()], thought_refine=REFINED)
     made = await migrated(crew)
     assert made.kept is not None and made.kept["response"] == BETTER
     [asked] = crew.questions("thought_refine")
@@ -120,19 +122,19 @@ async def test_weak_chain_is_refined_from_its_analysis() -> None:
     ],
 )
 async def test_refined_draft_passes_the_same_rules(refined: str, check: str) -> None:
-    made = await migrated(Crew(dialogue=quality(3), thought_refine=refined))
+    made = await migrated(ScriptedModels(dialogue=quality(3), thought_refine=refined))
     assert (made.kept, made.notes) == (None, (f"refined: {check}",))
     rescued = await migrated(
-        Crew(dialogue=[*[quality(3)] * 4, quality(4)], thought_refine=[refined, REFINED]), refine=2
+        ScriptedModels(dialogue=[*[quality(3)] * 4, quality(4)], thought_refine=[refined, REFINED]), refine=2
     )
     assert rescued.kept
 
 
 async def test_transient_failure_is_not_recorded_as_a_verdict() -> None:
-    late = await migrated(Crew(thought_response=[Answer(failure="unavailable")]))
+    late = await migrated(ScriptedModels(thought_response=[Answer(failure="unavailable")]))
     assert late.passing
     cut = Answer(failure="unparsable", detail="cut off after 9 tokens")
-    made = await migrated(Crew(thought_response=[cut, SAID["en"]]))
+    made = await migrated(ScriptedModels(thought_response=[cut, SAID["en"]]))
     assert made.kept and made.notes == ("candidates: teacher: unparsable",)
 
 
@@ -140,7 +142,7 @@ async def test_transient_failure_is_not_recorded_as_a_verdict() -> None:
 
 
 async def test_zero_think_prompt_matches_its_training_prompt() -> None:
-    crew = Crew(zero_think=f"<think>{learnt()}</think><answer>Cut off in the mid")
+    crew = ScriptedModels(zero_think=f"<think>{learnt()}</think><answer>Cut off in the mid")
     made = await migrated(crew, zero_think=True, max_new_tokens=99)
     assert made.kept is not None and made.kept["reasoning"] == learnt()
     assert crew.steps == ["zero_think", "response", "dialogue", "cot_quality"]
@@ -175,12 +177,12 @@ async def test_zero_think_chain_passes_the_same_rules() -> None:
         (f"{learnt()} {UID}", "anonymised"),
         (learnt("zh"), "teacher: other language"),
     ):
-        made = await migrated(Crew(zero_think=f"<think>{said}</think>"), zero_think=True)
+        made = await migrated(ScriptedModels(zero_think=f"<think>{said}</think>"), zero_think=True)
         assert (made.kept, made.reason) == (None, check)
 
 
 async def test_recipe_uses_prompts_of_its_language() -> None:
-    crew = Crew(thought_chain=chain("zh"), thought_response=SAID["zh"])
+    crew = ScriptedModels(thought_chain=chain("zh"), thought_response=SAID["zh"])
     made = MigrationRecipe(language="zh")
     assert (await made_of(Migration(made), made, crew, sample(language="zh"))).kept
     questions: list[Question] = [question for _, question in crew.asked]

@@ -54,7 +54,7 @@ def sample(name: str = "s", *said: str, **privileged: Any) -> ServiceSample:
     )  # fmt: skip
 
 
-class Light:
+class ScriptedModel:
     """A light model that says one text a seed."""
 
     def __init__(self, *said: str | Answer) -> None:
@@ -96,8 +96,8 @@ class Utility:
 
 async def made_of(
     one: Expanding, *said: str | Answer, **settings: Any
-) -> tuple[ItemResult, Light, Consistency, Utility]:
-    light, consistency, utility = Light(*said), Consistency(), Utility()
+) -> tuple[ItemResult, ScriptedModel, Consistency, Utility]:
+    light, consistency, utility = ScriptedModel(*said), Consistency(), Utility()
     recipe = MultiGtRecipe(candidates=len(said), **settings)
     (item,) = multigt_items([one], recipe, "m")
     pools = Pools(teachers=Teachers({"light": Teacher(ask=light)}), judge=consistency, second=utility)
@@ -154,7 +154,7 @@ async def test_candidate_may_agree_with_any_logged_reply() -> None:
         [Expanding(sample=sample("s", "It was sent.", "It comes."))], MultiGtRecipe(candidates=1), "m"
     )
     judge = Second()
-    pools = Pools(teachers=Teachers({"light": Teacher(ask=Light("Soon."))}), judge=judge, second=Utility())
+    pools = Pools(teachers=Teachers({"light": Teacher(ask=ScriptedModel("Soon."))}), judge=judge, second=Utility())
     made = await make_one(item, MultiGt(MultiGtRecipe(candidates=1)), pools)
     assert made.kept == {"added": [{"content": "Soon.", "source": "offline-consistency"}]}
     assert len(judge.asked) == 2
@@ -269,7 +269,7 @@ def test_the_job_writes_samples_records_and_table_3(
     write_samples(tmp_path / "train.jsonl", [sample("a"), sample("b", "Good bye.")])
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.add([record("a", 0, "We sent it on Monday.", -0.1)])
-    light, consistency, utility = Light("It has been sent.", "A new one comes."), Consistency(), Utility()
+    light, consistency, utility = ScriptedModel("It has been sent.", "A new one comes."), Consistency(), Utility()
 
     async def ask(question: Question) -> Answer:
         if question.messages:

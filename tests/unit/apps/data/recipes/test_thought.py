@@ -20,7 +20,7 @@ from tests.unit.apps.data.recipes.thoughts import (
     SAID,
     STRATEGY,
     UID,
-    Crew,
+    ScriptedModels,
     call_text,
     chain,
     cot,
@@ -109,20 +109,20 @@ def test_lone_surrogate_is_replaced() -> None:
 # --- the recipe --------------------------------------------------------------------------------
 
 
-async def extracted(crew: Crew, one: ServiceSample | None = None, **recipe: Any) -> ItemResult:
+async def extracted(crew: ScriptedModels, one: ServiceSample | None = None, **recipe: Any) -> ItemResult:
     made = ThoughtRecipe(**recipe)
     return await made_of(Extraction(made), made, crew, one)
 
 
 async def test_expert_response_is_kept_with_its_chain() -> None:
-    crew = Crew()
+    crew = ScriptedModels()
     made = await extracted(crew)
     assert made.kept == {"reasoning": learnt(), "response": SAID["en"], "cot_quality": 5}
     assert crew.steps == ["extract", "cot_quality"]
     for (_, question), shown in zip(crew.asked, (SAID["en"], learnt()), strict=True):
         rendered = WrittenPrompt.load(question.prompt).render(question.variables)[1]["content"]
         assert shown in rendered and SAID["en"] in rendered
-    called = await extracted(Crew(), sample(action=CALL))
+    called = await extracted(ScriptedModels(), sample(action=CALL))
     assert called.kept is not None and called.kept["response"] == call_text(user_id=UID)
 
 
@@ -135,27 +135,27 @@ async def test_expert_response_is_kept_with_its_chain() -> None:
     ],
 )
 async def test_rejected_chain_is_repaired_once_with_the_reason(verdict: str, check: str) -> None:
-    crew = Crew(cot_quality=verdict)
+    crew = ScriptedModels(cot_quality=verdict)
     made = await extracted(crew)
     assert (made.kept, made.reason, made.notes) == (None, check, (f"to be repaired: {check}",))
     assert crew.steps == ["extract", "cot_quality"] * 2
     again = crew.questions("thought_extract")[1].variables
     assert again["previous"] == chain() and "It leaves out the fee." in again["fault"]
-    repaired = await extracted(Crew(cot_quality=[verdict, cot(4)]))
+    repaired = await extracted(ScriptedModels(cot_quality=[verdict, cot(4)]))
     assert repaired.kept is not None and repaired.kept["cot_quality"] == 4
 
 
 async def test_threshold_is_read_from_the_recipe() -> None:
-    assert (await extracted(Crew(cot_quality=cot(3)), min_cot=3)).kept
-    assert (await extracted(Crew(cot_quality=cot(4)), min_cot=5)).reason == "judge: cot_quality"
+    assert (await extracted(ScriptedModels(cot_quality=cot(3)), min_cot=3)).kept
+    assert (await extracted(ScriptedModels(cot_quality=cot(4)), min_cot=5)).reason == "judge: cot_quality"
 
 
 async def test_unparsable_verdict_is_retried_and_then_drops_the_item() -> None:
-    made = await extracted(Crew(cot_quality=["nonsense", cot()]))
+    made = await extracted(ScriptedModels(cot_quality=["nonsense", cot()]))
     assert made.kept
-    made = await extracted(Crew(cot_quality="nonsense"))
+    made = await extracted(ScriptedModels(cot_quality="nonsense"))
     assert made.reason == "judge: unparsable"
-    late = await extracted(Crew(cot_quality=[Answer(failure="timeout")]))
+    late = await extracted(ScriptedModels(cot_quality=[Answer(failure="timeout")]))
     assert late.passing
 
 

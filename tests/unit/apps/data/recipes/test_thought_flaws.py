@@ -20,7 +20,7 @@ from tests.unit.apps.data.recipes.thoughts import (
     SAID,
     STRATEGY,
     UID,
-    Crew,
+    ScriptedModels,
     call_text,
     chain,
     cot,
@@ -72,9 +72,9 @@ POOR = {
 }
 
 
-async def dropped_as_wanted(
+async def check_dropped_flaws(
     kinds: Mapping[str, Flaw], make: Make, recipe: ThoughtRecipe, good: Mapping[str, Any], path: Path
-) -> Crew:
+) -> ScriptedModels:
     """Deals the flaws out over 1,000 samples and compares what became of each; gives the crew that was asked."""
     names = list(kinds)
     items = thought_items([sample(f"s{n}", language=recipe.language) for n in range(1000)], recipe, "m")
@@ -83,7 +83,7 @@ async def dropped_as_wanted(
     def says(stem: str) -> Any:
         return lambda question: kinds[flaw_of[question.affinity]][0].get(stem, good[stem])
 
-    crew = Crew(**{stem: says(stem) for stem in good})
+    crew = ScriptedModels(**{stem: says(stem) for stem in good})
     progress = WorkProgress.of(path, items)
     await run_recipe(items, make, crew.pools, progress, at_once=64, tell=lambda line: None)
     for item in items:
@@ -106,7 +106,7 @@ async def test_extraction_drops_each_flaw_with_its_check(language: Any, tmp_path
     kinds |= {name: ({"thought_extract": text}, check) for name, (text, check) in chain_flaws(language).items()}
     recipe = ThoughtRecipe(language=language)
     good = {"thought_extract": chain(language), "cot_quality": cot()}
-    crew = await dropped_as_wanted(kinds, Extraction(recipe), recipe, good, tmp_path / "p.jsonl")
+    crew = await check_dropped_flaws(kinds, Extraction(recipe), recipe, good, tmp_path / "p.jsonl")
     judged = of_affinity(crew.questions("cot_quality"))
     assert len(judged) == sum(list(kinds)[n % len(kinds)] in ("none", *VERDICTS) for n in range(1000))
 
@@ -123,6 +123,6 @@ async def test_migration_drops_each_flaw_with_its_check(language: Any, tmp_path:
         "dialogue": quality(), "cot_quality": cot(),
         "thought_refine": f"{chain(language)}<response>{SAID[language]}</response>",
     }  # fmt: skip
-    crew = await dropped_as_wanted(kinds, Migration(recipe), recipe, good, tmp_path / "p.jsonl")
+    crew = await check_dropped_flaws(kinds, Migration(recipe), recipe, good, tmp_path / "p.jsonl")
     graded = of_affinity(crew.questions("dialogue"))
     assert len(graded) == sum(list(kinds)[n % len(kinds)] in ("none", *VERDICTS, *POOR) for n in range(1000))

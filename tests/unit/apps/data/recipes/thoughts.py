@@ -63,7 +63,7 @@ def cot(score: int = 5, complete: str = "yes", policy: str = "yes") -> str:
     return "It leaves out the fee. " + json.dumps(said)
 
 
-class Crew:
+class ScriptedModels:
     """Says by the prompt's stem what is scripted for it: a text, one per asking of that prompt (the last stays), or a
     function of the question. Keeps what it was asked. A question in messages counts as `zero_think`."""
 
@@ -98,6 +98,8 @@ class Crew:
         return Pools(teachers=Teachers({"t": Teacher(ask=ask)}), judge=ask, second=ask)
 
 
-async def made_of(make: Make, recipe: ThoughtRecipe, crew: Crew, one: ServiceSample | None = None) -> ItemResult:
+async def made_of(
+    make: Make, recipe: ThoughtRecipe, crew: ScriptedModels, one: ServiceSample | None = None
+) -> ItemResult:
     [item] = thought_items([one or sample()], recipe, "m")
     return await make_one(item, make, crew.pools)
