@@ -105,9 +105,24 @@ def _fit(command: CalibrateCommand, triples: Triples, source: str, files: Mappin
         }
     )
     show(table(fit))
+    for line in warnings(fit):
+        print(f"warning: {line}")
     print(f"written: {output.rewards}, {output.plot}, {output.figures}")
     print(output.usage)
     return 0
+
+
+def warnings(fit: Calibration) -> list[str]:
+    """Return what speaks against using the fitted cascade."""
+    found = []
+    rho = fit.spearman if fit.cv_spearman is None else min(fit.spearman, fit.cv_spearman)
+    if rho < 0:
+        held_out = "" if fit.spearman < 0 else " on rows outside its fit"
+        found.append(
+            f"the fitted reward ranks replies against the teacher{held_out} (rho {rho:.3f}); training with it would "
+            "prefer the worse replies. Check that higher scores mean better ones, and the columns"
+        )
+    return found
 
 
 def check_output(command: CalibrateCommand, *, queries: bool) -> None:

@@ -14,7 +14,8 @@ from hamr.apps.train.command import TrainingCommand
 from hamr.config.load import load_config, load_dumped
 from hamr.config.overrides import MULTIRUN, nearest_first
 from hamr.config.schema import Config
-from hamr.errors import BadInput
+from hamr.errors import BadInput, RunFolderError
+from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.run_folder import RunFolder
 
 LEARNING = ("train", "sft", "scorer")
@@ -58,6 +59,10 @@ class SubmitRequest:
             raise BadInput("submit", command.words, f"runs only here; name one of: {', '.join(JOBS)}")
         if isinstance(command, TrainingCommand) and command.resume is not None:
             folder = RunFolder.open(command.resume).path
+            status = LiveStatus.read(folder)
+            if status is not None and status.alive():
+                remedy = f"still runs (process {status.pid} on {status.host}); stop it first, or wait until it ends"
+                raise RunFolderError("resume", str(folder), remedy)
             there = load_config(where)
             config = load_dumped(folder / "config.yaml", command.overrides).model_copy(
                 update={name: getattr(there, name) for name in OTHERS}

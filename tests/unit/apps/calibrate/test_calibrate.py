@@ -330,3 +330,13 @@ def test_pairs_give_the_same_files_and_their_scores(
     assert hamr(["calibrate", f"scores={out / 'scores.jsonl'}", f"output={tmp_path / 'again'}", *FAST]) == 0
     first, again = (tmp_path / name / "calibration.json" for name in ("out", "again"))
     assert first.read_bytes() == again.read_bytes()
+
+
+def test_a_fit_that_ranks_against_the_teacher_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    scores = tmp_path / "scores.jsonl"
+    for slope, warned in ((-1, True), (1, False)):
+        rows = [{"s_r": i / 40, "s_j": (i * 7 % 40) / 80 + i / 80, "y": 0.5 + slope * (i - 20) / 50} for i in range(40)]
+        scores.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        words = [f"scores={scores}", f"output={tmp_path / 'out.yaml'}", "overwrite=true", "resamples=0", "folds=3"]
+        assert hamr(["calibrate", *words]) == 0
+        assert ("warning: the fitted reward ranks replies against the teacher" in capsys.readouterr().out) is warned

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ from hamr.apps.train.run import Job
 from hamr.apps.train.stages import how_to_resume
 from hamr.cluster.nodes import Versions, refuse_unlike
 from hamr.config.load import dump_config, load_config
-from hamr.errors import BadInput
+from hamr.errors import BadInput, RunFolderError
 from hamr.pools.function_pool import read_sources
+from hamr.telemetry.live import LiveStatus, State
 
 CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
 OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
@@ -107,6 +109,21 @@ def test_invalid_configuration_is_not_submitted(args: list[str], says: str, to: 
     with pytest.raises(BadInput, match=re.escape(says)) as refused:
         submit([*args, *to, "--dry-run"])
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "age_s", "refused"), [("running", 0, True), ("running", 99, False), ("failed", 0, False)]
+)
+def test_a_run_that_still_runs_is_not_resumed(tmp_path: Path, state: State, age_s: float, refused: bool) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
+    now = time.time()
+    LiveStatus(run="r", state=state, phase="rl", started=now - 200, time=now - age_s, host="other").write(tmp_path)
+    words = ["train", f"resume={tmp_path}", *CLUSTER]
+    if not refused:
+        assert SubmitRequest.read(words).resume == tmp_path
+        return
+    with pytest.raises(RunFolderError, match=r"resume: .* still runs \(process \d+ on other\); stop it first"):
+        SubmitRequest.read(words)
 
 
 def test_sft_job_has_a_remote_run_folder_and_resumes(tmp_path: Path) -> None:
