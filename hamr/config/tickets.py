@@ -36,8 +36,8 @@ class CallColumns(Section):
 class TurnColumns(Section):
     """Columns of a turn. `roles` maps roles to the names in the export; unlisted names are used unchanged.
 
-    `time` is optional and must not decrease within a ticket: numbers, or texts that sort (ISO 8601). `tool` is the
-    column with the name of the tool in a tool turn.
+    `time` is optional and must not decrease within a ticket: numbers, ISO 8601, or dates with the day or the month
+    first. `tool` is the column with the name of the tool in a tool turn.
     """
 
     role: Column
