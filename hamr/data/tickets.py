@@ -7,6 +7,7 @@ reason.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -213,6 +214,7 @@ def _has(row: Row, column: str) -> bool:
 def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: TicketMapping, path: Path) -> None:
     """Raise DataError for a mapped column that no row has."""
     own = {"id": mapping.id, "turns": mapping.turns, "policy": mapping.policy, "tools": mapping.tools}
+    own["group"] = mapping.group
     for section in ("ticket", "privileged"):
         own.update({f"{section}.{key}": column for key, column in getattr(mapping, section).items()})
     turn = {f"turn.{key}": getattr(mapping.turn, key) for key in ("role", "content", "tool", "time")}
@@ -264,6 +266,9 @@ def _convert_ticket(
         for section in ("ticket", "privileged")
     }
     present = {section: {k: v for k, v in values.items() if v not in (None, "")} for section, values in named.items()}
+    group = _value(ticket, mapping.group) if mapping.group else None
+    if group not in (None, ""):  # a digest, since a customer's name or number is private
+        present["meta"] = {"group": hashlib.sha256(str(group).encode("utf-8", "replace")).hexdigest()[:16]}
     return {"id": str(identity), **present, "policy": policy, "tools": tools or [], "turns": converted}, blank
 
 

@@ -342,6 +342,15 @@ def test_one_dialogue_is_imported_without_splits(tmp_path: Path, capsys) -> None
     assert json.loads((out / "report.json").read_text())["read as"] == form
 
 
+def test_tickets_of_one_customer_share_a_group_without_naming_it(tmp_path: Path) -> None:
+    mapping = MAPPING.replace("turns: messages", "turns: messages\ngroup: customer.tier")
+    found = read(tmp_path, ticket("A"), ticket("B", [CUSTOMER, AGENT]), mapping=mapping).trajectories
+    assert len({t.meta["group"] for t in found}) == 1
+    assert "gold" not in str(found[0].meta)
+    with pytest.raises(DataError, match="mapping: group: 'customer.teir': t.jsonl has no such column"):
+        read(tmp_path, ticket("A"), mapping=mapping.replace("group: customer.tier", "group: customer.teir"))
+
+
 def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, capsys) -> None:
     def line(text: str, policy: str = "Be kind.") -> str:
         said = (("system", policy), ("user", text), ("assistant", "Sure."))
