@@ -1,4 +1,4 @@
-"""Rows of an export as objects with their line: JSONL, a JSON array, CSV or Parquet.
+"""Rows of an export as objects with their line: JSONL, a JSON array, CSV, Parquet or Arrow.
 
 The delimiter and the encoding of a CSV are detected unless they are given; `ExportTable.form` states them.
 """
@@ -21,7 +21,7 @@ from charset_normalizer import from_bytes
 from hamr.data.samples import parse_line
 from hamr.errors import DataError
 
-ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 DELIMITERS: Mapping[str, str] = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 _BOMS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _LEGACY = ["cp1252", "gb18030", "big5", "shift_jis", "cp1251"]
@@ -49,13 +49,16 @@ class ExportTable:
     form: str
 
 
-def read_table(path: Path, *, encoding: str | None = None, delimiter: str | None = None) -> ExportTable:
+def read_table(
+    path: Path, *, encoding: str | None = None, delimiter: str | None = None, strict: bool = False
+) -> ExportTable:
     """Return the rows of the export. Raise DataError for an unreadable file.
 
     Args:
         path: The export. Its ending names the format.
         encoding: Encoding of the text. By default, that of a byte order mark, UTF-8, or for a CSV the likeliest.
         delimiter: Delimiter of a CSV. By default, the one in its header.
+        strict: Raise DataError for the first invalid line of JSON instead of collecting the faults.
     """
     ending = path.suffix.lower()
     if ending not in ENDINGS:
@@ -65,73 +68,67 @@ def read_table(path: Path, *, encoding: str | None = None, delimiter: str | None
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
         raise DataError("input", str(path), f"{reason}; give an export") from error
-    if ending == ".parquet":
-        return ExportTable(rows=list(enumerate(_parquet(raw, path), start=1)), faults=[], form="Parquet")
+    if ending in (".parquet", ".arrow"):
+        return ExportTable(rows=list(enumerate(_columns(raw, path), start=1)), faults=[], form=ending[1:].title())
     if ending in (".csv", ".tsv"):
         return _csv(raw, path, encoding, delimiter)
     if encoding:
         raw = _decode(raw, path, encoding).encode()
-    return _json(raw, path)
+    return _json(raw, path, strict)
 
 
 # --- JSON --------------------------------------------------------------------------------------
 
 
-def _json(raw: bytes, path: Path) -> ExportTable:
+def _json(raw: bytes, path: Path, strict: bool) -> ExportTable:
     start = raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    form, values = "JSONL", _lines(raw)
     if start == b"[":
-        return _json_array(_decode(raw, path, "utf-8-sig"), path)
-    if start == b"{" and path.suffix.lower() == ".json":
+        form, values = "a JSON array", _elements(_decode(raw, path, "utf-8-sig"), path)
+    elif start == b"{" and path.suffix.lower() == ".json":
         with contextlib.suppress(ValueError, RecursionError):  # several objects are JSONL
             json.loads(raw)
-            return ExportTable(
-                rows=[(1, parse_line(_decode(raw, path, "utf-8-sig"), str(path)))], faults=[], form="JSON"
-            )
-    return _json_lines(raw, path)
+            form, values = "JSON", iter([(1, raw)])
+    rows, faults = list[tuple[int, Row]](), list[TicketFault]()
+    for line, value in values:
+        try:
+            rows.append((line, _object(value, f"{path}:{line}: line")))
+        except DataError as error:
+            if strict:
+                raise
+            faults.append(TicketFault(line=line, message=str(error), row=value.decode("utf-8", "replace")))
+    return ExportTable(rows=rows, faults=faults, form=form)
 
 
-def _json_array(text: str, path: Path) -> ExportTable:
-    """Read element by element, so that each has its line."""
-    decoder, rows, faults = json.JSONDecoder(), list[tuple[int, Row]](), list[TicketFault]()
+def _lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    return ((number, line) for number, line in enumerate(raw.splitlines(), start=1) if line.strip())
+
+
+def _elements(text: str, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the elements of an array with their lines."""
+    decoder = json.JSONDecoder()
     at, end, line = 0, text.index("[") + 1, 1
     while True:
         start = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
         line, at = line + text.count("\n", at, start), start
         if text[start : start + 1] == "]":
-            return ExportTable(rows=rows, faults=faults, form="a JSON array")
-        where = f"{path}:{line}: line"
+            return
         try:
             _, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError) as error:
-            raise DataError(
-                where, text[start : start + 80], f"bad JSON ({error}); write an array of objects"
-            ) from error
-        _add_row(text[start:end], line, where, rows, faults)
+            remedy = f"bad JSON ({error}); write an array of objects"
+            raise DataError(f"{path}:{line}: line", text[start : start + 80], remedy) from error
+        yield line, text[start:end].encode()
 
 
-def _json_lines(raw: bytes, path: Path) -> ExportTable:
-    rows, faults = list[tuple[int, Row]](), list[TicketFault]()
-    for number, line in enumerate(raw.splitlines(), start=1):
-        where = f"{path}:{number}: line"
-        try:
-            text = line.decode("utf-8-sig").strip()
-        except UnicodeDecodeError:
-            message = f"{where}: is not UTF-8; save the file as UTF-8, or give encoding="
-            faults.append(TicketFault(line=number, message=message))
-            continue
-        if text:
-            _add_row(text, number, where, rows, faults)
-    return ExportTable(rows=rows, faults=faults, form="JSONL")
-
-
-def _add_row(text: str, line: int, where: str, rows: list[tuple[int, Row]], faults: list[TicketFault]) -> None:
+def _object(value: bytes, where: str) -> Row:
     try:
-        row = parse_line(text, where)
-        if not isinstance(row, dict):
-            raise DataError(where, row, "must be a JSON object")
-        rows.append((line, row))
-    except DataError as error:
-        faults.append(TicketFault(line=line, message=str(error), row=text))
+        row = parse_line(value.decode("utf-8-sig").strip(), where)
+    except UnicodeDecodeError as error:
+        raise DataError(where, value[:40], "is not UTF-8; save the file as UTF-8, or give its encoding") from error
+    if not isinstance(row, dict):
+        raise DataError(where, row, "must be a JSON object")
+    return row
 
 
 # --- CSV ---------------------------------------------------------------------------------------
@@ -204,19 +201,26 @@ def _decode(raw: bytes, path: Path, encoding: str) -> str:
         raise DataError(f"{path}:{line}: line", raw.split(b"\n")[line - 1][:40], remedy) from error
 
 
-# --- Parquet -----------------------------------------------------------------------------------
+# --- Parquet and Arrow -------------------------------------------------------------------------
 
 
-def _parquet(raw: bytes, path: Path) -> list[Row]:
+def _columns(raw: bytes, path: Path) -> list[Row]:
+    """Read Parquet, or the Arrow stream that `datasets` writes to disk."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise DataError("input", str(path), "Parquet needs pyarrow: pip install pyarrow, or export CSV") from error
+        raise DataError("input", str(path), "needs pyarrow: pip install pyarrow, or export CSV or JSONL") from error
+    source = pyarrow.BufferReader(raw)
     try:
-        return [_plain(row) for row in pyarrow.parquet.read_table(pyarrow.BufferReader(raw)).to_pylist()]
+        if path.suffix.lower() == ".arrow":
+            table = pyarrow.ipc.open_stream(source).read_all()
+        else:
+            table = pyarrow.parquet.read_table(source)
+        return [_plain(row) for row in table.to_pylist()]
     except pyarrow.ArrowException as error:
-        raise DataError("input", str(path), f"is not a Parquet file ({' '.join(str(error).split())[:120]})") from error
+        kind = path.suffix[1:].title()
+        raise DataError("input", str(path), f"is not a {kind} file ({' '.join(str(error).split())[:120]})") from error
 
 
 def _plain(value: Any) -> Any:

@@ -182,7 +182,7 @@ def _known_corpus(name: str) -> str:
 
 
 class ImportCorpus(ImportCommand):
-    """A public corpus, or chats in the `messages` form, as samples and whole tickets."""
+    """A public corpus, or chats in a common form, as samples and whole tickets."""
 
     examples = (
         "hamr data import star input=star.jsonl policies=policies.json output=data/star",
@@ -191,9 +191,9 @@ class ImportCorpus(ImportCommand):
     work = "hamr.apps.data.import_data:import_corpus"
 
     corpus: Annotated[str, Word(), AfterValidator(_known_corpus), Field(title="CORPUS")]
-    """Corpus or form of the input: star, abcd, tau2 or messages."""
-    input: Annotated[File, Field(title="FILE.jsonl")]
-    """The dialogues."""
+    """Corpus or form of the input: star, abcd, tau2, messages, sharegpt, trl or verl. The form of chats is detected."""
+    input: Annotated[File, Field(title="FILE|FOLDER")]
+    """The dialogues: JSONL, for chats also JSON, Parquet or the folder of a data set."""
     policies: Annotated[File | None, Field(title="FILE.json")] = None
     """The corpus's policies; required for star, abcd and tau2."""
 

@@ -82,8 +82,11 @@ def _splits(command: ImportCommand, samples: Sequence[ServiceSample]) -> Splits:
     if not command.split:
         return Splits(train=tuple(samples), validation=(), test=())
     dialogues = len({_dialogue(sample.meta, sample.id) for sample in samples})
+    given = {name: [s for s in samples if s.meta.get("split") == name] for name in ("validation", "test")}
+    given = {name: kept for name, kept in given.items() if kept}
+    train = [sample for sample in samples if sample.meta.get("split") not in given]
     try:
-        return split_samples(samples, {}, held_out_frac=command.held_out_frac, seed=command.seed)
+        return split_samples(train, given, held_out_frac=command.held_out_frac, seed=command.seed)
     except DataError as error:
         if error.where != "data.train":
             raise
