@@ -36,8 +36,8 @@ class CallColumns(Section):
 class TurnColumns(Section):
     """Columns of a turn. `roles` maps roles to the names in the export; unlisted names are used unchanged.
 
-    `time` is optional and must not decrease within a ticket: numbers, or texts that sort (ISO 8601). `tool` is the
-    column with the name of the tool in a tool turn.
+    `time` is optional and must not decrease within a ticket: numbers, ISO 8601, or dates with the day or the month
+    first. `tool` is the column with the name of the tool in a tool turn.
     """
 
     role: Column
@@ -52,13 +52,15 @@ class TicketMapping(Section):
     """Mapping of an export.
 
     `turns` names the column with the turns of a ticket, as a list or as JSON text of one. Without it every row of the
-    export is one turn, and the rows of one `id` form a ticket, in the order of the file. `ticket` and `privileged` map
+    export is one turn, and the rows of one `id` form a ticket, in the order of the file. Tickets with the same `group`,
+    for example a customer, are in one split. `ticket` and `privileged` map
     the keys of the sample to columns of the ticket.
     """
 
     id: Column
     turn: TurnColumns
     turns: Column | None = None
+    group: Column | None = None
     ticket: Mapping[str, Column] = Field(default_factory=dict)
     privileged: Mapping[str, Column] = Field(default_factory=dict)
     policy: Column | TicketSource = TicketSource(text="")

@@ -36,9 +36,9 @@ def split_samples(
 ) -> Splits:
     """Return the splits, with `validation` and `test` from `given` or split off the training samples.
 
-    Each missing split gets `held_out_frac` of the training samples in whole dialogues (`meta["dialogue"]`, else the
-    sample and its copies). The remaining training samples keep their order, so the same samples give the same pairs for
-    scorers, from a generator or from its file.
+    Each missing split gets `held_out_frac` of the training samples in whole groups (`meta["group"]`) or dialogues
+    (`meta["dialogue"]`, else the sample and its copies). The remaining training samples keep their order, so the same
+    samples give the same pairs for scorers, from a generator or from its file.
 
     Raises:
         DataError: No training or no test samples remain, or two splits use one id for different samples. Caches
@@ -89,7 +89,8 @@ def count_copies(samples: Iterable[ServiceSample]) -> int:
 
 
 def _dialogues(samples: Sequence[ServiceSample]) -> dict[str, str]:
-    """Map the sample id to its dialogue: `meta["dialogue"]`, else the first sample with the same content.
+    """Map the sample id to its group (`meta["group"]`: a customer or a task), to its dialogue (`meta["dialogue"]`), or
+    else to the first sample with the same content.
 
     If almost all samples are copies of one other, so that three splits cannot differ, each copy counts by itself.
     """
@@ -98,7 +99,7 @@ def _dialogues(samples: Sequence[ServiceSample]) -> dict[str, str]:
         first.setdefault(_content(sample), sample.id)
     unique = len(first) >= FEWEST
     own = {s.id: first[_content(s)] if unique else s.id for s in samples}
-    return {sample.id: str(sample.meta.get("dialogue", own[sample.id])) for sample in samples}
+    return {s.id: str(s.meta.get("group", s.meta.get("dialogue", own[s.id]))) for s in samples}
 
 
 def _content(sample: ServiceSample) -> str:

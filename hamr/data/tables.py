@@ -1,18 +1,33 @@
-"""Rows of an export: JSONL, CSV or Parquet, as objects with their line."""
+"""Rows of an export as objects with their line: JSONL, a JSON array, CSV, Parquet or Arrow.
+
+The delimiter and the encoding of a CSV are detected unless they are given; `ExportTable.form` states them.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
+import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from charset_normalizer import from_bytes
+
 from hamr.data.samples import parse_line
 from hamr.errors import DataError
 
-ENDINGS = (".jsonl", ".csv", ".parquet")
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+DELIMITERS: Mapping[str, str] = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
+_BOMS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_LEGACY = ["cp1252", "gb18030", "big5", "shift_jis", "cp1251"]
+"""Encodings other than UTF-8 that are detected, the likelier first. gb18030 includes GBK and GB 2312."""
+_PROBE = 1 << 16
+_BETWEEN = re.compile(r"[\s,]*")
 Row = Mapping[str, Any]
 
 
@@ -25,63 +40,187 @@ class TicketFault:
     row: Any = None
 
 
-def read_table(path: Path) -> tuple[list[tuple[int, Row]], list[TicketFault]]:
-    """Return (line, row) of the export, and the invalid lines. Raise DataError for an unreadable file."""
-    if path.suffix.lower() not in ENDINGS:
+@dataclass(frozen=True, kw_only=True)
+class ExportTable:
+    """Rows with their lines, and the invalid lines. `form` says how the file was read."""
+
+    rows: list[tuple[int, Row]]
+    faults: list[TicketFault]
+    form: str
+
+
+def read_table(
+    path: Path, *, encoding: str | None = None, delimiter: str | None = None, strict: bool = False
+) -> ExportTable:
+    """Return the rows of the export. Raise DataError for an unreadable file.
+
+    Args:
+        path: The export. Its ending names the format.
+        encoding: Encoding of the text. By default, that of a byte order mark, UTF-8, or for a CSV the likeliest.
+        delimiter: Delimiter of a CSV. By default, the one in its header.
+        strict: Raise DataError for the first invalid line of JSON instead of collecting the faults.
+    """
+    ending = path.suffix.lower()
+    if ending not in ENDINGS:
         raise DataError("input", str(path), f"must end in {', '.join(ENDINGS)}")
     try:
-        if path.suffix.lower() == ".parquet":
-            return list(enumerate(_parquet(path), start=1)), []
-        if path.suffix.lower() == ".csv":
-            return list(_csv(path)), []
-        return _json_lines(path.read_bytes(), path)
+        raw = path.read_bytes()
     except OSError as error:
         reason = (error.strerror or "cannot be read").lower()
         raise DataError("input", str(path), f"{reason}; give an export") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise DataError("input", str(path), f"cannot be read as UTF-8 CSV ({error})") from error
+    if ending in (".parquet", ".arrow"):
+        return ExportTable(rows=list(enumerate(_columns(raw, path), start=1)), faults=[], form=ending[1:].title())
+    if ending in (".csv", ".tsv"):
+        return _csv(raw, path, encoding, delimiter)
+    if encoding:
+        raw = _decode(raw, path, encoding).encode()
+    return _json(raw, path, strict)
 
 
-def _json_lines(raw: bytes, path: Path) -> tuple[list[tuple[int, Row]], list[TicketFault]]:
-    rows: list[tuple[int, Row]] = []
-    faults = []
-    for number, line in enumerate(raw.splitlines(), start=1):
-        where = f"{path}:{number}: line"
+# --- JSON --------------------------------------------------------------------------------------
+
+
+def _json(raw: bytes, path: Path, strict: bool) -> ExportTable:
+    start = raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    form, values = "JSONL", _lines(raw)
+    if start == b"[":
+        form, values = "a JSON array", _elements(_decode(raw, path, "utf-8-sig"), path)
+    elif start == b"{" and path.suffix.lower() == ".json":
+        with contextlib.suppress(ValueError, RecursionError):  # several objects are JSONL
+            json.loads(raw)
+            form, values = "JSON", iter([(1, raw)])
+    rows, faults = list[tuple[int, Row]](), list[TicketFault]()
+    for line, value in values:
         try:
-            text = line.decode("utf-8-sig").strip()
-            row = parse_line(text, where) if text else None
-            if row is not None and not isinstance(row, dict):
-                raise DataError(where, row, "must be a JSON object")
-            if row is not None:
-                rows.append((number, row))
-        except UnicodeDecodeError:
-            faults.append(TicketFault(line=number, message=f"{where}: is not UTF-8; save the file as UTF-8"))
+            rows.append((line, _object(value, f"{path}:{line}: line")))
         except DataError as error:
-            faults.append(TicketFault(line=number, message=str(error), row=line.decode("utf-8", "replace")))
-    return rows, faults
+            if strict:
+                raise
+            faults.append(TicketFault(line=line, message=str(error), row=value.decode("utf-8", "replace")))
+    return ExportTable(rows=rows, faults=faults, form=form)
 
 
-def _csv(path: Path) -> Iterator[tuple[int, Row]]:
+def _lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    return ((number, line) for number, line in enumerate(raw.splitlines(), start=1) if line.strip())
+
+
+def _elements(text: str, path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the elements of an array with their lines."""
+    decoder = json.JSONDecoder()
+    at, end, line = 0, text.index("[") + 1, 1
+    while True:
+        start = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
+        line, at = line + text.count("\n", at, start), start
+        if text[start : start + 1] == "]":
+            return
+        try:
+            _, end = decoder.raw_decode(text, start)
+        except (ValueError, RecursionError) as error:
+            remedy = f"bad JSON ({error}); write an array of objects"
+            raise DataError(f"{path}:{line}: line", text[start : start + 80], remedy) from error
+        yield line, text[start:end].encode()
+
+
+def _object(value: bytes, where: str) -> Row:
+    try:
+        row = parse_line(value.decode("utf-8-sig").strip(), where)
+    except UnicodeDecodeError as error:
+        raise DataError(where, value[:40], "is not UTF-8; save the file as UTF-8, or give its encoding") from error
+    if not isinstance(row, dict):
+        raise DataError(where, row, "must be a JSON object")
+    return row
+
+
+# --- CSV ---------------------------------------------------------------------------------------
+
+
+def _csv(raw: bytes, path: Path, encoding: str | None, delimiter: str | None) -> ExportTable:
+    encoding = encoding or _encoding(raw, path)
+    text = _decode(raw, path, encoding)
+    hint, first = re.match(r"sep=(.)\r?\n", text), 0  # Excel's own line before the header
+    if hint:
+        delimiter, text, first = delimiter or hint[1], text[hint.end() :], 1
+    delimiter = delimiter or _delimiter(text)
+    try:
+        rows = [(first + line, row) for line, row in _csv_rows(text, path, delimiter, first)]
+    except csv.Error as error:
+        raise DataError("input", str(path), f"cannot be read as CSV ({error})") from error
+    name = next((name for name, character in DELIMITERS.items() if character == delimiter), repr(delimiter))
+    form = f"CSV, delimiter {name}, encoding {encoding}"
+    sign = next(iter(re.findall(r"\w*[^\W\x00-\x7f]\w*", text)), "") if encoding in _LEGACY else ""
+    return ExportTable(rows=rows, faults=[], form=form + (f" (it contains {sign[:20]!r})" if sign else ""))
+
+
+def _csv_rows(text: str, path: Path, delimiter: str, first: int) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(1 << 30)  # a column may hold a whole conversation
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file, strict=True)
-        for row in reader:
-            if None in row:  # an unquoted text with a comma
-                remedy = f"the line has more fields than the header's {len(row) - 1}; put quotes around its texts"
-                raise DataError(f"{path}:{reader.line_num}: line", row[None], remedy)
-            yield reader.line_num, row
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    names = [name for name in reader.fieldnames or () if name]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError(f"{path}:{first + 1}: header", twice, "two columns have this name; rename one")
+    for row in reader:
+        if None in row:  # an unquoted text with a delimiter
+            remedy = f"the line has more fields than the header's {len(row) - 1}; put quotes around its texts"
+            raise DataError(f"{path}:{first + reader.line_num}: line", row[None], remedy)
+        yield reader.line_num, row
 
 
-def _parquet(path: Path) -> list[Row]:
+def _delimiter(text: str) -> str:
+    """Return the delimiter of the header, a comma if it has one column."""
+    try:
+        return csv.Sniffer().sniff(text.partition("\n")[0].rstrip(), "".join(DELIMITERS.values())).delimiter
+    except csv.Error:
+        return ","
+
+
+def _encoding(raw: bytes, path: Path) -> str:
+    """Return the encoding of a byte order mark, UTF-8 if the bytes are valid, or else the likeliest one.
+
+    Lines of plain ASCII say nothing and are ignored.
+    """
+    if marked := next((name for mark, name in _BOMS.items() if raw.startswith(mark)), None):
+        return marked
+    with contextlib.suppress(UnicodeDecodeError):
+        raw.decode("utf-8")
+        return "utf-8"
+    telling = b"\n".join(line for line in raw.split(b"\n") if not line.isascii())[:_PROBE].rpartition(b"\n")
+    found = from_bytes(telling[0] or telling[2], cp_isolation=_LEGACY)
+    for match in sorted(found, key=lambda match: (match.chaos, _LEGACY.index(match.encoding))):
+        with contextlib.suppress(UnicodeDecodeError):
+            raw.decode(match.encoding)
+            return match.encoding
+    known = ", ".join(_LEGACY)
+    raise DataError("input", str(path), f"its encoding is neither UTF-8 nor {known}; give encoding=<name>")
+
+
+def _decode(raw: bytes, path: Path, encoding: str) -> str:
+    try:
+        return raw.decode(encoding)
+    except UnicodeError as error:
+        line = raw.count(b"\n", 0, getattr(error, "start", 0)) + 1
+        remedy = f"is not {encoding}; give encoding=<name>, for example cp1252 or gb18030"
+        raise DataError(f"{path}:{line}: line", raw.split(b"\n")[line - 1][:40], remedy) from error
+
+
+# --- Parquet and Arrow -------------------------------------------------------------------------
+
+
+def _columns(raw: bytes, path: Path) -> list[Row]:
+    """Read Parquet, or the Arrow stream that `datasets` writes to disk."""
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise DataError("input", str(path), "Parquet needs pyarrow: pip install pyarrow, or export CSV") from error
+        raise DataError("input", str(path), "needs pyarrow: pip install pyarrow, or export CSV or JSONL") from error
+    source = pyarrow.BufferReader(raw)
     try:
-        return [_plain(row) for row in pyarrow.parquet.read_table(path).to_pylist()]
+        if path.suffix.lower() == ".arrow":
+            table = pyarrow.ipc.open_stream(source).read_all()
+        else:
+            table = pyarrow.parquet.read_table(source)
+        return [_plain(row) for row in table.to_pylist()]
     except pyarrow.ArrowException as error:
-        raise DataError("input", str(path), f"is not a Parquet file ({' '.join(str(error).split())[:120]})") from error
+        kind = path.suffix[1:].title()
+        raise DataError("input", str(path), f"is not a {kind} file ({' '.join(str(error).split())[:120]})") from error
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Import of a ticket export (JSONL, CSV, Parquet) as trajectories, with a mapping of its columns.
+"""Import of a ticket export (JSONL, JSON, CSV, Parquet) as trajectories, with a mapping of its columns.
 
 A fault of the mapping aborts the import. A fault of a ticket excludes that ticket and is reported with its line and
 reason.
@@ -6,12 +6,11 @@ reason.
 
 from __future__ import annotations
 
-import contextlib
+import dataclasses
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from datetime import time as time_of_day
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.pii import Aliases
 from hamr.data.samples import parse_line
 from hamr.data.tables import Row, TicketFault, read_table
+from hamr.data.times import DateOrder, date_order, moment
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
 from hamr.errors import DataError, did_you_mean
 
@@ -39,6 +39,8 @@ class Tickets:
     duplicates: tuple[str, ...] = ()
     hidden: Mapping[str, int] = field(default_factory=dict)
     blank: int = 0
+    form: str = ""
+    """Detected form of the file: format, delimiter, encoding, order of day and month."""
 
 
 def read_mapping(path: Path) -> TicketMapping:
@@ -59,7 +61,16 @@ def read_mapping(path: Path) -> TicketMapping:
         raise explain(error, raw, TicketMapping, Origin()) from None
 
 
-def read_tickets(path: Path, mapping: TicketMapping, *, beside: Path, hide: bool = True) -> Tickets:
+def read_tickets(
+    path: Path,
+    mapping: TicketMapping,
+    *,
+    beside: Path,
+    hide: bool = True,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    dates: DateOrder | None = None,
+) -> Tickets:
     """Read every ticket of the export.
 
     Args:
@@ -68,27 +79,42 @@ def read_tickets(path: Path, mapping: TicketMapping, *, beside: Path, hide: bool
         beside: Folder with the files that the mapping names.
         hide: Replace private values by aliases (`hamr.data.pii`). Values that tool calls need are kept in
             `privileged["pii"]`, {alias: value}; no others are kept anywhere.
+        encoding: Encoding of the export. By default, it is detected.
+        delimiter: Delimiter of a CSV. By default, it is detected.
+        dates: Order of day and month in `turn.time`. By default, the dates of the whole column decide it.
 
     Without a mapping for tools, they are derived from the calls.
 
     Raises:
         DataError: A file is unreadable, a column does not exist, or no ticket of the export is valid.
     """
-    rows, faults = read_table(path)
+    table = read_table(path, encoding=encoding, delimiter=delimiter)
+    faults = table.faults
     shared = {name: _shared_value(name, getattr(mapping, name), beside) for name in ("policy", "tools")}
-    grouped = list(_tickets(rows, mapping, path, faults))
+    grouped = list(_tickets(table.rows, mapping, path, faults))
     _check_columns(grouped, mapping, path)
+    order = _date_order(grouped, mapping.turn.time, path, dates)
     made, blank = [], 0
     for line, ticket, turns in grouped:
         try:
-            row, blanks = _convert_ticket(ticket, turns, mapping, shared, f"{path}:{line}")
+            row, blanks = _convert_ticket(ticket, turns, mapping, shared, f"{path}:{line}", order)
             made.append((line, row))
             blank += blanks
         except DataError as error:
             faults.append(TicketFault(line=line, message=str(error), row=[dict(t) for t in turns]))
     if mapping.tools is None:
         _tools_from_calls([row for _, row in made])
-    return _finish(made, faults, path, hide, blank)
+    form = f"{table.form}, dates with the {order.partition('_')[0]} first" if order else table.form
+    return dataclasses.replace(_finish(made, faults, path, hide, blank), form=form)
+
+
+def _date_order(
+    grouped: Sequence[tuple[int, Row, list[Row]]], column: str | None, path: Path, given: DateOrder | None
+) -> DateOrder | None:
+    if column is None:
+        return None
+    times = ((f"{path}:{line}", _value(turn, column)) for line, _, turns in grouped for turn in turns)
+    return date_order(column, times, given)
 
 
 def _finish(
@@ -188,6 +214,7 @@ def _has(row: Row, column: str) -> bool:
 def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: TicketMapping, path: Path) -> None:
     """Raise DataError for a mapped column that no row has."""
     own = {"id": mapping.id, "turns": mapping.turns, "policy": mapping.policy, "tools": mapping.tools}
+    own["group"] = mapping.group
     for section in ("ticket", "privileged"):
         own.update({f"{section}.{key}": column for key, column in getattr(mapping, section).items()})
     turn = {f"turn.{key}": getattr(mapping.turn, key) for key in ("role", "content", "tool", "time")}
@@ -216,13 +243,18 @@ def _shared_value(name: str, source: str | TicketSource | None, beside: Path) ->
 
 
 def _convert_ticket(
-    ticket: Row, turns: Sequence[Row], mapping: TicketMapping, shared: Mapping[str, Any], where: str
+    ticket: Row,
+    turns: Sequence[Row],
+    mapping: TicketMapping,
+    shared: Mapping[str, Any],
+    where: str,
+    order: DateOrder | None,
 ) -> tuple[dict[str, Any], int]:
     """Return (trajectory row, number of blank turns)."""
     identity = _value(ticket, mapping.id)
     if identity in (None, ""):
         raise DataError(f"{where}: {mapping.id}", identity, "the ticket has no id; add one")
-    converted, blank = _converted_turns(turns, mapping.turn, where)
+    converted, blank = _converted_turns(turns, mapping.turn, where, order)
     policy, tools = shared["policy"], shared["tools"]
     if isinstance(mapping.policy, str):
         policy = str(_value(ticket, mapping.policy) or "")
@@ -234,15 +266,20 @@ def _convert_ticket(
         for section in ("ticket", "privileged")
     }
     present = {section: {k: v for k, v in values.items() if v not in (None, "")} for section, values in named.items()}
+    group = _value(ticket, mapping.group) if mapping.group else None
+    if group not in (None, ""):  # a digest, since a customer's name or number is private
+        present["meta"] = {"group": hashlib.sha256(str(group).encode("utf-8", "replace")).hexdigest()[:16]}
     return {"id": str(identity), **present, "policy": policy, "tools": tools or [], "turns": converted}, blank
 
 
-def _converted_turns(turns: Sequence[Row], columns: TurnColumns, where: str) -> tuple[list[dict[str, Any]], int]:
+def _converted_turns(
+    turns: Sequence[Row], columns: TurnColumns, where: str, order: DateOrder | None
+) -> tuple[list[dict[str, Any]], int]:
     found: list[dict[str, Any]] = []
     blank, before = 0, None
     for i, turn in enumerate(turns):
         place = f"{where}: turns[{i}]"
-        before = _later(_value(turn, columns.time) if columns.time else None, before, place)
+        before = _later(_value(turn, columns.time) if columns.time else None, before, place, order)
         role = _role(_value(turn, columns.role), columns, place)
         content = _value(turn, columns.content)
         text = "" if content is None else content if isinstance(content, str) else json.dumps(content)
@@ -260,27 +297,15 @@ def _converted_turns(turns: Sequence[Row], columns: TurnColumns, where: str) -> 
     return found, blank
 
 
-def _later(time: Any, before: Any, place: str) -> Any:
+def _later(time: Any, before: Any, place: str, order: DateOrder | None) -> Any:
     if time in (None, ""):
         return before
     try:
-        if before is not None and _moment(time, place) < _moment(before, place):
+        if before is not None and moment(time, place, order) < moment(before, place, order):
             raise DataError(place, time, f"is earlier than the turn before it ({before}); put the turns in their order")
     except TypeError as error:
         raise DataError(place, time, f"cannot be compared with the time before it ({before!r})") from error
     return time
-
-
-def _moment(time: Any, place: str) -> Any:
-    """Return a comparable time. Texts, the only type in CSV, would sort 10 before 9."""
-    if not isinstance(time, str):
-        return time
-    text = time.strip()
-    for read in (float, datetime.fromisoformat, time_of_day.fromisoformat):
-        with contextlib.suppress(ValueError):
-            return read(text.replace("/", "-"))
-    remedy = "cannot be compared: neither a number nor an ISO 8601 time (2026-01-31 09:05); fix or leave turn.time out"
-    raise DataError(place, time, remedy)
 
 
 def _role(given: Any, columns: TurnColumns, place: str) -> str:

@@ -130,9 +130,28 @@ class ImportCommand(Command):
     """Share of the dialogues in each of the two held-out splits. Whole dialogues go to one split."""
     seed: int = 0
     """Determines the splits."""
+    split: bool = True
+    """false: all samples are written to train.jsonl. For files of fewer than three dialogues."""
     pii: Literal["hide", "keep"] | None = None
     """hide: typed aliases for phones, accounts, e-mails, domains, addresses, keys and signatures. The default for
     tickets and messages; a corpus of decision points then keeps the logged reference alone."""
+
+
+def _known_encoding(name: str | None) -> str | None:
+    try:
+        "a".encode(name or "utf-8")
+    except LookupError:
+        raise ValueError("no such encoding; examples: utf-8, cp1252, gb18030, shift_jis") from None
+    return name
+
+
+def _one_character(name: str | None) -> str | None:
+    from hamr.data.tables import DELIMITERS
+
+    delimiter = DELIMITERS.get(name, name) if name else None
+    if delimiter and (len(delimiter) > 1 or delimiter in '"\r\n'):
+        raise ValueError(f"must be one character or one of {', '.join(DELIMITERS)}")
+    return delimiter
 
 
 class ImportTickets(ImportCommand):
@@ -141,10 +160,16 @@ class ImportTickets(ImportCommand):
     examples = ("hamr data import tickets input=export.csv mapping=mapping.yaml output=data/own",)
     work = "hamr.apps.data.import_data:import_tickets"
 
-    input: Annotated[File, Field(title="EXPORT.jsonl|.csv|.parquet")]
-    """JSONL, CSV or Parquet of tickets."""
+    input: Annotated[File, Field(title="EXPORT.jsonl|.json|.csv|.tsv|.parquet")]
+    """JSONL, JSON array, CSV or Parquet of tickets."""
     mapping: Annotated[File, Field(title="MAP.yaml")]
     """YAML that names the columns of the export (see config/tickets.py)."""
+    encoding: Annotated[str | None, AfterValidator(_known_encoding), Field(title="NAME")] = None
+    """Encoding of the export, such as cp1252 or gb18030. By default, it is detected."""
+    delimiter: Annotated[str | None, AfterValidator(_one_character), Field(title="comma|semicolon|tab|pipe|X")] = None
+    """Delimiter of a CSV. By default, it is detected."""
+    dates: Literal["day_first", "month_first"] | None = None
+    """Meaning of 01/02/2026 in turn.time. By default, the other dates of the column decide it."""
 
 
 def _known_corpus(name: str) -> str:
@@ -157,7 +182,7 @@ def _known_corpus(name: str) -> str:
 
 
 class ImportCorpus(ImportCommand):
-    """A public corpus, or chats in the `messages` form, as samples and whole tickets."""
+    """A public corpus, or chats in a common form, as samples and whole tickets."""
 
     examples = (
         "hamr data import star input=star.jsonl policies=policies.json output=data/star",
@@ -166,9 +191,9 @@ class ImportCorpus(ImportCommand):
     work = "hamr.apps.data.import_data:import_corpus"
 
     corpus: Annotated[str, Word(), AfterValidator(_known_corpus), Field(title="CORPUS")]
-    """Corpus or form of the input: star, abcd, tau2 or messages."""
-    input: Annotated[File, Field(title="FILE.jsonl")]
-    """The dialogues."""
+    """Corpus or form of the input: star, abcd, tau2, messages, sharegpt, trl or verl. The form of chats is detected."""
+    input: Annotated[File, Field(title="FILE|FOLDER")]
+    """The dialogues: JSONL, for chats also JSON, Parquet or the folder of a data set."""
     policies: Annotated[File | None, Field(title="FILE.json")] = None
     """The corpus's policies; required for star, abcd and tau2."""
 

@@ -19,9 +19,10 @@ from hamr.data.splits import Splits, split_samples
 from hamr.data.tables import TicketFault
 from hamr.data.tickets import Tickets, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
+from hamr.errors import DataError
 from hamr.report.terminal import show
 from hamr.report.values import Column, Table
-from hamr.types import ToolCall
+from hamr.types import ServiceSample, ToolCall
 
 if TYPE_CHECKING:
     from hamr.apps.data.command import ImportCommand, ImportCorpus, ImportTickets
@@ -35,7 +36,16 @@ def import_tickets(command: ImportTickets) -> int:
     """Import a ticket export. Raises BadInput for invalid input."""
     _begin(command, "tickets", command.input)
     mapping, hide = read_mapping(command.mapping), command.pii != "keep"
-    tickets = read_tickets(command.input, mapping, beside=command.mapping.parent, hide=hide)
+    tickets = read_tickets(
+        command.input,
+        mapping,
+        beside=command.mapping.parent,
+        hide=hide,
+        encoding=command.encoding,
+        delimiter=command.delimiter,
+        dates=command.dates,
+    )
+    print(f"read as {tickets.form}", flush=True)
     return _finish(command, from_trajectories(tickets.trajectories), tickets, Counter(tickets.hidden))
 
 
@@ -62,17 +72,36 @@ def _finish(command: ImportCommand, imported: Imported, tickets: Tickets | None,
     folder = command.output
     faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
     _left_out(folder, faults, duplicates)
-    splits = split_samples(imported.samples, {}, held_out_frac=command.held_out_frac, seed=command.seed)
+    splits = _splits(command, imported.samples)
     _write(folder, splits, imported, tickets, hidden)
     show_splits(folder, splits)
     return 0
+
+
+def _splits(command: ImportCommand, samples: Sequence[ServiceSample]) -> Splits:
+    if not command.split:
+        return Splits(train=tuple(samples), validation=(), test=())
+    dialogues = len({_dialogue(sample.meta, sample.id) for sample in samples})
+    given = {name: [s for s in samples if s.meta.get("split") == name] for name in ("validation", "test")}
+    given = {name: kept for name, kept in given.items() if kept}
+    train = [sample for sample in samples if sample.meta.get("split") not in given]
+    try:
+        return split_samples(train, given, held_out_frac=command.held_out_frac, seed=command.seed)
+    except DataError as error:
+        if error.where != "data.train":
+            raise
+        remedy = f"too few for three splits with held_out_frac={command.held_out_frac:g}; give split=false, or more"
+        raise DataError("input", f"{dialogues} dialogues", remedy) from error
 
 
 def _write(
     folder: Path, splits: Splits, imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int]
 ) -> None:
     for name in SPLITS:
-        write_samples(folder / f"{name}.jsonl", getattr(splits, name))
+        if samples := getattr(splits, name):
+            write_samples(folder / f"{name}.jsonl", samples)
+        else:
+            (folder / f"{name}.jsonl").unlink(missing_ok=True)  # of an earlier import
     write_trajectories(folder / "trajectories.jsonl", _assign_splits(imported.trajectories, splits))
     told = report(imported, tickets, hidden)
     write_rows(folder / "report.json", [told])
@@ -138,6 +167,7 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
     faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
     told["left out"] = {"faulty": len(faults), "duplicates": len(duplicates)}
     if tickets is not None:
+        told["read as"] = tickets.form
         told["blank turns left out"] = tickets.blank
     told["private values hidden"] = dict(hidden)
     return told

@@ -50,7 +50,7 @@ def write_splits(folder: Path, splits: Splits) -> None:
 
 def show_splits(folder: Path, splits: Splits) -> None:
     show(_overview(splits), _kinds(splits))
-    print(f"written: {', '.join(str(folder / f'{name}.jsonl') for name in SPLITS)}")
+    print(f"written: {', '.join(str(folder / f'{name}.jsonl') for name in SPLITS if getattr(splits, name))}")
 
 
 def _overview(splits: Splits) -> Table:

@@ -62,6 +62,12 @@ class Importer:
         return self.run(**files)
 
 
+_CHATS = Importer(
+    run=lambda **files: from_trajectories(import_messages(**files)),
+    files={"input": "JSONL, JSON or Parquet of chats, or the folder of a data set"},
+    private=True,
+)
+
 IMPORTERS: Mapping[str, Importer] = {
     "star": Importer(
         run=lambda **files: from_samples(import_star(**files)),
@@ -75,9 +81,8 @@ IMPORTERS: Mapping[str, Importer] = {
         run=lambda **files: from_trajectories(import_tau(**files)),
         files={"input": "JSONL of conversations", "policies": "JSON of policies and tools"},
     ),
-    "messages": Importer(
-        run=lambda **files: from_trajectories(import_messages(**files)),
-        files={"input": "JSONL of lines with messages"},
-        private=True,
-    ),
+    "messages": _CHATS,
+    "sharegpt": _CHATS,
+    "trl": _CHATS,
+    "verl": _CHATS,
 }

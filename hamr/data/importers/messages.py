@@ -1,56 +1,149 @@
-"""The `messages` format of Hugging Face datasets and chat APIs.
+"""Chats in the forms of Hugging Face data sets, chat APIs and other trainers. The form of each line is detected.
 
-    {"id"?, "messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text or null,
-                          "tool_calls"?: [{"id"?, "function": {"name", "arguments": object or JSON text}}],
-                          "tool_call_id"?, "name"?}, ...], "tools"?: [...]}
+    messages  {"messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text or null,
+                             "tool_calls"?: [{"id"?, "function": {"name", "arguments": object or JSON text}}],
+                             "tool_call_id"?, "name"?}, ...]}
+    ShareGPT  {"conversations": [{"from": "human" | "gpt" | "system" | "function_call" | "observation", "value"}, ...],
+               "system"?: text}
+    TRL       {"prompt": text or messages, "completion": text or messages}
+    verl      {"prompt": messages, "reward_model": {"ground_truth": text}}
 
-System messages are the policy. An assistant message with text and calls becomes a reply and then its calls.
+All may have `id` and `tools` (a list or JSON text). System messages are the policy. An assistant message with text and
+calls becomes a reply and then its calls. The completion, or the ground truth, is the last turn of the agent.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
-from hamr.data.samples import read_rows
+from hamr.data.samples import parse_line
+from hamr.data.tables import read_table
 from hamr.data.tools import tool_spec
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 
 _ROLES = {"user": "customer", "assistant": "agent", "tool": "tool", "function": "tool"}
+_SHAREGPT = {
+    "human": "user", "user": "user", "gpt": "assistant", "chatgpt": "assistant", "assistant": "assistant",
+    "system": "system", "observation": "tool", "tool": "tool", "function_call": "function_call",
+}  # fmt: skip
+_SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
+_SPLIT = re.compile(rf"(?<![a-z])({'|'.join(_SPLITS)})(?![a-z])")
+_TABLES = (".jsonl", ".json", ".parquet", ".arrow")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def import_messages(*, input: Path) -> list[Trajectory]:
-    """Return one trajectory per line, in the order of the file. A line without an id is named by its number.
+    """Return one trajectory per line of a file or of the files in a folder, in their order.
 
-    Tools that a line does not list are derived from the calls of the file. DataError has the place `file:line:
-    messages[i]`.
+    A folder is a data set of `datasets`, saved or downloaded; a file or folder named after a split keeps its rows in
+    that split. A line without an id is named by its number. Tools that a line does not list are derived from the calls
+    of the file. DataError has the place `file:line: messages[i]`.
     """
-    rows = [(number, f"{input}:{number}", row) for number, row in read_rows(input)]
-    made = [_convert(row, number, where) for number, where, row in rows]
+    made: list[tuple[str, dict[str, Any]]] = []
+    files = _files(input)
+    for path in files:
+        split = next((_SPLITS[m[1]] for part in (path.stem, path.parent.name) if (m := _SPLIT.search(part))), None)
+        for number, row in read_table(path, strict=True).rows:
+            name = str(number) if len(files) == 1 else f"{path.relative_to(input).with_suffix('')}-{number}"
+            columnar = path.suffix.lower() in (".parquet", ".arrow")
+            converted = _convert(_without_nulls(row) if columnar else row, name, f"{path}:{number}")
+            if split and input.is_dir():
+                converted["meta"]["split"] = split
+            made.append((f"{path}:{number}", converted))
     calls: Calls = {}
-    for row in made:
+    for _, row in made:
         calls_in(row["turns"], calls)
     found: dict[str, Trajectory] = {}
-    for (_, where, _), row in zip(rows, made, strict=True):
+    for where, row in made:
         trajectory = trajectory_from_json({**row, "tools": _tools(row, calls)}, where=where)
         if trajectory.id in found:
             raise DataError(f"{where}: id", trajectory.id, "already used on an earlier line; make it unique")
         found[trajectory.id] = trajectory
+    if not found:
+        raise DataError("input", str(input), "contains no line; give chats")
     return list(found.values())
 
 
-def _convert(row: Any, number: int, where: str) -> dict[str, Any]:
-    if not isinstance(row, dict) or not isinstance(row.get("messages"), list):
-        raise DataError(f"{where}: messages", row, "must be an object with a list of messages")
+def _files(source: Path) -> list[Path]:
+    """Return the tables of a folder, training data first, or the file itself."""
+    if not source.is_dir():
+        if not source.exists() and not source.suffix and _HUB_ID.fullmatch(str(source)):
+            remedy = f"no such file or folder; for a data set of the Hub: hf download {source} --repo-type dataset"
+            raise DataError("input", str(source), f"{remedy} --local-dir FOLDER, then give FOLDER")
+        return [source]
+    found = [
+        path
+        for path in sorted(source.rglob("*"))
+        if path.suffix.lower() in _TABLES
+        and path.name not in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
+        and not any(part.startswith(".") for part in path.relative_to(source).parts)
+    ]
+    if not found:
+        raise DataError("input", str(source), f"contains no {', '.join(_TABLES)}; give the folder of a data set")
+    return sorted(found, key=lambda path: "train" not in str(path.relative_to(source)))
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return the value without keys that are null: columns give every message the keys of all."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+
+
+# --- forms -------------------------------------------------------------------------------------
+
+
+def _messages(row: Mapping[str, Any], where: str) -> tuple[str, str, list[Any]]:
+    """Return (form, field of the messages, messages in the form of chat APIs)."""
+    if isinstance(row.get("messages"), list):
+        return "messages", "messages", row["messages"]
+    if isinstance(row.get("conversations"), list):
+        system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
+        turns = [_sharegpt(turn, f"{where}: conversations[{i}]") for i, turn in enumerate(row["conversations"])]
+        return "sharegpt", "conversations", system + turns
+    if "prompt" in row and "completion" in row:
+        return "trl", "prompt", _as_list(row["prompt"], "user") + _as_list(row["completion"], "assistant")
+    if "prompt" in row and isinstance(row.get("reward_model"), dict):
+        truth = row["reward_model"].get("ground_truth")
+        if not isinstance(truth, str) or not truth.strip():
+            raise DataError(f"{where}: reward_model.ground_truth", truth, "must be the right answer as text")
+        return "verl", "prompt", _as_list(row["prompt"], "user") + _as_list(truth, "assistant")
+    remedy = "must have messages, conversations, prompt and completion, or prompt and reward_model"
+    raise DataError(f"{where}: messages", sorted(row), remedy)
+
+
+def _as_list(value: Any, role: str) -> list[Any]:
+    return value if isinstance(value, list) else [{"role": role, "content": value}]
+
+
+def _sharegpt(turn: Any, place: str) -> dict[str, Any]:
+    if not isinstance(turn, dict):
+        raise DataError(place, turn, "must be an object with from and value")
+    sender, text = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
+    if sender not in _SHAREGPT:
+        raise DataError(f"{place}.from", sender, f"unknown role; use {', '.join(_SHAREGPT)}")
+    if sender != "function_call":
+        return {**turn, "role": _SHAREGPT[sender], "content": text}
+    try:
+        called = json.loads(text) if isinstance(text, str) else text
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}.value", text, f"the call is not JSON ({error})") from error
+    return {"role": "assistant", "content": None, "tool_calls": called if isinstance(called, list) else [called]}
+
+
+def _convert(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]:
+    form, field, messages = _messages(row, where)
     names: dict[str, str] = {}
     policy: list[str] = []
     turns: list[dict[str, Any]] = []
-    for i, message in enumerate(row["messages"]):
-        place = f"{where}: messages[{i}]"
+    for i, message in enumerate(messages):
+        place = f"{where}: {field}[{i}]"
         if not isinstance(message, dict):
             raise DataError(place, message, "must be an object with role and content")
         role, text = message.get("role"), _text(message.get("content"), place)
@@ -64,11 +157,13 @@ def _convert(row: Any, number: int, where: str) -> dict[str, Any]:
         else:
             turns.extend([{"role": _ROLES[role], "content": text}] if text.strip() else [])
             turns.extend(_calls(message, place, names))
-    identity = str(row.get("id") or number)
-    meta = {"dataset": "messages", "dialogue": identity}
+    tools = row.get("tools") or []
+    if isinstance(tools, str):
+        tools = parse_line(tools, f"{where}: tools")
+    identity = str(row.get("id") or unnamed)
+    meta = {"dataset": form, "dialogue": identity}
     return {
-        "id": identity, "ticket": {}, "policy": "\n".join(policy), "tools": row.get("tools") or [], "turns": turns,
-        "meta": meta,
+        "id": identity, "ticket": {}, "policy": "\n".join(policy), "tools": tools, "turns": turns, "meta": meta,
     }  # fmt: skip
 
 

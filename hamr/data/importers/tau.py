@@ -23,9 +23,10 @@ def import_tau(*, input: Path, policies: Path) -> list[Trajectory]:
     """Return the successful conversations (reward 1), in the order of the file. Actions of failed ones are not
     references.
 
-    The instruction of the customer and the correct calls go to `privileged`. Tools are widened to accept the calls, and
-    a tool without a description is derived from its calls. DataError has the place `file:line: field`; it also covers
-    the benchmark's tasks, which are not conversations, and a file without successes.
+    All runs of a task (`source.task_id`) are in one split. The instruction of the customer and the correct calls go to
+    `privileged`. Tools are widened to accept the calls, and a tool without a description is derived from its calls.
+    DataError has the place `file:line: field`; it also covers the benchmark's tasks, which are not conversations, and a
+    file without successes.
     """
     known = json_object(policies, "policies", ("policies", "tools"))
     rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
@@ -54,6 +55,7 @@ def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls) -> 
     own: Calls = {}
     calls_in(row["messages"], own)
     undescribed = own.keys() - {tool_spec(tool)[0] for tool in tools}
+    task = (row.get("source") or {}).get("task_id", row["id"])  # runs of one task share their answers
     privileged = {"user_instructions": row.get("instruction", ""), "gold_actions": row.get("gold_actions", [])}
     return {
         "id": row["id"],
@@ -65,5 +67,10 @@ def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls) -> 
         ],
         "turns": row["messages"],
         "privileged": privileged,
-        "meta": {"dataset": "tau", "dialogue": row["id"], "reward": row["reward"]},
+        "meta": {
+            "dataset": "tau",
+            "dialogue": row["id"],
+            "group": f"{row['policy_ref']}/{task}",
+            "reward": row["reward"],
+        },
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from hamr.config.schema import SageDataConfig
@@ -21,6 +23,14 @@ def sample(name: str, dialogue: str) -> ServiceSample:
 
 
 SAMPLES = [sample(f"s{i}", f"d{i // 2}") for i in range(20)]
+
+
+def test_group_stays_in_one_split() -> None:
+    grouped = [dataclasses.replace(s, meta={**s.meta, "group": f"g{i % 4}"}) for i, s in enumerate(SAMPLES)]
+    splits = split_samples(grouped, {}, held_out_frac=0.25, seed=0)
+    groups = [{s.meta["group"] for s in split} for split in (splits.train, splits.validation, splits.test)]
+    assert [len(group) for group in groups] == [2, 1, 1]
+    assert len(set().union(*groups)) == 4
 
 
 def test_whole_dialogues_are_split_off_and_the_rest_keeps_its_order() -> None:

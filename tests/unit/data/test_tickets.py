@@ -145,12 +145,18 @@ def test_policy_and_dialogue_share_aliases(tmp_path: Path) -> None:
     [
         (("9", "10"), ""),
         (("10", "9"), "is earlier than the turn before it (10)"),
-        (("2026-01-05 9:05", "2026-01-05 10:00"), "cannot be compared: neither a number nor an ISO 8601 time"),
+        (("2026-01-05 9:05", "2026-01-05 10:00"), "cannot be compared: neither a number nor a date or time"),
         (("2026/01/05 09:05", "2026-01-05T10:00:00"), ""),
         (("09:05:00", "10:00:00"), ""),
         (("2026-01-05 09:05", "5"), "cannot be compared with the time before it"),
         (("2026-01-05T09:05:00Z", "2026-01-05T10:00:00+02:00"), "is earlier than the turn before it"),
-        (("1/12/2026", "2/1/2026"), "or leave turn.time out"),
+        (("1/12/2026", "2/1/2026"), "no date of the column tells day from month; give dates=day_first or"),
+        (("13/2/2026 9:05", "2/3/2026 8:00 AM"), ""),
+        (("2/13/2026", "3/2/2026"), ""),
+        (("31.1.2026", "1.2.2026 08:00"), ""),
+        (("13/2/2026", "3/14/2026"), "has the day first, but that of"),
+        (("13/2/2026", "12/2/2026"), "is earlier than the turn before it"),
+        (("13/2/2026", "30/2/2026"), "cannot be compared"),
     ],
 )
 def test_csv_times_are_parsed_and_compared(tmp_path: Path, times: tuple[str, str], fault: str) -> None:
@@ -317,6 +323,34 @@ def test_job_writes_samples_tickets_and_rejected_rows(tmp_path: Path, capsys) ->
     assert not (out / "rejected.jsonl").exists(), "what the files say now has no faults"
 
 
+def test_one_dialogue_is_imported_without_splits(tmp_path: Path, capsys) -> None:
+    table = "nr;who;said;at\nA;customer;Où est ma commande ?;13/02/2026 09:00\nA;agent;Déjà là.;13/02/2026 09:05\n"
+    (tmp_path / "t.csv").write_bytes(table.encode("cp1252"))
+    (tmp_path / "map.yaml").write_text("id: nr\nturn: {role: who, content: said, time: at}\n")
+    out = tmp_path / "out"
+    args = ["data", "import", "tickets", f"input={tmp_path / 't.csv'}", f"mapping={tmp_path / 'map.yaml'}"]
+    assert hamr([*args, f"output={out}"]) == 2
+    assert (
+        "'1 dialogues': too few for three splits with held_out_frac=0.15; give split=false" in capsys.readouterr().err
+    )
+    assert hamr([*args, f"output={out}", "split=false"]) == 0
+    form = "CSV, delimiter semicolon, encoding cp1252 (it contains 'Où'), dates with the day first"
+    assert f"read as {form}\n" in capsys.readouterr().out
+    (sample,) = read_samples(out / "train.jsonl")
+    assert sample.history[0].content == "Où est ma commande ?"
+    assert not (out / "validation.jsonl").exists() and not (out / "test.jsonl").exists()
+    assert json.loads((out / "report.json").read_text())["read as"] == form
+
+
+def test_tickets_of_one_customer_share_a_group_without_naming_it(tmp_path: Path) -> None:
+    mapping = MAPPING.replace("turns: messages", "turns: messages\ngroup: customer.tier")
+    found = read(tmp_path, ticket("A"), ticket("B", [CUSTOMER, AGENT]), mapping=mapping).trajectories
+    assert len({t.meta["group"] for t in found}) == 1
+    assert "gold" not in str(found[0].meta)
+    with pytest.raises(DataError, match="mapping: group: 'customer.teir': t.jsonl has no such column"):
+        read(tmp_path, ticket("A"), mapping=mapping.replace("group: customer.tier", "group: customer.teir"))
+
+
 def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, capsys) -> None:
     def line(text: str, policy: str = "Be kind.") -> str:
         said = (("system", policy), ("user", text), ("assistant", "Sure."))
@@ -338,10 +372,14 @@ def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, cap
     ("args", "said"),
     [
         (["input=t.jsonl"], "give mapping="),
-        (["input=t.xlsx", "mapping=map.yaml"], "must end in .jsonl, .csv, .parquet"),
+        (["input=t.xlsx", "mapping=map.yaml"], "must end in .jsonl, .json, .csv, .tsv, .parquet"),
         (["input=none.jsonl", "mapping=map.yaml"], "no such file"),
         (["input=t.jsonl", "mapping=none.yaml"], "no such file"),
         (["input=t.jsonl", "mapping=map.yaml", "pii=maybe"], "hide or keep"),
+        (["input=t.jsonl", "mapping=map.yaml", "encoding=latin-x"], "encoding: 'latin-x': no such encoding; examples:"),
+        (["input=t.jsonl", "mapping=map.yaml", "delimiter=::"], "must be one character or one of comma, semicolon"),
+        (["input=t.jsonl", "mapping=map.yaml", "dates=iso"], "dates: 'iso': must be day_first or month_first"),
+        (["input=t.jsonl", "mapping=map.yaml"], "input: '1 dialogues': too few for three splits"),
         (["input=bad.jsonl", "mapping=map.yaml"], "none of them is valid; the first: bad.jsonl:1"),
     ],
 )

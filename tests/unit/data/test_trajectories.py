@@ -194,6 +194,8 @@ def test_abcd_and_tau2_are_imported() -> None:
     assert (len(abcd.samples), len(abcd.trajectories)) == (23, 2)
     tau = IMPORTERS["tau2"](public("tau1_airline_trajectories.jsonl", "tau_policies_tools.json"))
     assert tau.trajectories
+    tasks = {t.meta["group"] for t in tau.trajectories}
+    assert 1 < len(tasks) < len(tau.trajectories), "several runs of a task"
     for trajectory in (*abcd.trajectories, *tau.trajectories):
         assert trajectory_from_json(trajectory_to_json(trajectory)) == trajectory
     assert counted(tau.trajectories)["complete"] > 0

@@ -1,0 +1,150 @@
+"""Chats in the forms of other trainers, from files and from folders of `datasets`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr.cli import main as hamr
+from hamr.data.importers import IMPORTERS
+from hamr.data.samples import read_samples
+from hamr.data.trajectories import Trajectory
+from hamr.errors import DataError
+from hamr.types import ToolCall, Turn
+
+ASKED = Turn(role="customer", content="Where is order 7?")
+CALLED = Turn(role="agent", tool_call=ToolCall(name="find", parameters={"order": 7}))
+RESULT = Turn(role="tool", name="find", content="sent")
+ANSWERED = Turn(role="agent", content="It was sent.")
+SYSTEM = {"role": "system", "content": "Be kind."}
+USER = {"role": "user", "content": "Where is order 7?"}
+ASSISTANT = {"role": "assistant", "content": "It was sent."}
+CALL = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"id": "a", "function": {"name": "find", "arguments": {"order": 7}}}],
+}
+TOOL = {"role": "tool", "tool_call_id": "a", "content": "sent"}
+SHAREGPT = [
+    {"from": "human", "value": "Where is order 7?"},
+    {"from": "function_call", "value": '{"name": "find", "arguments": {"order": 7}}'},
+    {"from": "observation", "value": "sent"},
+    {"from": "gpt", "value": "It was sent."},
+]
+FORMS: list[tuple[str, dict[str, Any], tuple[Turn, ...]]] = [
+    ("messages", {"messages": [SYSTEM, USER, CALL, TOOL, ASSISTANT]}, (ASKED, CALLED, RESULT, ANSWERED)),
+    (
+        "sharegpt",
+        {"system": "Be kind.", "conversations": SHAREGPT},
+        (ASKED, CALLED, RESULT, ANSWERED),
+    ),
+    ("trl", {"prompt": [SYSTEM, USER], "completion": [ASSISTANT]}, (ASKED, ANSWERED)),
+    ("trl", {"prompt": "Where is order 7?", "completion": "It was sent."}, (ASKED, ANSWERED)),
+    (
+        "verl",
+        {
+            "data_source": "own",
+            "prompt": [SYSTEM, USER],
+            "reward_model": {"style": "rule", "ground_truth": "It was sent."},
+        },
+        (ASKED, ANSWERED),
+    ),
+]
+
+
+def read(path: Path) -> list[Trajectory]:
+    return list(IMPORTERS["messages"]({"input": path}).trajectories)
+
+
+def write_parquet(path: Path, rows: list[dict[str, Any]]) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+@pytest.mark.parametrize(("form", "row", "turns"), FORMS)
+@pytest.mark.parametrize("ending", ["jsonl", "json", "parquet"])
+def test_forms_are_detected_in_every_file_format(
+    tmp_path: Path, form: str, row: dict[str, Any], turns: tuple[Turn, ...], ending: str
+) -> None:
+    path = tmp_path / f"t.{ending}"
+    if ending == "parquet":
+        write_parquet(path, [row])
+    else:
+        path.write_text(json.dumps(row if ending == "jsonl" else [row]))
+    (found,) = read(path)
+    assert found.turns == turns
+    assert found.meta["dataset"] == form
+    assert found.policy == ("" if row.get("prompt") == "Where is order 7?" else "Be kind.")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"text": "x"}, "t.jsonl:1: messages: ['text']: must have messages, conversations, prompt and completion"),
+        (
+            {"conversations": [{"from": "robot", "value": "x"}]},
+            "t.jsonl:1: conversations[0].from: 'robot': unknown role",
+        ),
+        (
+            {"conversations": [{"from": "function_call", "value": "find()"}]},
+            "conversations[0].value: 'find()': the call is",
+        ),
+        ({"conversations": ["x"]}, "t.jsonl:1: conversations[0]: 'x': must be an object"),
+        ({"prompt": [USER], "reward_model": {"ground_truth": 7}}, "reward_model.ground_truth: 7: must be the right"),
+        ({"prompt": [{"role": "user", "content": 7}], "completion": "x"}, "t.jsonl:1: prompt[0].content: 7"),
+        ({"messages": [USER, ASSISTANT], "tools": "["}, "t.jsonl:1: tools: '[': bad JSON"),
+        ([], "contains no line; give chats"),
+    ],
+)
+def test_malformed_chat_is_refused_with_its_place(tmp_path: Path, row: Any, said: str) -> None:
+    (tmp_path / "t.jsonl").write_text(json.dumps(row))
+    with pytest.raises(DataError) as refused:
+        read(tmp_path / "t.jsonl")
+    assert said in str(refused.value)
+
+
+def test_missing_data_set_is_refused_with_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="for a data set of the Hub: hf download owner/chats --repo-type dataset"):
+        read(Path("owner/chats"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="contains no .jsonl, .json, .parquet, .arrow"):
+        read(tmp_path / "empty")
+
+
+def chats(first: int, n: int) -> list[dict[str, Any]]:
+    return [{"messages": [{"role": "user", "content": f"Wish {i}"}, ASSISTANT]} for i in range(first, first + n)]
+
+
+def test_data_set_folder_keeps_its_splits(tmp_path: Path) -> None:
+    folder = tmp_path / "set"
+    write_parquet(folder / "data" / "train-00000-of-00002.parquet", chats(0, 4))
+    write_parquet(folder / "data" / "train-00001-of-00002.parquet", chats(4, 4))
+    write_parquet(folder / "data" / "test-00000-of-00001.parquet", chats(8, 3))
+    (folder / "dataset_infos.json").write_text("{}")
+    out = tmp_path / "out"
+    assert hamr(["data", "import", "messages", f"input={folder}", f"output={out}"]) == 0
+    asked = {
+        name: {s.history[0].content for s in read_samples(out / f"{name}.jsonl")}
+        for name in ("train", "validation", "test")
+    }
+    assert asked["test"] == {"Wish 8", "Wish 9", "Wish 10"}
+    assert (len(asked["train"]), len(asked["validation"])) == (7, 1)
+
+
+def test_folder_saved_by_datasets_is_read(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    for split, rows in (("train", chats(0, 3)), ("validation", chats(3, 1))):
+        (tmp_path / split).mkdir()
+        table = pyarrow.Table.from_pylist(rows)
+        with pyarrow.ipc.new_stream(tmp_path / split / "data-00000-of-00001.arrow", table.schema) as file:
+            file.write_table(table)
+        (tmp_path / split / "state.json").write_text("{}")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+    assert [(t.turns[0].content, t.meta["split"]) for t in read(tmp_path)] == [
+        ("Wish 0", "train"), ("Wish 1", "train"), ("Wish 2", "train"), ("Wish 3", "validation"),
+    ]  # fmt: skip
