@@ -133,7 +133,8 @@ class ImportCommand(Command):
     split: bool = True
     """false: all samples are written to train.jsonl. For files of fewer than three dialogues."""
     pii: Literal["hide", "keep"] | None = None
-    """hide: typed aliases for phones, accounts, e-mails, domains, addresses, keys and signatures. The default for
+    """hide: typed aliases for cards, bank accounts, identity numbers, dates of birth, phones, account, order and
+    parcel numbers, e-mails, domains, IP and MAC addresses, postal addresses, keys and long numbers. The default for
     tickets and messages; a corpus of decision points then keeps the logged reference alone."""
 
 
