@@ -15,6 +15,7 @@ and French.
     address    975 Sunset Drive Suite 217; Lindenweg 12, 10115 Berlin; 12 rue de la Paix; 浙江省杭州市西湖区文三路90号
     number     any other number of seven digits or more that is no amount and no date
     signature  【某某科技】 of a text message, and values after a label (signature: "Acme", 签名：某某)
+    name       names of persons, only with a finder (`hamr.data.names`)
 
 Rule-based: the result is deterministic, and no data leave the machine. Names of persons and free descriptions of places
 are not detected by rules, because rules cannot distinguish them from other words.
@@ -29,10 +30,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
 
 from hamr.data.identifiers import checked_numbers, phone_numbers
+from hamr.data.names import NameFinder
 
 Kind = Literal[
     "key", "email", "domain", "network", "iban", "card", "identity", "birthdate", "account", "phone", "address",
-    "number", "signature",
+    "number", "signature", "name",
 ]  # fmt: skip
 KINDS: tuple[Kind, ...] = get_args(Kind)
 Span = tuple[int, int]
@@ -295,12 +297,17 @@ class Aliases:
     """Alias by real value."""
     public: frozenset[str] = frozenset()
     """Public values, which are never hidden."""
+    names: NameFinder | None = None
+    """Finds names of persons; None leaves them."""
     counts: dict[Kind, int] = field(default_factory=dict)
     _compiled: tuple[int, re.Pattern[str]] | None = None
 
     def learn(self, text: str) -> None:
         for found in find_pii(text):
             self._alias(found.kind, found.value)
+        for name in self.names(text) if self.names is not None else ():
+            if len(name) > 1 and not _ALIAS.search(name):
+                self._alias("name", name)
 
     def learn_value(self, name: str, value: Any) -> None:
         """Learn the values of a field or a parameter, whose name may indicate its kind. Recurses into lists and
