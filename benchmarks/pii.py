@@ -24,7 +24,7 @@ from tests.pii_probes import LANGUAGES, THE_36, Probe, is_hidden, ordinary, prob
 RESULTS = Path(__file__).parent / "results" / "pii.json"
 COUNT = 500
 SEED = 7
-"""No seed that the rules were written with."""
+"""The rules were written against other seeds of the same templates, so this is no test on foreign data."""
 
 
 def figures() -> dict[str, Any]:
