@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
 from hamr.data.tools import public_values
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
@@ -27,8 +28,11 @@ def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
         aliases.learn_value("", parameters)
     for section in ("ticket", "privileged"):
         aliases.learn_value("", row.get(section, {}))
+    asked = ""
     for turn in row["turns"]:
-        aliases.learn(turn.get("content", ""))
+        content = turn.get("content", "")
+        aliases.learn(f"{asked}\n{content}" if asked and turn["role"] == "customer" else content)
+        asked = content if content.rstrip().endswith(("?", "？")) else ""  # "Your order number?" labels the answer
     hidden = {section: aliases.hide_value(row.get(section, {})) for section in ("ticket", "privileged")}
     turns = [
         {key: value if key in ("role", "action", "name") else aliases.hide_value(value) for key, value in turn.items()}
@@ -40,10 +44,12 @@ def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
     return {**row, **hidden, "policy": aliases.hide(policy), "turns": turns}
 
 
-def hide_in(trajectories: Iterable[Trajectory], hidden: Counter[str]) -> Iterator[Trajectory]:
+def hide_in(
+    trajectories: Iterable[Trajectory], hidden: Counter[str], names: NameFinder | None = None
+) -> Iterator[Trajectory]:
     """Yield parsed trajectories with aliases. `hidden` counts the aliases by kind."""
     for trajectory in trajectories:
-        aliases = Aliases()
+        aliases = Aliases(names=names)
         row = without_pii(trajectory_to_json(trajectory), aliases)
         hidden.update(aliases.counts)
         yield dataclasses.replace(trajectory_from_json(row, where=trajectory.id), meta=trajectory.meta)

@@ -22,6 +22,7 @@ from hamr.config.safe_yaml import load_yaml
 from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
 from hamr.data.hiding import without_pii
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
+from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
 from hamr.data.samples import parse_line
 from hamr.data.tables import Row, TicketFault, read_table
@@ -67,6 +68,7 @@ def read_tickets(
     *,
     beside: Path,
     hide: bool = True,
+    names: NameFinder | None = None,
     encoding: str | None = None,
     delimiter: str | None = None,
     dates: DateOrder | None = None,
@@ -79,6 +81,7 @@ def read_tickets(
         beside: Folder with the files that the mapping names.
         hide: Replace private values by aliases (`hamr.data.pii`). Values that tool calls need are kept in
             `privileged["pii"]`, {alias: value}; no others are kept anywhere.
+        names: Finds the names of persons to hide, too.
         encoding: Encoding of the export. By default, it is detected.
         delimiter: Delimiter of a CSV. By default, it is detected.
         dates: Order of day and month in `turn.time`. By default, the dates of the whole column decide it.
@@ -105,7 +108,7 @@ def read_tickets(
     if mapping.tools is None:
         _tools_from_calls([row for _, row in made])
     form = f"{table.form}, dates with the {order.partition('_')[0]} first" if order else table.form
-    return dataclasses.replace(_finish(made, faults, path, hide, blank), form=form)
+    return dataclasses.replace(_finish(made, faults, path, hide, blank, names), form=form)
 
 
 def _date_order(
@@ -118,14 +121,19 @@ def _date_order(
 
 
 def _finish(
-    made: Sequence[tuple[int, dict[str, Any]]], faults: list[TicketFault], path: Path, hide: bool, blank: int
+    made: Sequence[tuple[int, dict[str, Any]]],
+    faults: list[TicketFault],
+    path: Path,
+    hide: bool,
+    blank: int,
+    names: NameFinder | None,
 ) -> Tickets:
     kept: dict[str, Trajectory] = {}
     seen: dict[str, str] = {}
     duplicates, hidden = [], dict[str, int]()
     for line, row in made:
         try:
-            aliases = Aliases()
+            aliases = Aliases(names=names)
             trajectory = trajectory_from_json(row, where=f"{path}:{line}")
             if hide:
                 trajectory = trajectory_from_json(without_pii(row, aliases), where=f"{path}:{line}")
@@ -148,7 +156,7 @@ def _finish(
     return Tickets(
         trajectories=tuple(kept.values()),
         faults=tuple(
-            sorted((_redact_fault(fault) if hide else fault for fault in faults), key=lambda fault: fault.line)
+            sorted((_redact_fault(fault, names) if hide else fault for fault in faults), key=lambda fault: fault.line)
         ),
         duplicates=tuple(duplicates),
         hidden=hidden,
@@ -156,9 +164,9 @@ def _finish(
     )
 
 
-def _redact_fault(fault: TicketFault) -> TicketFault:
+def _redact_fault(fault: TicketFault, names: NameFinder | None) -> TicketFault:
     """Return the fault with aliases for private values. Its line locates the originals."""
-    aliases = Aliases()
+    aliases = Aliases(names=names)
     aliases.learn_value("", fault.row)
     aliases.learn(fault.message)
     return TicketFault(line=fault.line, message=aliases.hide(fault.message), row=aliases.hide_value(fault.row))

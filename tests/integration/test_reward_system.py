@@ -141,7 +141,7 @@ def test_file_is_scored_and_resumed_through_the_pools(system: RewardSystem, tmp_
                 raise KeyboardInterrupt
 
         with ScoreOutput(target, source, {}, resume=resume) as output:
-            groups = ((group, raw, ()) for group, raw in output.remaining(tally.add))
+            groups = output.remaining(tally.add)
             asyncio.run(score_file(output, groups, system.ascore_group, tally, at_once=4, report=report))
         return tally
 

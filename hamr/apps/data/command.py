@@ -133,8 +133,12 @@ class ImportCommand(Command):
     split: bool = True
     """false: all samples are written to train.jsonl. For files of fewer than three dialogues."""
     pii: Literal["hide", "keep"] | None = None
-    """hide: typed aliases for phones, accounts, e-mails, domains, addresses, keys and signatures. The default for
+    """hide: typed aliases for cards, bank accounts, identity numbers, dates of birth, phones, account, order and
+    parcel numbers, e-mails, domains, IP and MAC addresses, postal addresses, keys and long numbers. The default for
     tickets and messages; a corpus of decision points then keeps the logged reference alone."""
+    names: str | None = None
+    """spaCy pipeline (its name or folder) that finds names of persons to hide, through presidio, such as
+    en_core_web_sm. Requires pii=hide."""
 
 
 def _known_encoding(name: str | None) -> str | None:

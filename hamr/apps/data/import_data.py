@@ -14,12 +14,14 @@ from hamr.apps.shared.outputs import output_folder
 from hamr.data.hiding import hide_in
 from hamr.data.importers import IMPORTERS, Imported, from_trajectories
 from hamr.data.language import language_of
+from hamr.data.names import NameFinder, name_finder
+from hamr.data.residual import NOT_LOOKED_FOR, Risk, residual_risks
 from hamr.data.samples import write_rows, write_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.data.tables import TicketFault
 from hamr.data.tickets import Tickets, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
-from hamr.errors import DataError
+from hamr.errors import BadInput, DataError
 from hamr.report.terminal import show
 from hamr.report.values import Column, Table
 from hamr.types import ServiceSample, ToolCall
@@ -30,36 +32,51 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 _FILES = tuple(f"{name}.jsonl" for name in (*SPLITS, "trajectories"))
 _SHOWN_FAULTS = 10
+_NAMES = "names=<spaCy pipeline> hides them"
 
 
 def import_tickets(command: ImportTickets) -> int:
     """Import a ticket export. Raises BadInput for invalid input."""
+    hide = command.pii != "keep"
+    names = _name_finder(command, hide=hide)
     _begin(command, "tickets", command.input)
-    mapping, hide = read_mapping(command.mapping), command.pii != "keep"
+    mapping = read_mapping(command.mapping)
     tickets = read_tickets(
         command.input,
         mapping,
         beside=command.mapping.parent,
         hide=hide,
+        names=names,
         encoding=command.encoding,
         delimiter=command.delimiter,
         dates=command.dates,
     )
     print(f"read as {tickets.form}", flush=True)
-    return _finish(command, from_trajectories(tickets.trajectories), tickets, Counter(tickets.hidden))
+    imported = from_trajectories(tickets.trajectories)
+    return _finish(command, imported, tickets, Counter(tickets.hidden) if hide else None)
 
 
 def import_corpus(command: ImportCorpus) -> int:
     """Import a public corpus or chats. Raises BadInput for invalid input."""
     importer = IMPORTERS[command.corpus]
+    hide = (command.pii or ("hide" if importer.private else "keep")) == "hide"
+    names = _name_finder(command, hide=hide)
     _begin(command, command.corpus, command.input)
     imported = importer({option: getattr(command, option) for option in importer.files})
-    hidden: Counter[str] = Counter()
-    if (command.pii or ("hide" if importer.private else "keep")) == "hide":
-        alike = imported.duplicates
-        imported = from_trajectories(list(hide_in(imported.trajectories, hidden)))
+    hidden: Counter[str] | None = None
+    if hide:
+        hidden, alike = Counter(), imported.duplicates
+        imported = from_trajectories(list(hide_in(imported.trajectories, hidden, names)))
         imported = dataclasses.replace(imported, duplicates=(*alike, *imported.duplicates))
     return _finish(command, imported, None, hidden)
+
+
+def _name_finder(command: ImportCommand, *, hide: bool) -> NameFinder | None:
+    if command.names is None:
+        return None
+    if not hide:
+        raise BadInput("names", command.names, "requires pii=hide; add it, or remove names")
+    return name_finder(command.names)
 
 
 def _begin(command: ImportCommand, name: str, source: Path) -> None:
@@ -67,14 +84,28 @@ def _begin(command: ImportCommand, name: str, source: Path) -> None:
     print(f"importing {name} from {source} into {folder}", flush=True)
 
 
-def _finish(command: ImportCommand, imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int]) -> int:
-    """Split by dialogue, write and report."""
+def _finish(
+    command: ImportCommand, imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int] | None
+) -> int:
+    """Split by dialogue, write and report. `hidden` is None if private values were kept."""
     folder = command.output
     faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
     _left_out(folder, faults, duplicates)
     splits = _splits(command, imported.samples)
-    _write(folder, splits, imported, tickets, hidden)
+    told = report(imported, tickets, hidden or {})
+    risks: dict[str, Risk] = {}
+    skipped: tuple[str, ...] = ()
+    if hidden is not None:
+        risks = residual_risks(imported.trajectories)
+        skipped = NOT_LOOKED_FOR if command.names else (f"names of persons ({_NAMES})", *NOT_LOOKED_FOR)
+    left = {kind: risk.hits for kind, risk in risks.items()}
+    _write(folder, splits, imported, {**told, "may still be private": left, "not looked for": skipped})
+    show(_table(told))
     show_splits(folder, splits)
+    for kind, risk in risks.items():
+        print(f"may still be private: {kind}: {risk.hits} in {risk.tickets} tickets, such as {risk.first!r}")
+    if skipped:
+        print(f"not looked for: {'; '.join(skipped)}")
     return 0
 
 
@@ -94,18 +125,14 @@ def _splits(command: ImportCommand, samples: Sequence[ServiceSample]) -> Splits:
         raise DataError("input", f"{dialogues} dialogues", remedy) from error
 
 
-def _write(
-    folder: Path, splits: Splits, imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int]
-) -> None:
+def _write(folder: Path, splits: Splits, imported: Imported, told: Mapping[str, Any]) -> None:
     for name in SPLITS:
         if samples := getattr(splits, name):
             write_samples(folder / f"{name}.jsonl", samples)
         else:
             (folder / f"{name}.jsonl").unlink(missing_ok=True)  # of an earlier import
     write_trajectories(folder / "trajectories.jsonl", _assign_splits(imported.trajectories, splits))
-    told = report(imported, tickets, hidden)
-    write_rows(folder / "report.json", [told])
-    show(_table(told))
+    write_rows(folder / "report.json", [dict(told)])
 
 
 def _left_out(folder: Path, faults: Sequence[TicketFault], duplicates: Sequence[str]) -> None:

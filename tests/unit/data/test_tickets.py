@@ -314,6 +314,9 @@ def test_job_writes_samples_tickets_and_rejected_rows(tmp_path: Path, capsys) ->
     assert told["planning windows"] == {"the agent acts again at once": 12, "complete": 12, "the ticket ends": 12}
     assert told["left out"] == {"faulty": 1, "duplicates": 0}
     assert told["private values hidden"] == {"phone": 12, "email": 12}
+    assert told["may still be private"] == {}
+    assert told["not looked for"][0].startswith("names of persons")
+    assert shown.splitlines()[-1].startswith("not looked for: names of persons")
     (rejected,) = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     assert rejected["line"] == 13
     assert hamr(args) == 2
@@ -380,6 +383,7 @@ def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, cap
         (["input=t.jsonl", "mapping=map.yaml", "delimiter=::"], "must be one character or one of comma, semicolon"),
         (["input=t.jsonl", "mapping=map.yaml", "dates=iso"], "dates: 'iso': must be day_first or month_first"),
         (["input=t.jsonl", "mapping=map.yaml"], "input: '1 dialogues': too few for three splits"),
+        (["input=t.jsonl", "mapping=map.yaml", "pii=keep", "names=x"], "names: 'x': requires pii=hide"),
         (["input=bad.jsonl", "mapping=map.yaml"], "none of them is valid; the first: bad.jsonl:1"),
     ],
 )
@@ -402,3 +406,16 @@ def test_turns_become_replies_or_tool_calls(tmp_path: Path) -> None:
 
     actions = [sample.references[0].action for _, sample in decision_points(found.trajectories[0])]
     assert [type(action) for action in actions] == [Reply, ToolCall, Reply]
+
+
+def test_import_ends_with_what_may_still_be_private(tmp_path: Path, capsys) -> None:
+    named = {"from": "client", "text": "My name is Mia, card ending in 4242."}
+    path, mapping = export(tmp_path, *(ticket(f"T{i}", [named, *turns(), {**AGENT, "text": f"{i}"}]) for i in range(6)))
+    args = ["data", "import", "tickets", f"input={path}", f"mapping={mapping}"]
+    assert hamr([*args, f"output={tmp_path / 'hidden'}"]) == 0
+    *_, names, digits, skipped = capsys.readouterr().out.splitlines()
+    assert names == "may still be private: names after an introduction or title: 6 in 6 tickets, such as 'T0'"
+    assert digits.startswith("may still be private: last digits of a card or account: 6 in 6 tickets")
+    assert skipped.startswith("not looked for: ")
+    assert hamr([*args, f"output={tmp_path / 'kept'}", "pii=keep"]) == 0
+    assert "may still be private" not in capsys.readouterr().out
