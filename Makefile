@@ -2,6 +2,7 @@
 # make check   lint, types, unit tests                   make setup   .venv from locks/cpu.txt
 # make test-deep        property tests with ten times as many examples, and larger sizes
 # make test-benchmarks  the benchmarks' own code
+# make test-browser     the reports and the site in Chromium (install it first: apt-get install chromium)
 # make docs    build the documentation site in site/     make lock    regenerate the lock files
 # make clean   remove .venv and caches
 #
@@ -20,7 +21,7 @@ endif
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-deep test-benchmarks check docs lock clean
+.PHONY: help setup train test test-deep test-benchmarks test-browser check docs lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Where/,$$d'
@@ -41,16 +42,20 @@ check: setup
 	@$(VENV)/bin/python -m pytest tests/unit -q -n 2 -m "not slow" $(ARGS)
 
 test-deep: setup
-	@$(VENV)/bin/python -m pytest tests --deep -n 2 --dist loadfile $(ARGS)
+	@$(VENV)/bin/python -m pytest tests --ignore tests/browser --deep -n 2 --dist loadfile $(ARGS)
 
 test-benchmarks: setup
 	@$(VENV)/bin/python -m pytest tests/benchmarks -n 2 --dist loadfile $(ARGS)
 
-# --no-deps: docs.txt holds only what cpu.txt lacks. Nothing is downloaded where it is installed already.
+# --no-deps: docs.txt and browser.txt hold only what cpu.txt lacks. Nothing is downloaded where it is installed already.
 docs: setup
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/docs.txt
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build -q
 	@echo "site/index.html; with search: $(VENV)/bin/python -m http.server -d site"
+
+test-browser: docs
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/browser.txt
+	@$(VENV)/bin/python -m pytest tests/browser $(ARGS)
 
 lock:
 	@scripts/lock.sh

@@ -23,6 +23,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return expand(markdown, DOCS / page.file.src_uri)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Name the search dialog for screen readers. Called by mkdocs."""
+    return output.replace(
+        'data-md-component="search" role="dialog"', 'data-md-component="search" role="dialog" aria-label="Search"'
+    )
+
+
 def expand(text: str, page: Path) -> str:
     """Return the text of the file `page` with all marks replaced."""
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Regenerates locks/cpu.txt, locks/cuda.txt and locks/docs.txt from their .in files. Metadata only: nothing is installed.
-# usage: scripts/lock.sh [cpu|cuda|docs]...        (default: all)
+# Regenerates locks/cpu.txt, cuda.txt, docs.txt and browser.txt from their .in files. Metadata only: nothing is installed.
+# usage: scripts/lock.sh [cpu|cuda|docs|browser]...        (default: all)
 # Versions that are already locked stay unless UPGRADE=1; UV names the uv program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,30 +31,31 @@ compile() {  # compile <name> [extra uv options]
   echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"
 }
 
-# The documentation is built in the CPU environment: docs.txt holds what that lacks, at versions that go with it.
-compile_docs() {
-  local all
+# The documentation and the browser tests use the CPU environment: docs.txt and browser.txt hold what that lacks, at
+# versions that go with it.
+compile_addition() {  # compile_addition <name>
+  local name=$1 all
   all=$(mktemp -d)
   trap 'rm -rf "$all"' RETURN
   grep -vE '^#' locks/cpu.txt > "$all/cpu.txt"
-  if [[ -z ${UPGRADE:-} && -f locks/docs.txt ]]; then cp locks/docs.txt "$all/docs.txt"; fi
-  "$UV" pip compile locks/docs.in --constraint "$all/cpu.txt" --output-file "$all/docs.txt" --quiet \
+  if [[ -z ${UPGRADE:-} && -f locks/$name.txt ]]; then cp "locks/$name.txt" "$all/$name.txt"; fi
+  "$UV" pip compile "locks/$name.in" --constraint "$all/cpu.txt" --output-file "$all/$name.txt" --quiet \
     --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --no-header --no-annotate --no-emit-index-url --no-emit-find-links ${UPGRADE:+--upgrade}
   {
-    echo "# To be installed with --no-deps on top of cpu.txt. Made by scripts/lock.sh from docs.in."
-    grep -vE '^(#|-|$)' "$all/docs.txt" | grep -vxFf "$all/cpu.txt" | LC_ALL=C sort -f
-  } > locks/docs.txt
-  echo "locks/docs.txt: $(grep -vc '^#' locks/docs.txt) packages"
+    echo "# To be installed with --no-deps on top of cpu.txt. Made by scripts/lock.sh from $name.in."
+    grep -vE '^(#|-|$)' "$all/$name.txt" | grep -vxFf "$all/cpu.txt" | LC_ALL=C sort -f
+  } > "locks/$name.txt"
+  echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"
 }
 
-for name in "${@:-cpu cuda docs}"; do
+for name in "${@:-cpu cuda docs browser}"; do
   for one in $name; do
     case $one in
       cpu) compile cpu --override <(printf "%s; python_version < '3'\n" "${LEFT_OUT[@]}") ;;
       cuda) compile cuda ;;
-      docs) compile_docs ;;
-      *) echo "lock: '$one': there are cpu, cuda and docs" >&2; exit 2 ;;
+      docs | browser) compile_addition "$one" ;;
+      *) echo "lock: '$one': there are cpu, cuda, docs and browser" >&2; exit 2 ;;
     esac
   done
 done

@@ -103,7 +103,9 @@ def locked(name: str) -> dict[str, str]:
     return dict(line.split("==") for line in lines)
 
 
-@pytest.mark.parametrize(("name", "fewest"), [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10)])
+@pytest.mark.parametrize(
+    ("name", "fewest"), [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10), ("browser.txt", 2)]
+)
 def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     text = (ROOT / "locks" / name).read_text()
     assert "://" not in text
@@ -111,11 +113,12 @@ def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     assert len(locked(name)) > fewest
 
 
-def test_docs_lock_only_adds_packages_to_the_cpu_lock() -> None:
-    assert locked("docs.txt").keys().isdisjoint(locked("cpu.txt"))
+@pytest.mark.parametrize("name", ["docs", "browser"])
+def test_further_locks_only_add_packages_to_the_cpu_lock(name: str) -> None:
+    assert locked(f"{name}.txt").keys().isdisjoint(locked("cpu.txt"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = [re.split(r"[>\[]", requirement)[0] for requirement in project["optional-dependencies"]["docs"]]
-    assert set(names) <= locked("docs.txt").keys()
+    names = [re.split(r"[>\[]", requirement)[0] for requirement in project["optional-dependencies"][name]]
+    assert set(names) <= locked(f"{name}.txt").keys()
 
 
 def test_cpu_lock_omits_packages_incompatible_with_cpu_torch() -> None:
