@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import ConfigDict, PositiveFloat, PositiveInt
 
-from hamr.config.section import Section
+from hamr.config.agents import AnswerConfig
 
 
-class EcsConfig(Section):
+class EcsConfig(AnswerConfig):
     """Options of the Ensemble-Consistency Score."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -7,10 +7,11 @@ from typing import Literal
 
 from pydantic import ConfigDict, PositiveFloat, PositiveInt
 
-from hamr.config.section import NonNegative, Section
+from hamr.config.agents import AnswerConfig
+from hamr.config.section import NonNegative
 
 
-class OlabenchConfig(Section):
+class OlabenchConfig(AnswerConfig):
     """Options of OlaBench."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
-from hamr.config.section import NonNegative, Section
+from hamr.config.agents import AnswerConfig
+from hamr.config.section import NonNegative
 
 TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
@@ -16,7 +17,7 @@ SCRIPTED = "scripted:"
 """Prefix of the names of participants that need no pool."""
 
 
-class SageConfig(Section):
+class SageConfig(AnswerConfig):
     """Options of SAGE. Where the paper and its released code differ or are silent, there is a named choice."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -30,6 +30,10 @@ recursion to some hundreds of levels, and a policy's text must not be able to cr
 _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</answer>")
 _MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
 _CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
+_FENCED = re.compile(
+    r"(\A|</think>|<answer>|<tool_call>)\s*```[\w-]*\s*(?=[{<])((?:(?!```).)*)```\s*(?=\Z|</answer>|</tool_call>)",
+    re.DOTALL,
+)
 _THINK_FIRST = re.compile(r"\s*<think>(?P<thought>.*)</think>\s*<answer>(?P<answer>.*)</answer>\s*", re.DOTALL)
 _ANSWER_FIRST = re.compile(
     r"\s*<answer>(?P<answer>.*)</answer>\s*<think>(?P<thought>(?:(?!</think>).)*)(?:</think>\s*)?", re.DOTALL
@@ -117,6 +121,15 @@ def acting_text(text: str, response_format: ResponseFormat) -> str:
         return text
     answer, end, _ = text.partition(ANSWER_END)
     return answer + end
+
+
+def unfence(text: str) -> str:
+    """Return the text without a code fence around JSON or a tag: the whole text, or the inside of a tag.
+
+    >>> unfence('```json\\n{"a": 1}\\n```'), unfence("Run ```ls```.")
+    ('{"a": 1}', 'Run ```ls```.')
+    """
+    return _FENCED.sub(lambda found: found[1] + found[2].strip(), text)
 
 
 def in_order(text: str, response_format: ResponseFormat) -> bool:

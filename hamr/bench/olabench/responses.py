@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hamr.bench.olabench.items import BenchItem, visible_sample
-from hamr.data.actions import ResponseFormat, parse_action
+from hamr.data.actions import ResponseFormat, parse_action, unfence
 from hamr.data.rendering import policy_messages
 from hamr.rewards.questions import JudgedText, words_of
 from hamr.types import TRANSIENT, Answer, MalformedResponse, Question, Reply
@@ -82,12 +82,13 @@ def response_of(answer: Answer) -> PolicyResponse:
     )
 
 
-def read_response(text: str, cot: Cot) -> ResponseReading:
+def read_response(text: str, cot: Cot, *, strip_fence: bool = False) -> ResponseReading:
     """Parse a response. In post-CoT only the answer at its beginning counts; the following text is ignored.
 
     >>> read_response("<answer>Sure.</answer><think>why", "post").said.words
     'Sure.'
     """
+    text = unfence(text) if strip_fence else text
     if cot == "post":
         before, opened, rest = text.partition("<answer>")
         if before.strip() or not opened:

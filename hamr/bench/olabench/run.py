@@ -157,7 +157,7 @@ def trials_of(
         for policy in policies:
             text = response_to(journal, policy, item, options).text
             if text is not None:
-                said[policy.name] = read_response(text, options.cot).said
+                said[policy.name] = read_response(text, options.cot, strip_fence=options.fence == "strip").said
         if said:
             sample = visible_sample(item)
             names = components(item, options)

@@ -86,7 +86,9 @@ def _outcome(
             missing.append(judge.component)
         else:
             judgements[judge.component] = judgement
-    reading = None if response.text is None else read_response(response.text, options.cot)
+    reading = None
+    if response.text is not None:
+        reading = read_response(response.text, options.cot, strip_fence=options.fence == "strip")
     return Outcome(item=item, response=response, reading=reading, judgements=judgements, missing=tuple(missing))
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from hamr.bench.sage.traces import DialoguePlan, Exchange, Outcome, Trace
 from hamr.config.sage import SageConfig
+from hamr.data.actions import unfence
 from hamr.data.rendering import policy_messages
 from hamr.procedures.contract import OutputReading, output_schema, read_output, whole
 from hamr.procedures.graph import Scenario
@@ -125,10 +126,13 @@ class Simulation:
             ),
         )
         if answer.text is not None:
-            return Exchange(user=user, agent=whole(answer.text))
+            return Exchange(user=user, agent=self._read(answer.text))
         if answer.failure == "unparsable" and answer.reasoning:
-            return Exchange(user=user, agent=whole(answer.reasoning), cut_off=True)
+            return Exchange(user=user, agent=self._read(answer.reasoning), cut_off=True)
         return _Stop(outcome="context_full" if answer.failure == "unparsable" else "agent_failed", detail=_why(answer))
+
+    def _read(self, text: str) -> str:
+        return whole(unfence(text) if self.config.fence == "strip" else text)
 
     async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> _Said | _Stop:
         """Return the next message; retry while it breaks character or ends the dialogue before it starts."""

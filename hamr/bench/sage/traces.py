@@ -44,7 +44,10 @@ class DialoguePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One turn: the customer's and the agent's text, unmodified. `cut_off`: the agent's text was truncated."""
+    """One turn: the customer's and the agent's text, unmodified except for a code fence that `fence=strip` removes.
+
+    `cut_off`: the agent's text was truncated.
+    """
 
     user: str
     agent: str

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.data.actions import acting_text, answer_of, customer_text, in_order, parse_action, render_action
+from hamr.data.actions import acting_text, answer_of, customer_text, in_order, parse_action, render_action, unfence
 from hamr.errors import DataError
 from hamr.types import MalformedResponse, Reply, ToolCall
 
@@ -178,3 +178,24 @@ def test_customer_text_excludes_the_tool_call():
 def test_rendering_rejects_actions_that_cannot_be_parsed_back(action, thought, said):
     with pytest.raises(DataError, match=said):
         render_action(action, "plain", thought)
+
+
+CALL = '<tool_call>{"name": "lookup", "arguments": {"order": 7}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    "fenced",
+    [
+        f"```xml\n{CALL}\n```",
+        CALL.replace("{", "```json\n{", 1).replace("</", "\n```</"),
+        f"<think>why</think><answer>\n```\n{CALL}\n```\n</answer>",
+    ],
+)
+def test_fence_around_a_tool_call_can_be_removed(fenced):
+    response_format = "think_answer" if fenced.startswith("<think>") else "plain"
+    assert parse_action(unfence(fenced), response_format) == ToolCall(name="lookup", parameters={"order": 7})
+
+
+@pytest.mark.parametrize("text", ["Run ```ls``` first.", "```\nls\n```", 'It is ```{"a": 1}``` here.', CALL, ""])
+def test_other_fences_are_kept(text):
+    assert unfence(text) == text

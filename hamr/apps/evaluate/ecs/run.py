@@ -23,6 +23,7 @@ from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, s
 from hamr.config.ecs import EcsConfig
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
+from hamr.data.actions import unfence
 from hamr.data.pairs import ReplyPair, read_pairs
 from hamr.errors import BadInput, HamrError, did_you_mean
 from hamr.prompting.labels import Label
@@ -49,7 +50,10 @@ def start(request: EvaluateEcs) -> int:
         policies.append(read_policy(request.compare, config, request.ecs.stage))
         check_comparable(*policies)
     pairs = read_pairs(request.labels) if request.labels is not None else []
-    plans = {name: plans_of(policy) for name, policy in _name_policies(policies, request).items()}
+    plans = {
+        name: plans_of(policy, strip_fence=request.ecs.fence == "strip")
+        for name, policy in _name_policies(policies, request).items()
+    }
     asked = questions(plans, pairs)
     console = Console()
     with JudgeVotes(request.output, judges) as votes:
@@ -114,9 +118,9 @@ def _name_policies(policies: Sequence[PolicyResponses], request: EvaluateEcs) ->
     return dict(zip(paths, policies, strict=True))
 
 
-def plans_of(policy: PolicyResponses) -> list[EcsPlan]:
+def plans_of(policy: PolicyResponses, *, strip_fence: bool = False) -> list[EcsPlan]:
     return [
-        plan_response(group.sample, text, index, policy.formats.of(group.sample))
+        plan_response(group.sample, unfence(text) if strip_fence else text, index, policy.formats.of(group.sample))
         for group in policy.groups
         for index, text in enumerate(group.responses)
     ]

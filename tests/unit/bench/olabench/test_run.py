@@ -76,6 +76,12 @@ def test_tool_call_is_parsed_as_a_call():
     assert (reading.said.words, reading.said.call) == ("One moment.", 'f {"a": 1}')
 
 
+def test_fenced_tool_call_is_parsed_where_the_fence_is_stripped():
+    text = '<tool_call>```json\n{"name": "f", "arguments": {"a": 1}}\n```</tool_call>'
+    assert read_response(text, "none", strip_fence=True).said.call == 'f {"a": 1}'
+    assert "not JSON" in read_response(text, "none").malformed
+
+
 def test_truncated_response_counts_and_missing_one_does_not():
     cut = dataclasses.replace(said(None), failure="unparsable", reasoning="I was about", detail="cut off")
     assert (response_of(cut).text, response_of(cut).cut_off, response_of(cut).seconds) == ("I was about", True, 2.0)

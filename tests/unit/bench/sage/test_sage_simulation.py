@@ -81,6 +81,16 @@ async def test_unparsable_answer_is_hidden_from_the_customer():
     assert agent.asked[1].messages[-2] == {"role": "assistant", "content": SILENCE["en"]}
 
 
+@pytest.mark.parametrize(("fence", "faults"), [("strip", ()), ("error", ("text_around",))])
+async def test_fenced_json_is_read_or_a_format_error(fence, faults):
+    user = says("Hello", "[END]")
+    trace = await talk(says(f"```json\n{good('Done.')}\n```"), user, fence=fence)
+    (assessed,) = assess(TELECOM, trace, {}, SageConfig())
+    assert assessed.faults == faults
+    told = user.asked[1].messages[-1]["content"]
+    assert told.startswith(SILENCE["en"] if faults else "Done.")
+
+
 async def test_invalid_customer_messages_are_retried_and_then_counted():
     assert (await talk(says(good()), says("[END]"))).outcome == "user_ended_at_once"
     broken = await talk(says(good()), says("Hello", "As an AI model I cannot."))
