@@ -42,6 +42,10 @@ class ModelConfig(Section):
     response_format: Literal["plain", "think_answer", "answer_think", "hybrid"] = "plain"
     """`plain`: the response is the action. `think_answer` (pre-CoT): <think>..</think><answer>..</answer>.
     `answer_think` (post-CoT): the answer first. `hybrid`: the system prompt of each sample asks for one of the two."""
+    tools_prompt: Literal["auto", "template", "compact"] = "auto"
+    """Form of tools, tool calls and tool results. `template`: the model's chat template writes them, with all
+    descriptions, as a server with an OpenAI-compatible API does. `compact`: hamr's own short form, one line per tool.
+    `auto`: `template` if the chat template supports tools and its calls have the Hermes form (Qwen and others)."""
     post_cot_share: Fraction = 0.5
     """With `hybrid`: the share of samples with the answer first. The second paper does not state it. Rendering every
     item of its cold start in both orders gives one half."""

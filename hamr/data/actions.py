@@ -152,9 +152,13 @@ def _render_call(call: ToolCall) -> str:
         body = json.dumps({"name": call.name, "arguments": dict(call.parameters)}, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise DataError("tool call", call.name, f"its parameters are not JSON ({error})") from error
-    # Every "<" in JSON is inside a string, so escaping it keeps the value and neutralises tags and special tokens.
-    hidden = _MARKUP.sub(r"\\u003c", body)
-    return f"<tool_call>{hidden}</tool_call>"
+    return f"<tool_call>{without_markup(body)}</tool_call>"
+
+
+def without_markup(body: str) -> str:
+    """Return JSON with tags and special tokens neutralised. Every "<" is inside a string, so its escape keeps the
+    value."""
+    return _MARKUP.sub(r"\\u003c", body)
 
 
 def _checked_text(what: str, text: str) -> str:

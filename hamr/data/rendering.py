@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -26,7 +27,8 @@ def policy_messages(
     response_format: ResponseFormat = "plain",
     *,
     instruction: str = "",
-) -> list[dict[str, str]]:
+    native: bool = False,
+) -> list[dict[str, Any]]:
     """Return chat messages [{"role", "content"}] for the policy. `privileged` is never included.
 
     The system message contains the policy, the tools, the response instruction and the variables of the ticket. The
@@ -34,26 +36,92 @@ def policy_messages(
     message, an agent turn an assistant message (tool calls in the wire format), a tool result a tagged user message.
     Consecutive messages of one role are joined, since some chat templates require alternating roles. Text of customers
     and tools cannot open or close a tag. `instruction` replaces the response instruction of the format.
+
+    With `native`, a sample with tools becomes the messages of an OpenAI chat request, whose `tools` are
+    `hamr.data.tools.function_schemas`: the chat template shows the tools and asks for calls in its own form, calls are
+    `tool_calls` of assistant messages, results are messages of the role `tool`.
     """
-    messages = [{"role": "system", "content": _system(sample, instruction or _INSTRUCTION[response_format])}]
+    native = native and bool(sample.tools)
+    if native and response_format == "plain" and not instruction:
+        asked = ""
+    else:
+        asked = instruction or _INSTRUCTION[response_format]
+    system = _system(sample, asked, native)
+    messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+    calls = _CallIds()
     for turn in sample.history:
         role = "assistant" if turn.role == "agent" else "user"
-        content = _message(turn)
-        if messages[-1]["role"] == role:
-            messages[-1]["content"] += f"\n{content}"
+        message = (_native_message(turn, calls) if native else None) or {"role": role, "content": _message(turn)}
+        last = messages[-1] if messages else {}
+        if last.get("role") != message["role"] or message["role"] == "tool":
+            messages.append(message)
+        elif "tool_calls" in message:
+            last.setdefault("tool_calls", []).extend(message["tool_calls"])
+        elif "tool_calls" in last:
+            messages.append(message)
         else:
-            messages.append({"role": role, "content": content})
+            last["content"] += f"\n{message['content']}"
     return messages
 
 
-def _system(sample: ServiceSample, instruction: str) -> str:
+def _system(sample: ServiceSample, instruction: str, native: bool) -> str:
     parts = [sample.policy.strip()]
-    if sample.tools:
+    if sample.tools and not native:
         parts.append("Tools: " + "; ".join(compact(tool) for tool in sample.tools))
     parts.append(instruction)
     if sample.ticket:
         parts.append("Ticket: " + ", ".join(f"{key}={_value(value)}" for key, value in sample.ticket.items()))
     return "\n".join(part for part in parts if part)
+
+
+class _CallIds:
+    """Ids that link calls and their results: nine letters and digits, which every chat template accepts."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._open: list[tuple[str, str]] = []
+
+    def of_call(self, name: str) -> str:
+        self._made += 1
+        self._open.append((f"call{self._made:05d}", name))
+        return self._open[-1][0]
+
+    def of_result(self, turn: Turn) -> dict[str, str]:
+        """Return id and tool name of the earliest call without a result."""
+        if not self._open:
+            self.of_call(turn.name or "unknown")
+        call, name = self._open.pop(0)
+        return {"tool_call_id": call, "name": turn.name or name}
+
+
+def call_message(call: ToolCall, call_id: str = "call00001") -> dict[str, Any]:
+    """Return the message of an OpenAI request that calls a tool."""
+    arguments = json.dumps(dict(call.parameters), ensure_ascii=False)
+    function = {"name": call.name, "arguments": arguments}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }
+
+
+def _native_message(turn: Turn, calls: _CallIds) -> dict[str, Any] | None:
+    """Return the message of a call or of its result. None for other turns."""
+    if turn.tool_call is not None:
+        call = ToolCall(name=turn.tool_call.name, parameters=_defuse_all(turn.tool_call.parameters))
+        return call_message(call, calls.of_call(call.name))
+    if turn.role == "tool":
+        return {"role": "tool", **calls.of_result(turn), "content": _defuse(turn.content)}
+    return None
+
+
+def _defuse_all(value: Any) -> Any:
+    """Return JSON with broken markup in all of its texts."""
+    if isinstance(value, Mapping):
+        return {_defuse(key): _defuse_all(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_defuse_all(inner) for inner in value]
+    return _defuse(value) if isinstance(value, str) else value
 
 
 def _message(turn: Turn) -> str:

@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, Protocol
 
+from hamr.data.policy_chat import PolicyChat, TextEncoder
 from hamr.data.sft_items import PARTS, TRAINED, Kind, Part, SftItem, item_messages
 from hamr.errors import DataError
 from hamr.types import Aggregation, TrainBatch, TrainGroup, TrainSequence
-
-
-class TextEncoder(Protocol):
-    """Tokenizer interface for encoding. `spans`: (id, start, end) of every token, in characters of the text."""
-
-    @property
-    def eos_id(self) -> int: ...
-    @property
-    def special_ids(self) -> frozenset[int]: ...
-    def chat_ids(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
-    def spans(self, text: str) -> list[tuple[int, int, int]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +38,25 @@ class EncodedItem:
 
 
 def encode_item(
-    item: SftItem, encoder: TextEncoder, without_loss: Sequence[Part] = (), *, where: str = "item"
+    item: SftItem,
+    encoder: TextEncoder,
+    without_loss: Sequence[Part] = (),
+    *,
+    native: bool = False,
+    where: str = "item",
 ) -> EncodedItem:
     """Encode an item.
 
-    The target is encoded as one text, as a policy would generate it. A token that spans the end of one part and the
+    The target is encoded as one text, as a policy would generate it, with `native` in the form of its chat template
+    (`PolicyChat`). A token that spans the end of one part and the
     beginning of the next belongs to the later part. The end-of-sequence token belongs to the last part. The parts in
     `TRAINED`, without those in `without_loss`, have loss.
 
     Raises:
         DataError: The target contains a special token, which would train the policy to write turns of other roles.
     """
+    chat = PolicyChat(tokenizer=encoder, native=native)
+    item = replace(item, target=tuple(replace(part, text=chat.rewrite(part.text)) for part in item.target))
     spans = encoder.spans(item.text)
     found = next((item.text[start:end] for token, start, end in spans if token in encoder.special_ids), None)
     if found is not None:
@@ -70,7 +67,7 @@ def encode_item(
     loss = [part.part in trained for part in item.target]
     return EncodedItem(
         kind=item.kind,
-        prompt_ids=array("i", encoder.chat_ids(item_messages(item))),
+        prompt_ids=array("i", chat.encode(item.sample, item_messages(item, native=native))),
         token_ids=array("i", [*(token for token, _, _ in spans), encoder.eos_id]),
         parts=parts,
         mask=bytes(loss[i] for i in parts),

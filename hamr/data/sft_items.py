@@ -92,17 +92,17 @@ class SftItem:
         return "".join(part.text for part in self.target)
 
 
-def item_messages(item: SftItem) -> list[dict[str, str]]:
+def item_messages(item: SftItem, *, native: bool = False) -> list[dict[str, Any]]:
     """Return the chat messages of the prompt. The instruction depends on the kind: an action, a thought and an action,
     or a plan.
 
     The prompt of a decision is identical to that of RL with the same `model.response_format` (`plain`; `think_answer`
     with a rationale, `answer_think` with one after the action). The prompt of a plan differs, so that a policy trained
-    on both still acts when requested.
+    on both still acts when requested. `native` as in `policy_messages`.
     """
     if item.kind in _FORMAT:
-        return policy_messages(item.sample, _FORMAT[item.kind])
-    return policy_messages(item.sample, instruction=_PLANNING[item.kind])
+        return policy_messages(item.sample, _FORMAT[item.kind], native=native)
+    return policy_messages(item.sample, instruction=_PLANNING[item.kind], native=native)
 
 
 def decision_item(sample: ServiceSample, action: Action, rationale: str = "", *, answer_first: bool = False) -> SftItem:

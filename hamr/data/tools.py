@@ -17,6 +17,21 @@ def tool_spec(tool: Mapping[str, Any]) -> tuple[Any, Any]:
     return inner.get("name"), inner.get("parameters", {})
 
 
+def function_schemas(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the tools as functions of an OpenAI request, complete, as a server passes them to the chat template.
+
+    A tool without a description has null there, as vLLM fills it in.
+
+    >>> function_schemas([{"name": "f", "parameters": {"type": "object"}}])
+    [{'type': 'function', 'function': {'name': 'f', 'description': None, 'parameters': {'type': 'object'}}}]
+    """
+    functions = (tool.get("function", tool) for tool in tools)
+    return [
+        {"type": "function", "function": {key: inner.get(key) for key in ("name", "description", "parameters")}}
+        for inner in functions
+    ]
+
+
 def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (parameter, correction) for the first fault of a call, or None.
 

@@ -52,22 +52,41 @@ class Tokenizer:
         return self.core.decode(list(ids), skip_special_tokens=True)
 
     def chat_text(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, thinks: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        thinks: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Fill the chat template with `messages` ({"role", "content"}). Raises BadInput if the model has none.
 
-        With `thinks=False` the model is to answer without reasoning; templates such as Qwen3's then write an empty
-        thought.
+        Messages and `tools` may be those of an OpenAI request, in which the arguments of a call are JSON text. With
+        `thinks=False` the model is to answer without reasoning; templates such as Qwen3's then write an empty thought.
         """
+        import jinja2
+
         given = {**self._special, **({} if thinks else {"enable_thinking": False})}
-        return self._template.render(
-            messages=[dict(m) for m in messages], add_generation_prompt=add_generation_prompt, **given
-        )
+        try:
+            return self._template.render(
+                messages=[_with_parsed_arguments(m) for m in messages],
+                add_generation_prompt=add_generation_prompt,
+                tools=list(tools) or None,
+                **given,
+            )
+        except (TypeError, jinja2.UndefinedError) as error:
+            remedy = "the model's chat template cannot write these messages and tools; give every tool a description"
+            raise BadInput("messages", str(error), remedy) from error
 
     def chat_ids(
-        self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, *, thinks: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        *,
+        thinks: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
-        return self.encode(self.chat_text(messages, add_generation_prompt, thinks=thinks))
+        return self.encode(self.chat_text(messages, add_generation_prompt, thinks=thinks, tools=tools))
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
@@ -85,6 +104,17 @@ class Tokenizer:
         if self.chat_template is None:
             raise BadInput("model.path", "chat_template", "the model has no chat template; give an instruct model")
         return _environment().from_string(self.chat_template)
+
+
+def _with_parsed_arguments(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have objects as arguments, which is what chat templates expect."""
+    if "tool_calls" not in message:
+        return dict(message)
+    calls = [
+        call | {"function": call["function"] | {"arguments": json.loads(call["function"]["arguments"])}}
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
 
 
 @lru_cache(maxsize=8)
@@ -151,9 +181,9 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
     # Jinja's own filter escapes HTML characters, which no chat template was trained with.
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 
 def _raise(message: str) -> NoReturn:

@@ -13,6 +13,7 @@ from pathlib import Path
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.schema import Config
 from hamr.config.sft import SftSetConfig
+from hamr.data.policy_chat import PolicyChat
 from hamr.data.sft_encoding import EncodedItem, encode_item
 from hamr.data.sft_items import KINDS, PARTS, SftItem, decision_item, numbered_items
 from hamr.data.sft_mix import MixOrder, held_out_dialogues
@@ -108,7 +109,8 @@ def prepare_sft(config: Config) -> PreparedSft:
     held |= {x.dialogue for r in read for x in r.validation or ()}
     model_path = resolve_model(config.model.path)
     tokenizer = load_tokenizer(model_path)
-    sets = [_load_set(entry, r, held, tokenizer, config) for entry, r in zip(config.sft.sets, read, strict=True)]
+    chat = PolicyChat.of(tokenizer, config.model.tools_prompt)
+    sets = [_load_set(entry, r, held, chat, config) for entry, r in zip(config.sft.sets, read, strict=True)]
     prepared = PreparedSft(config=config, model_path=model_path, tokenizer=tokenizer, sets=tuple(sets))
     if not prepared.order.total(config.sft.epochs):
         weights = ", ".join(f"{s.name} {s.weight:g} x {len(s.train)} items" for s in sets)
@@ -145,14 +147,14 @@ def _read(entry: SftSetConfig, config: Config) -> _Read:
     return _Read(items=kept, validation=given, other_kinds=len(everything) - len(kept))
 
 
-def _load_set(entry: SftSetConfig, read: _Read, held: set[str], tokenizer: Tokenizer, config: Config) -> LoadedSet:
+def _load_set(entry: SftSetConfig, read: _Read, held: set[str], chat: PolicyChat, config: Config) -> LoadedSet:
     """Return training and validation items, encoded; items of dialogues in `held` are not trained on."""
     train = [x for x in read.items if x.dialogue not in held]
     validation = [x for x in read.items if x.dialogue in held] if read.validation is None else read.validation
     if len(validation) > config.sft.max_validation:
         rng = random.Random(f"{config.experiment.seed}/validation/{entry.label}")
         validation = rng.sample(validation, config.sft.max_validation)
-    fitting, validated = _encode_items(train, tokenizer, config), _encode_items(validation, tokenizer, config)
+    fitting, validated = _encode_items(train, chat, config), _encode_items(validation, chat, config)
     held_out = len(read.items) - len(train)
     if entry.weight and not fitting:
         raise DataError(
@@ -183,7 +185,7 @@ def _references(samples: Iterable[ServiceSample]) -> Iterable[Located]:
             yield Located(item=decision_item(sample, reference.action), where=f"sample {sample.id}: references[{i}]")
 
 
-def _encode_items(items: Sequence[Located], tokenizer: Tokenizer, config: Config) -> list[EncodedItem]:
+def _encode_items(items: Sequence[Located], chat: PolicyChat, config: Config) -> list[EncodedItem]:
     """Encode the items that fit into the context.
 
     Raises DataError for an item that does not fit where `sft.long_item=refuse`, and for an item without a trainable
@@ -191,7 +193,7 @@ def _encode_items(items: Sequence[Located], tokenizer: Tokenizer, config: Config
     """
     fitting = []
     for x in items:
-        encoded = encode_item(x.item, tokenizer, config.sft.without_loss, where=x.where)
+        encoded = encode_item(x.item, chat.tokenizer, config.sft.without_loss, native=chat.native, where=x.where)
         if not any(encoded.mask):
             raise ConfigError(
                 "sft.without_loss",

@@ -16,7 +16,7 @@ from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import render_action
 from hamr.data.formats import Formats
 from hamr.data.pairs import read_pairs
-from hamr.data.rendering import policy_messages
+from hamr.data.policy_chat import PolicyChat
 from hamr.data.reply_clusters import ReplyClusters
 from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import read_samples
@@ -45,6 +45,11 @@ class Codec:
         return Formats.of_model(self.config.model)
 
     @cached_property
+    def chat(self) -> PolicyChat:
+        """Form of tools and calls. Raises BadInput if the model's chat template lacks the requested one."""
+        return PolicyChat.of(self.tokenizer, self.config.model.tools_prompt)
+
+    @cached_property
     def _prompts(self) -> dict[tuple[str, int], array[int]]:
         """Cache of all prompts of a run at four bytes per token; tuples of Python ints take nine times as much."""
         return {}
@@ -54,8 +59,7 @@ class Codec:
         epoch."""
         key = (sample.id, len(sample.history))
         if key not in self._prompts:
-            messages = policy_messages(sample, self.formats.of(sample))
-            self._prompts[key] = array("i", self.tokenizer.chat_ids(messages))
+            self._prompts[key] = array("i", self.chat.prompt(sample, self.formats.of(sample)))
         return tuple(self._prompts[key])
 
     def answer(self, action: Action) -> tuple[int, ...]:
@@ -65,7 +69,7 @@ class Codec:
         """
         response_format = self.config.model.response_format
         assert response_format != "hybrid", "the schema checks this"
-        text = render_action(action, response_format)
+        text = self.chat.rewrite(render_action(action, response_format))
         return (*self.tokenizer.encode(text), self.tokenizer.eos_id)
 
 

@@ -90,12 +90,17 @@ def test_files_needed_later_are_read_before_the_run(overrides: list[str]) -> Non
         preparation.prepare(load_config(["experiment=smoke", *overrides]))
 
 
+def test_chat_template_without_tools_is_rejected_before_the_run() -> None:
+    with pytest.raises(BadInput, match="model.tools_prompt: 'template'.*does not show tools"):
+        preparation.prepare(load_config(["experiment=smoke", "model.tools_prompt=template"]))
+
+
 def test_prompts_are_cached_compactly() -> None:
     class Letters:
         def chat_ids(self, messages: object) -> list[int]:
             return list(range(100_000, 101_000))
 
-    codec = Codec(tokenizer=Letters(), config=load_config(["experiment=smoke"]))  # type: ignore[arg-type]
+    codec = Codec(tokenizer=Letters(), config=load_config(["experiment=smoke", "model.tools_prompt=compact"]))  # type: ignore[arg-type]
     sample = generate_samples(codec.config.data.sage).train[0]
     assert codec.prompt(sample) == tuple(range(100_000, 101_000))
     [kept] = codec._prompts.values()
