@@ -1,6 +1,6 @@
-# make train   set up .venv and run the main job        make test    set up and run every test
+# make train   set up .venv and run the main job        make test    set up and run the tests
 # make check   lint, types, unit tests                   make setup   .venv from locks/cpu.txt
-# make test-deep        property tests with ten times as many examples, and larger sizes
+# make test-deep        property tests with ten times as many examples, larger sizes, and long scenarios
 # make test-benchmarks  the benchmarks' own code
 # make test-browser     the reports and the site in Chromium (install it first: apt-get install chromium)
 # make docs    build the documentation site in site/     make lock    regenerate the lock files

@@ -223,6 +223,7 @@ def _lose_cluster(found: Observed, scorers: dict[str, str], is_held: Callable[[]
         found.holders = holders(cluster.folder, SECRET)
 
 
+@pytest.mark.deep
 def test_resumed_run_has_a_complete_folder(resumed: Observed) -> None:
     run = resumed.folder
     for name in ("config.yaml", "metrics.jsonl", "ledger.sqlite", "summary.json", "report.html", "samples.jsonl"):
@@ -234,6 +235,7 @@ def test_resumed_run_has_a_complete_folder(resumed: Observed) -> None:
     assert summary["scorers"] == {}, "an endpoint's model is not prepared here"
 
 
+@pytest.mark.deep
 def test_resumed_run_records_every_step_once(resumed: Observed) -> None:
     rows = [row for row in read_metrics(resumed.folder / "metrics.jsonl") if row["stage"] == "rl"]
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
@@ -242,6 +244,7 @@ def test_resumed_run_records_every_step_once(resumed: Observed) -> None:
         assert row["timing/step/total"] >= row["timing/step/train"] >= 0
 
 
+@pytest.mark.deep
 def test_resumed_run_has_one_replayable_record_per_response(resumed: Observed) -> None:
     with Ledger(resumed.folder / "ledger.sqlite", readonly=True) as ledger:
         records = list(ledger.rows())
@@ -250,6 +253,7 @@ def test_resumed_run_has_one_replayable_record_per_response(resumed: Observed) -
     assert replay_run(resumed.folder) == 0
 
 
+@pytest.mark.deep
 def test_resumed_run_uses_the_prompts_of_an_uninterrupted_stream(resumed: Observed) -> None:
     config = load_config([f"{key}={value}" for key, value in COMPARED.items()])
     stream = PromptStream(prepare(config).splits.train, config.experiment.seed + 1)
@@ -266,11 +270,13 @@ def test_resumed_run_uses_the_prompts_of_an_uninterrupted_stream(resumed: Observ
     assert (newest.step, newest.state["stream"]) == (4, stream.state())
 
 
+@pytest.mark.deep
 def test_resumed_run_keeps_its_wandb_id(resumed: Observed) -> None:
     parts = [path.name.rpartition("-")[2] for path in (resumed.folder / "wandb").glob("offline-run-*")]
     assert parts == [(resumed.folder / "wandb" / "id").read_text().strip()] * 2, "one part from each cluster"
 
 
+@pytest.mark.deep
 def test_prometheus_has_every_metric_of_the_dashboard(resumed: Observed) -> None:
     assert len(WANTED) > 20
     assert WANTED - resumed.scraped.keys() == set()
@@ -281,6 +287,7 @@ def test_prometheus_has_every_metric_of_the_dashboard(resumed: Observed) -> None
     assert any('run="run"' in seen and 'stage="rl"' in seen for seen in resumed.scraped["ray_hamr_timing_step_total"])
 
 
+@pytest.mark.deep
 def test_no_file_contains_a_secret(resumed: Observed, ray_head: Head) -> None:
     """After all jobs above: searches the run folder, its output, both clusters' files and the job descriptions."""
     assert resumed.asked_with == {f"Bearer {KEYS['JUDGE_API_KEY']}"}, "the key was there, and was used"

@@ -69,6 +69,7 @@ def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[st
     assert summary["stages"]["rl"]
 
 
+@pytest.mark.deep
 def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """The training is short, so the scorers may be at chance."""
     sizes = ["pools.reranker.finetune.examples=16", "pools.judge.finetune.examples=16", "data.held_out_frac=0.3"]

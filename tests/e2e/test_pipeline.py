@@ -23,7 +23,7 @@ from hamr.telemetry.metrics import read_metrics
 from hamr.types import Failure
 from tests.e2e.runs import hamr
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(800)]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(800)]
 
 PIPELINE = """\
 name: tiny

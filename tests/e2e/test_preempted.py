@@ -1,4 +1,4 @@
-"""One run that is stopped in three phases and resumed twice: it exits, leaves no process and keeps finished steps."""
+"""Runs that are stopped and resumed: they exit, leave no process and keep finished steps."""
 
 from __future__ import annotations
 
@@ -76,31 +76,33 @@ def _command_line(process: psutil.Process) -> list[str]:
     return []
 
 
-def test_run_stops_and_resumes_in_each_phase(
-    tmp_path: Path, joined: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The warm-up joins the session's Ray; the other phases start their own."""
+@pytest.fixture
+def settings() -> Iterator[dict[str, object]]:
     with scorer_endpoint() as scorers:
-        _stop_in_each_phase(tmp_path, SETTINGS | scorers.judge, joined[0].partition("=")[2])
-    assert parse_command(["status", str(tmp_path / "run")]).run() == 0
-    assert "preempted" in capsys.readouterr().out
+        yield SETTINGS | scorers.judge
 
 
-def _stop_in_each_phase(cwd: Path, settings: dict[str, object], address: str) -> None:
-    run = cwd / "run"
-    resume = f"continue with: hamr train resume={run}"
-    with running(cwd, "] start ...", **settings) as process:
+@pytest.mark.deep
+def test_run_stops_while_it_starts(tmp_path: Path, settings: dict[str, object]) -> None:
+    with running(tmp_path, "] start ...", **settings) as process:
         code, err = stop(process, signal.SIGINT)
-    assert (code, err) == (130, f"hamr: stopped by Ctrl-C; {resume}\n")
+    assert (code, err) == (130, f"hamr: stopped by Ctrl-C; continue with: hamr train resume={tmp_path / 'run'}\n")
 
-    with running(cwd, "sft step 2/", os.environ | {"RAY_ADDRESS": address}, resume=run) as process:
-        assert len(actors_of_session()) >= 3, "the run has joined"
+
+def test_run_stops_in_two_phases_and_resumes(
+    tmp_path: Path, settings: dict[str, object], joined: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The warm-up starts its own Ray; the RL phase joins the session's, as in a job of a cluster."""
+    run, address = tmp_path / "run", joined[0].partition("=")[2]
+    resume = f"continue with: hamr train resume={run}"
+    with running(tmp_path, "sft step 2/", **settings) as process:
         code, err = stop(process, signal.SIGINT)
     kept = Checkpoints(run / "checkpoints" / "warm_up").newest()
     assert kept is not None and kept.step >= 2
     assert (code, err) == (130, f"hamr: stopped by Ctrl-C in the warm-up, step {kept.step} of 8 is kept; {resume}\n")
 
-    with running(cwd, "rl step 2/", resume=run) as process:
+    with running(tmp_path, "rl step 2/", os.environ | {"RAY_ADDRESS": address}, resume=run) as process:
+        assert len(actors_of_session()) >= 3, "the run has joined"
         # The status file is written every few seconds.
         while (seen := LiveStatus.read(run)) is None or seen.phase != "rl":
             time.sleep(0.2)
@@ -111,10 +113,12 @@ def _stop_in_each_phase(cwd: Path, settings: dict[str, object], address: str) ->
     assert newest is not None and newest.step >= 2
     assert (code, err) == (0, f"hamr: stopped by SIGTERM, step {newest.step} of 1000 is kept; {resume}\n")
     _check_folder(run, newest.step, newest.state["stream"])
+    assert parse_command(["status", str(run)]).run() == 0
+    assert "preempted" in capsys.readouterr().out
 
 
 def _check_folder(run: Path, step: int, stream: dict[str, int]) -> None:
-    """Check that the three processes add up to one run."""
+    """Check that the two processes add up to one run."""
     # Two prompts a step from epochs of 24: what a dropped step had taken is not counted as used.
     assert 24 * stream["epoch"] + stream["index"] == 2 * step
     rows = read_metrics(run / "metrics.jsonl")

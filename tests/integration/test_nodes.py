@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.heads import ROOT, environment, head
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.deep, pytest.mark.timeout(240)]
 
 
 def test_pools_on_three_nodes_survive_a_loss_and_use_new_nodes() -> None:

@@ -15,7 +15,7 @@ from tests.e2e.runs import hamr
 from tests.integration.heads import environment
 from tests.killing import kill_all
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.deep, pytest.mark.timeout(300)]
 
 COMMANDS = {
     # Run the script directly, as Slurm does on the first node of the allocation.
