@@ -231,6 +231,7 @@ class Controller:
             sampling=SamplingConfig(
                 temperature=self.rollout.temperature,
                 top_p=self.rollout.top_p,
+                extra=self.rollout.sampling_extra,
                 max_new_tokens=self.rollout.max_new_tokens,
                 mark=self.mark(sample),
             ),

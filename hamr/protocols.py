@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,10 +24,13 @@ class SamplingConfig:
 
     temperature: float = 1.0
     top_p: float = 1.0
+    top_k: int = 0
     max_new_tokens: int = 64
     stop: tuple[str, ...] = ()
     mark: str = ""
     """Text that ends the answer proper. Tokens and seconds up to it are recorded (`Rollout.answer_tokens`)."""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further parameters of vLLM's `SamplingParams`."""
 
 
 @dataclass(frozen=True, kw_only=True)

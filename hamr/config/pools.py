@@ -39,6 +39,9 @@ class EngineConfig(FootprintConfig):
     """Number of GPUs that share the model. More than 1 needs `num_gpus` of the same value."""
     enforce_eager: bool = True
     """Skip the capture of CUDA graphs: a faster start and less memory, but slower decoding on GPUs."""
+    extra: dict[str, Any] = Field(default_factory=dict)
+    """Further arguments of vLLM's engine, by their names in `EngineArgs`: `{quantization: fp8}`. Unknown names and
+    those that hamr sets itself are refused. Like all settings of an engine they count as settings of speed."""
 
     @model_validator(mode="after")
     def _one_gpu_a_shard(self) -> EngineConfig:
@@ -160,6 +163,17 @@ class PoolConfig(Section):
     """Judge only: token budget of the reasoning before the verdict. 0: no reasoning."""
     answer_tokens: PositiveInt = 512
     """Maximum length of a written answer to a reward's own prompt, in tokens. A truncated answer is unparseable."""
+    temperature: NonNegative | None = None
+    """Sampling temperature of reasoning and written answers, at least 0. null: greedy, and 0.7 where a question is
+    asked again. Reasoning models such as Qwen3 and QwQ advise against greedy decoding. A recipe's own temperature goes
+    before. The verdict's label is read from probabilities and never sampled."""
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Nucleus sampling of reasoning and written answers, in (0, 1]. 1 keeps all tokens."""
+    top_k: Annotated[int, Field(ge=0)] = 0
+    """Sample reasoning and written answers from this number of most likely tokens. 0 keeps all tokens."""
+    sampling_extra: dict[str, Any] = Field(default_factory=dict)
+    """Further sampling parameters of reasoning and written answers: by their names in vLLM's `SamplingParams`, or
+    additional fields of the request to an endpoint."""
     structured: bool = False
     """Constrain written answers to the JSON schema of the reward, if the engine supports it. The analysis is then in
     `reason`."""
@@ -197,6 +211,11 @@ class PoolConfig(Section):
             raise ValueError(
                 f"type={self.type!r} and endpoint={self.endpoint!r} contradict each other; "
                 "an openai pool needs an endpoint and no other has one"
+            )
+        if self.type != "vllm" and self.engine.extra:
+            raise ValueError(
+                f"type={self.type!r} and engine.extra={self.engine.extra!r} contradict each other; only a vllm pool "
+                "has an engine of its own: remove engine.extra"
             )
         if self.compares:
             self._check_comparing()
@@ -281,6 +300,11 @@ class PoolConfig(Section):
             raise ValueError(
                 f"type={self.type!r} and prompt={self.prompt!r} contradict each other; it takes no instructions: set "
                 "prompt=''"
+            )
+        if self.sampling_extra or self.temperature is not None:
+            raise ValueError(
+                f"type={self.type!r} and temperature={self.temperature} or sampling_extra={self.sampling_extra!r} "
+                "contradict each other; it samples nothing: remove both"
             )
         if self.finetune and self.type == "embedding":
             raise ValueError(

@@ -5,7 +5,7 @@ Sections are frozen. Unknown keys are errors. A function takes its own section, 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
@@ -65,6 +65,9 @@ class RolloutConfig(Section):
     """Sampling temperature, above 0."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Nucleus sampling: smallest set of tokens whose probability reaches this share, in (0, 1]. 1 keeps all tokens."""
+    sampling_extra: dict[str, Any] = Field(default_factory=dict)
+    """Further parameters of vLLM's `SamplingParams`, by name: `{min_p: 0.02}`. Unknown names and those that hamr sets
+    itself are refused. As with `top_p`, log-probabilities are those of the changed distribution."""
     max_new_tokens: PositiveInt = 64
     """Maximum length of a response in tokens."""
     long_prompt: Literal["drop", "refuse"] = "drop"

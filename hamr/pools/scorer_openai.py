@@ -21,7 +21,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from hamr.config.pools import PoolConfig
-from hamr.errors import ConfigError, VerdictUnparsable
+from hamr.errors import BadInput, ConfigError, VerdictUnparsable
 from hamr.pools.chat_reply import ChatReply, Choice, ReplyUsage
 from hamr.pools.scorer_call import bill
 from hamr.pools.scorer_prompt import LabelReading, read_labels
@@ -36,6 +36,13 @@ TOP_LOGPROBS = 20
 VERDICT_TOKENS = 16
 """Tokens for the verdict line after the reasoning."""
 TOLERANCE = 0.01
+OWN_FIELDS = frozenset(
+    {
+        "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "n", "response_format", "seed", "stop",
+        "stream", "temperature", "top_k", "top_logprobs", "top_p",
+    }
+)  # fmt: skip
+"""Fields of a request that hamr sets, from keys of the pool where there are some."""
 UNFIT = (400, 413, 422)
 """HTTP statuses for an invalid request."""
 NO_KEY = "none"
@@ -69,8 +76,12 @@ class OpenAIScorer:
 
         Raises:
             BadInput: The address is not allowed. Only the replica resolves names, since its node may know other hosts.
+            BadInput: `sampling_extra` contains a field that hamr sets itself.
             ConfigError: The key's environment variable is not set where the scorer runs.
         """
+        for name in OWN_FIELDS.intersection(config.sampling_extra):
+            value = config.sampling_extra[name]
+            raise BadInput(f"pools.{pool}.sampling_extra.{name}", value, "hamr sets it; remove it")
         check_url(f"pools.{pool}.endpoint", config.endpoint or "")
         if config.api_key_env and not os.environ.get(config.api_key_env):
             raise ConfigError(
@@ -94,7 +105,7 @@ class OpenAIScorer:
         reply = await self._ask(
             self.template.id,
             messages=self.template.render(question.variables),
-            temperature=temperature(question),
+            **self._sampling(question),
             max_tokens=self.config.thinking_tokens + VERDICT_TOKENS,
             seed=question.seed + question.attempt,
             **({"logprobs": True, "top_logprobs": TOP_LOGPROBS} if self.config.logprobs else {}),
@@ -128,7 +139,7 @@ class OpenAIScorer:
         reply = await self._ask(
             prompt,
             messages=messages,
-            temperature=temperature(question),
+            **self._sampling(question),
             max_tokens=longest(question, self.config.answer_tokens),
             seed=question.seed + question.attempt,
             **held,
@@ -142,6 +153,16 @@ class OpenAIScorer:
             if choice.finish_reason == "length"
             else Answer(text=text, reasoning=choice.message.reasoning_content or "", call=call)
         )
+
+    def _sampling(self, question: Question) -> dict[str, Any]:
+        """Return the sampling fields of a request. `top_k` and extras are no fields of OpenAI's own API."""
+        config = self.config
+        extra = {**({"top_k": config.top_k} if config.top_k else {}), **config.sampling_extra}
+        return {
+            "temperature": temperature(question, config),
+            **({"top_p": config.top_p} if config.top_p < 1 else {}),
+            **({"extra_body": extra} if extra else {}),
+        }
 
     async def _ask(self, prompt_version: str, **request: Any) -> tuple[Choice, ScorerCall] | Answer:
         """Return the endpoint's first choice and its cost, or the answer that describes the failure."""

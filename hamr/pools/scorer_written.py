@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from hamr.rollout.vllm_engine import VllmEngine
 
 REASK_TEMPERATURE = 0.7
-"""Temperature of retries. The first attempt is greedy; a greedy retry would repeat the same answer."""
+"""Temperature of retries without a configured one. The first attempt is greedy; a greedy retry would repeat it."""
 
 NO_PROMPT = "a grader has no prompt of its own, and the question has none"
 
@@ -32,10 +32,23 @@ CHAT = "chat"
 """Name recorded as template and version if a question brings a whole conversation."""
 
 
-def temperature(question: Question) -> float:
-    if question.temperature is not None:
-        return question.temperature
+def temperature(question: Question, config: PoolConfig) -> float:
+    for given in (question.temperature, config.temperature):
+        if given is not None:
+            return given
     return REASK_TEMPERATURE if question.attempt else 0.0
+
+
+def sampling(question: Question, config: PoolConfig, budget: int) -> SamplingConfig:
+    """Return how a local engine samples the question's reasoning or answer of at most `budget` tokens."""
+    return SamplingConfig(
+        temperature=temperature(question, config),
+        top_p=config.top_p,
+        top_k=config.top_k,
+        max_new_tokens=budget,
+        stop=question.stop,
+        extra=config.sampling_extra,
+    )
 
 
 def conversation(question: Question) -> tuple[Sequence[Mapping[str, str]], str]:
@@ -79,7 +92,7 @@ class Writer:
         budget = min(longest(question, self.config.answer_tokens), room)
         said = await self.engine.complete(
             ids,
-            SamplingConfig(temperature=temperature(question), max_new_tokens=budget, stop=question.stop),
+            sampling(question, self.config, budget),
             seed=question.seed + question.attempt,
             schema=bound_lengths(question.schema, budget) if self.config.structured and question.schema else None,
         )

@@ -22,9 +22,8 @@ from hamr.pools.scorer_call import bill
 from hamr.pools.scorer_openai import OpenAIScorer
 from hamr.pools.scorer_pairs import check_pair_model, load_pair_scorer
 from hamr.pools.scorer_prompt import ScorerPrompt
-from hamr.pools.scorer_written import GraderScorer, Writer, temperature
+from hamr.pools.scorer_written import GraderScorer, Writer, sampling
 from hamr.prompting.templates import PromptTemplate
-from hamr.protocols import SamplingConfig
 from hamr.types import Answer, Question, ScorerCall
 
 if TYPE_CHECKING:
@@ -137,9 +136,9 @@ class RerankerScorer(_EngineScorer):
 class JudgeScorer(_EngineScorer):
     """S_J = P(Yes) + 0.5 P(Part) at the verdict position, after at most `thinking_tokens` tokens of reasoning.
 
-    Reasoning is greedy on the first attempt and sampled on retries. It is shortened if the context is short; a question
-    without room for a bare verdict is a failure. With `thinking_tokens` 0 the reasoning is empty and the verdict is
-    requested directly.
+    Without a configured temperature, reasoning is greedy on the first attempt and sampled on retries. It is shortened
+    if the context is short; a question without room for a bare verdict is a failure. With `thinking_tokens` 0 the
+    reasoning is empty and the verdict is requested directly.
     """
 
     async def _answer(self, question: Question) -> Answer:
@@ -155,7 +154,7 @@ class JudgeScorer(_EngineScorer):
             return await self._verdict(opened + closing, started, spent=(len(opened) + len(closing), 0))
         thought = await self.engine.complete(
             opened,
-            SamplingConfig(temperature=temperature(question), max_new_tokens=budget),
+            sampling(question, self.config, budget),
             stop=(self.prompt.stop,),
             seed=question.seed + question.attempt,
         )

@@ -240,10 +240,12 @@ class VllmEngine:
         return ids
 
     def _add(self, engine: Any, ids: Sequence[str], tickets: Sequence[_Ticket]) -> None:
+        from vllm.exceptions import VLLMClientError
+
         for request_id, ticket in zip(ids, tickets, strict=True):
             try:
                 engine.add_request(request_id, {"prompt_token_ids": list(ticket.prompt_ids)}, ticket.params)
-            except ValueError as error:  # vLLM rejects this request; the engine is fine
+            except (ValueError, VLLMClientError) as error:  # vLLM rejects this request; the engine is fine
                 ticket.fail(BadInput("request", f"{len(ticket.prompt_ids)} prompt tokens", str(error)))
             else:
                 self._tickets[request_id] = ticket

@@ -14,6 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
+from vllm.v1.sample.logits_processor import (
+    LogitBiasLogitsProcessor,
+    LogitsProcessor,
+    MinPLogitsProcessor,
+    MinTokensLogitsProcessor,
+)
 from vllm.v1.sample.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -50,10 +56,22 @@ def _below(threshold: Tensor, total: Tensor) -> Tensor:
     return torch.minimum(threshold, torch.nextafter(total, torch.zeros_like(total)))
 
 
+def is_idle(processor: LogitsProcessor) -> bool:
+    """Return whether no request of the batch uses the processor."""
+    match processor:
+        case MinPLogitsProcessor():
+            return not processor.min_p_count
+        case LogitBiasLogitsProcessor():
+            return not processor.biases
+        case MinTokensLogitsProcessor():
+            return not processor.min_toks
+    return False
+
+
 class LeanSampler(Sampler):
     """vLLM's sampler with a fast path for rollouts: per-sequence seed, temperature, the drawn token's log-probability.
 
-    Other batches (greedy, top-p, label probabilities) use vLLM's implementation.
+    Other batches (greedy, top-p, label probabilities, penalties and other `sampling_extra`) use vLLM's implementation.
     """
 
     def forward(self, logits: torch.Tensor, sampling_metadata: SamplingMetadata, *args: Any, **kwargs: Any) -> Any:
@@ -64,11 +82,14 @@ class LeanSampler(Sampler):
             and asked.top_k is None
             and asked.max_num_logprobs == 0
             and not asked.logprob_token_ids
+            and asked.no_penalties
+            and asked.allowed_token_ids_mask is None
+            and not asked.bad_words_token_ids
+            and all(map(is_idle, asked.logitsprocs.all))
             and len(asked.generators) == logits.shape[0]
         )
         if not lean:
             return super().forward(logits, sampling_metadata, *args, **kwargs)
-        # The engine's requests have no penalties, masks or processors: VllmEngine sets none.
         temperature_B = asked.temperature
         logits_BV = logits.float() if bool((temperature_B == 1).all()) else logits.float() / temperature_B.unsqueeze(1)
         uniform_B = torch.cat([torch.rand(1, generator=asked.generators[i]) for i in range(logits.shape[0])])

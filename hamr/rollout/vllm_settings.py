@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hamr.config.pools import DType, EngineConfig
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean
 from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.protocols import SamplingConfig
 
@@ -14,6 +15,24 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
 
 CPU_BLOCK = 32
+OWN_ENGINE_ARGS = frozenset(
+    {
+        "block_size", "disable_log_stats", "distributed_executor_backend", "dtype", "enable_chunked_prefill",
+        "enable_prefix_caching", "enable_sleep_mode", "enforce_eager", "gpu_memory_utilization",
+        "kv_cache_memory_bytes", "logprobs_mode", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "model",
+        "seed", "structured_outputs_config", "tensor_parallel_size", "use_tqdm_on_load", "weight_transfer_config",
+        "worker_extension_cls",
+    }
+)  # fmt: skip
+"""Arguments that hamr derives from its own keys or needs as they are."""
+OWN_SAMPLING_PARAMS = frozenset(
+    {
+        "detokenize", "flat_logprobs", "include_stop_str_in_output", "logprob_token_ids", "logprobs", "max_tokens", "n",
+        "output_kind", "prompt_logprobs", "seed", "stop", "structured_outputs", "temperature", "thinking_token_budget",
+        "top_p", "watermarking",
+    }
+)  # fmt: skip
+"""The same for sampling parameters."""
 CPU_TOKENS_PER_STEP = 2048
 """Maximum prompt tokens per step; a prompt that does not fit waits for the next step."""
 
@@ -82,7 +101,7 @@ def engine_args(
             args["weight_transfer_config"] = {"backend": "nccl"}
         if sleeps:
             args["enable_sleep_mode"] = True
-        return args
+        return args | engine.extra
     if engine.block_size % CPU_BLOCK:
         raise BadInput("engine.block_size", engine.block_size, f"must be a multiple of {CPU_BLOCK} on a CPU")
     return args | {
@@ -92,7 +111,46 @@ def engine_args(
         # seeded request cut in two would end the engine. So a step must hold a whole prompt.
         "enable_chunked_prefill": False,
         "max_num_batched_tokens": max(CPU_TOKENS_PER_STEP, max_context),
+        **engine.extra,
     }
+
+
+def check_engine_extra(where: str, extra: Mapping[str, Any]) -> None:
+    """Check further engine arguments against the names and plain types of vLLM's own. Raises BadInput."""
+    if not extra:
+        return
+    from vllm import EngineArgs
+
+    fields = {field.name: field for field in dataclasses.fields(EngineArgs)}
+    _check_names(where, extra, fields, OWN_ENGINE_ARGS, "argument of vLLM's engine")
+    for name, value in extra.items():
+        kind = type(fields[name].default)
+        if kind in (bool, int, str) and type(value) is not kind:
+            raise BadInput(f"{where}.{name}", value, f"must be of type {kind.__name__}, as in vLLM's EngineArgs")
+
+
+def check_sampling_extra(where: str, extra: Mapping[str, Any], own: Iterable[str] = ()) -> None:
+    """Check further sampling parameters by vLLM's own checks. Raises BadInput."""
+    if not extra:
+        return
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMClientError
+
+    known = [name for name in SamplingParams.__struct_fields__ if not name.startswith("_")]
+    _check_names(where, extra, known, OWN_SAMPLING_PARAMS.union(own), "sampling parameter of vLLM")
+    try:
+        SamplingParams(**extra)
+    except (TypeError, ValueError, VLLMClientError) as error:
+        raise BadInput(where, dict(extra), f"vLLM rejects it: {str(error).splitlines()[0]}") from error
+
+
+def _check_names(where: str, extra: Mapping[str, Any], known: Iterable[str], own: Iterable[str], what: str) -> None:
+    known = set(known)
+    for name in extra:
+        if name in own:
+            raise BadInput(f"{where}.{name}", extra[name], "hamr sets it; use the keys beside this section")
+        if name not in known:
+            raise BadInput(where, name, f"{did_you_mean(name, known)}no such {what}")
 
 
 def sampling_params(
@@ -122,4 +180,6 @@ def sampling_params(
         detokenize=bool(stop or mark),
         output_kind=RequestOutputKind.CUMULATIVE if mark else RequestOutputKind.FINAL_ONLY,
         structured_outputs=None if schema is None else StructuredOutputsParams(json=dict(schema)),
+        **({"top_k": sampling.top_k} if sampling.top_k else {}),
+        **sampling.extra,
     )

@@ -275,3 +275,19 @@ def test_answer_mark_records_tokens_and_time_and_may_stop(
             assert len(found.token_ids) == found.answer_tokens == len(found.logprobs)
         else:
             assert found.text == whole.text and found.logprobs == pytest.approx(whole.logprobs)
+
+
+@pytest.mark.parametrize("extra", [{"min_tokens": 8}, {"allowed_token_ids": [5, 6, 7]}, {"min_p": 1.0}, {"top_k": 1}])
+def test_extra_sampling_parameters_change_what_is_drawn(
+    fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest], extra: dict[str, Any]
+) -> None:
+    """Also with the fast sampler of CPU engines, which leaves such requests to vLLM's."""
+    request = request_of(prompt_ids, samples=4, tokens=8)
+    sampling = replace(request.sampling, extra=extra)
+    drawn = {r.token_ids for r in ask(fresh.generate.remote([replace(request, sampling=sampling)]))}
+    if "min_tokens" in extra:
+        assert {len(ids) for ids in drawn} == {8}
+    elif "allowed_token_ids" in extra:
+        assert {token for ids in drawn for token in ids} <= {5, 6, 7}
+    else:
+        assert len(drawn) == 1, "only the most likely token is left"

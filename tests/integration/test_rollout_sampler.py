@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+
+from hamr.errors import BadInput
+from hamr.rollout.vllm_settings import check_engine_extra, check_sampling_extra
 
 pytestmark = pytest.mark.integration  # it imports vLLM
 
@@ -51,3 +56,33 @@ def test_sampled_frequencies_match_the_probabilities() -> None:
     likeliest = exact.topk(20).indices
     counts = torch.bincount(tokens, minlength=len(logits))[likeliest]
     assert ((counts - n * exact[likeliest].exp()).abs() <= 1.5).all()
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"min_q": 0.1}, "x: 'min_q': did you mean 'min_p'? no such sampling parameter of vLLM"),
+        ({"seed": 1}, "x.seed: 1: hamr sets it; use the keys beside this section"),
+        ({"min_p": 2.0}, "x: {'min_p': 2.0}: vLLM rejects it: min_p must be in [0, 1]"),
+    ],
+)
+def test_invalid_sampling_parameters_are_rejected(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        check_sampling_extra("x", extra)
+    assert str(error.value).startswith(said)
+    check_sampling_extra("x", {"min_p": 0.1, "bad_words": ["sorry"]})
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ({"quantisation": "fp8"}, "x: 'quantisation': did you mean 'quantization'? no such argument of vLLM's engine"),
+        ({"max_model_len": 9}, "x.max_model_len: 9: hamr sets it; use the keys beside this section"),
+        ({"trust_remote_code": "yes"}, "x.trust_remote_code: 'yes': must be of type bool, as in vLLM's EngineArgs"),
+    ],
+)
+def test_invalid_engine_arguments_are_rejected(extra: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput) as error:
+        check_engine_extra("x", extra)
+    assert str(error.value) == said
+    check_engine_extra("x", {"quantization": "fp8"})

@@ -10,8 +10,10 @@ from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import Node, check_demands, place
 from hamr.cluster.resource_requests import pool_demand, router_demand
 from hamr.cluster.session import local_cpus
-from hamr.config.schema import Config
+from hamr.config.pools import PoolConfig
+from hamr.config.schema import Config, RolloutConfig
 from hamr.pools.scorer_openai import OpenAIScorer
+from hamr.rollout.vllm_settings import check_engine_extra, check_sampling_extra
 
 
 def check_pool_room(
@@ -31,6 +33,7 @@ def check_pool_room(
     import ray
 
     names = tuple(names)
+    check_extras({name: config.pools[name] for name in names})
     wanted = [pool_demand(name, config.pools[name]) for name in names]
     if router:
         wanted.append(router_demand(config.router))
@@ -43,6 +46,17 @@ def check_pool_room(
         check_endpoints(config, names)
         if not config.cluster.elastic:
             check_demands(wanted, [local_node(config)])
+
+
+def check_extras(pools: Mapping[str, PoolConfig], rollout: RolloutConfig | None = None) -> None:
+    """Check the arguments and parameters that are passed through to vLLM. Raises BadInput."""
+    for name, pool in pools.items():
+        if pool.type == "vllm":
+            check_engine_extra(f"pools.{name}.engine.extra", pool.engine.extra)
+            check_sampling_extra(f"pools.{name}.sampling_extra", pool.sampling_extra, own=("top_k",))
+    if rollout is not None:
+        check_engine_extra("rollout.engine.extra", rollout.engine.extra)
+        check_sampling_extra("rollout.sampling_extra", rollout.sampling_extra)
 
 
 def check_endpoints(config: Config, names: Iterable[str]) -> None:

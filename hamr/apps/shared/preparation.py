@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from hamr.apps.shared.dialogue_checks import check_dialogues
+from hamr.apps.shared.pool_room import check_extras
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import render_action
 from hamr.data.formats import Formats
@@ -99,6 +100,7 @@ def prepare(config: Config) -> Prepared:
     """
     started = time.perf_counter()
     check_prompts(config.rewards)
+    check_extras(config.pools, config.rollout)
     _check_files(config)
     splits = load_splits(config.data, config.experiment.seed)
     check_gold(config.rewards.sage_logic, splits.train)

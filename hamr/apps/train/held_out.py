@@ -6,8 +6,9 @@ import asyncio
 import dataclasses
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from hamr.bench.statistics import share_interval
@@ -79,6 +80,7 @@ async def evaluate_held_out(
     max_new_tokens: int,
     temperature: float = 0.0,
     top_p: float = 1.0,
+    extra: Mapping[str, Any] = MappingProxyType({}),
     responses: int = 1,
     formats: Formats = PLAIN,
     stop_at_answer: bool = False,
@@ -101,6 +103,7 @@ async def evaluate_held_out(
         sampling = SamplingConfig(
             temperature=temperature,
             top_p=top_p,
+            extra=extra,
             max_new_tokens=max_new_tokens,
             stop=(mark,) if mark and stop_at_answer else (),
             mark=mark,

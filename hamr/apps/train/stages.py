@@ -120,6 +120,7 @@ class Run:
                 max_new_tokens=self.config.rollout.max_new_tokens,
                 temperature=how.temperature,
                 top_p=self.config.rollout.top_p,
+                extra=self.config.rollout.sampling_extra,
                 responses=how.samples,
                 formats=self.prepared.codec.formats,
                 stop_at_answer=how.stop_at_answer,

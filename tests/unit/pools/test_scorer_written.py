@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from hamr.config.pools import PoolConfig
+from hamr.errors import BadInput
 from hamr.pools.scorer_openai import OpenAIScorer
 from hamr.pools.scorer_written import REASK_TEMPERATURE, GraderScorer, Writer
 from hamr.protocols import SamplingConfig
@@ -174,3 +175,31 @@ async def test_conversation_keeps_its_messages_and_sampling_options() -> None:
     assert answer.call.prompt_version == "chat"
     ((prompt_tokens, sampling, how),) = engine.asked
     assert (prompt_tokens, sampling.temperature, sampling.max_new_tokens, how["seed"]) == (6, 0.9, 7, 41)
+
+
+SAMPLED = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "sampling_extra": {"min_p": 0.01}}
+
+
+@pytest.mark.parametrize("attempt", [0, 1])
+async def test_configured_sampling_reaches_engine_and_endpoint(attempt: int) -> None:
+    engine, completions = Engine("x"), Completions("x")
+    await scorer(engine, grader(**SAMPLED)).score([question(attempt=attempt)])
+    await endpoint(completions, **SAMPLED).score([question(attempt=attempt)])
+    ((_, sampling, _),) = engine.asked
+    assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.extra) == (0.6, 0.95, 20, {"min_p": 0.01})
+    (request,) = completions.asked
+    assert {name: request[name] for name in ("temperature", "top_p", "top_k", "min_p")} == {
+        "temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.01
+    }  # fmt: skip
+
+
+async def test_endpoint_without_configured_sampling_gets_no_further_fields() -> None:
+    completions = Completions("x")
+    await endpoint(completions).score([question()])
+    (request,) = completions.asked
+    assert not {"top_p", "top_k", "extra_body"} & set(request)
+
+
+def test_extra_field_that_hamr_sets_is_rejected() -> None:
+    with pytest.raises(BadInput, match=r"pools\.side\.sampling_extra\.seed: 1: hamr sets it"):
+        endpoint(Completions("x"), sampling_extra={"seed": 1})

@@ -9,7 +9,7 @@ import pytest
 
 from hamr.config.pools import EngineConfig
 from hamr.errors import BadInput
-from hamr.rollout.vllm_settings import engine_args, engine_env
+from hamr.rollout.vllm_settings import OWN_ENGINE_ARGS, engine_args, engine_env
 
 
 def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
@@ -53,3 +53,11 @@ def test_modules_import_no_heavy_libraries() -> None:
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("gpus", [0, 2])
+def test_extra_arguments_reach_the_engine_and_own_ones_are_listed(gpus: int) -> None:
+    engine = EngineConfig(num_gpus=gpus, tensor_parallel_size=max(1, gpus), extra={"quantization": "fp8"})
+    args = engine_args("/m", engine, "bfloat16", 1024, 0, nccl=True, sleeps=True)
+    assert args.pop("quantization") == "fp8"
+    assert set(args) <= OWN_ENGINE_ARGS
