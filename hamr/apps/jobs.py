@@ -46,6 +46,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "data olabench scenario=": (f"{_DATA}:OlabenchScenarios", "from scenarios' rule engines"),
     "data olabench samples=": (f"{_DATA}:OlabenchSamples", "from imported samples"),
     "data olabench labels=": (f"{_DATA}:OlabenchLabels", "from a public corpus with human labels"),
+    "data preview": (f"{_DATA}:PreviewSamples", "print what the policy sees for some samples, with token counts"),
     "score": (
         "hamr.apps.score.command:ScoreCommand",
         "score a JSONL of finished responses with the whole reward system",

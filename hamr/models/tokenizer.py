@@ -7,9 +7,10 @@ its output equals transformers'.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property, lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -50,6 +51,11 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of `ids` without special tokens."""
         return self.core.decode(list(ids), skip_special_tokens=True)
+
+    def pieces(self, ids: Sequence[int]) -> Iterator[tuple[bool, str]]:
+        """Yield (whether the tokens are special, their text) of all tokens, special ones included."""
+        for special, run in groupby(ids, key=self.special_ids.__contains__):
+            yield special, self.core.decode(list(run), skip_special_tokens=False)
 
     def chat_text(
         self,

@@ -213,6 +213,22 @@ class ImportCorpus(ImportCommand):
         return self
 
 
+class PreviewSamples(ConfiguredCommand):
+    """Print what the policy sees for some samples: the whole prompt with its special tokens, and the reference answers,
+    each with its number of tokens. The options of the training job apply: model.path, model.tools_prompt,
+    model.response_format, ...
+    """
+
+    examples = ("hamr data preview experiment=own_data data=data/own",)
+    takes_common = False
+    work = "hamr.apps.data.preview:preview"
+
+    n: Count = 3
+    """Number of samples."""
+    split: Literal["train", "validation", "test"] = "train"
+    """Split whose first samples are shown."""
+
+
 # --- recipes by teachers -----------------------------------------------------------------------
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from hamr.apps.shared.dialogue_checks import check_dialogues
 from hamr.apps.shared.pool_room import check_extras
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
-from hamr.data.actions import render_action
+from hamr.data.actions import ResponseFormat, render_action
 from hamr.data.formats import Formats
 from hamr.data.pairs import read_pairs
 from hamr.data.policy_chat import PolicyChat
@@ -63,13 +63,15 @@ class Codec:
             self._prompts[key] = array("i", self.chat.prompt(sample, self.formats.of(sample)))
         return tuple(self._prompts[key])
 
-    def answer(self, action: Action) -> tuple[int, ...]:
+    def answer(self, action: Action, response_format: ResponseFormat | None = None) -> tuple[int, ...]:
         """Return the action in the policy's output format, including the end-of-sequence token.
 
-        In hybrid-CoT the format depends on the prompt, so the warm-up, which needs this method, is refused there.
+        In hybrid-CoT the format depends on the prompt and has to be given. The warm-up, which gives none, is refused
+        there.
         """
-        response_format = self.config.model.response_format
-        assert response_format != "hybrid", "the schema checks this"
+        if response_format is None:
+            assert self.config.model.response_format != "hybrid", "the schema checks this"
+            response_format = self.config.model.response_format
         text = self.chat.rewrite(render_action(action, response_format))
         return (*self.tokenizer.encode(text), self.tokenizer.eos_id)
 
