@@ -33,6 +33,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "data sage": (f"{_DATA}:SageCommand", "generate dialogues over a procedure"),
     "data import": (f"{_DATA}:ImportCorpus", "import a public corpus or chats as samples"),
     "data import tickets": (f"{_DATA}:ImportTickets", "import a ticket export as samples"),
+    "data import tickets --preview": (f"{_DATA}:PreviewTickets", "propose a mapping for a ticket export"),
     "data patm": (f"{_DATA}:PatmCommand", "rewrite planning windows of whole tickets, as SFT items"),
     "data dra": (f"{_DATA}:DraCommand", "add the reasoning behind decisions and plans, as SFT items"),
     "data multigt": (f"{_DATA}:MultiGtCommand", "add references to samples"),

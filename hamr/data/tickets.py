@@ -7,7 +7,6 @@ reason.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pydantic import ValidationError
 from hamr.config.explain import Origin, explain
 from hamr.config.safe_yaml import load_yaml
 from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
+from hamr.data.columns import check_column, group_meta, value_at
 from hamr.data.hiding import without_pii
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.names import NameFinder
@@ -28,7 +28,7 @@ from hamr.data.samples import parse_line
 from hamr.data.tables import Row, TicketFault, read_table
 from hamr.data.times import DateOrder, date_order, moment
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
-from hamr.errors import DataError, did_you_mean
+from hamr.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +72,7 @@ def read_tickets(
     encoding: str | None = None,
     delimiter: str | None = None,
     dates: DateOrder | None = None,
+    group: str | None = None,
 ) -> Tickets:
     """Read every ticket of the export.
 
@@ -85,6 +86,7 @@ def read_tickets(
         encoding: Encoding of the export. By default, it is detected.
         delimiter: Delimiter of a CSV. By default, it is detected.
         dates: Order of day and month in `turn.time`. By default, the dates of the whole column decide it.
+        group: Column whose tickets are in one split. Replaces that of the mapping.
 
     Without a mapping for tools, they are derived from the calls.
 
@@ -95,6 +97,9 @@ def read_tickets(
     faults = table.faults
     shared = {name: _shared_value(name, getattr(mapping, name), beside) for name in ("policy", "tools")}
     grouped = list(_tickets(table.rows, mapping, path, faults))
+    if group:
+        check_column("group", group, (ticket for _, ticket, _ in grouped), path.name)
+        mapping = mapping.model_copy(update={"group": group})
     _check_columns(grouped, mapping, path)
     order = _date_order(grouped, mapping.turn.time, path, dates)
     made, blank = [], 0
@@ -116,7 +121,7 @@ def _date_order(
 ) -> DateOrder | None:
     if column is None:
         return None
-    times = ((f"{path}:{line}", _value(turn, column)) for line, _, turns in grouped for turn in turns)
+    times = ((f"{path}:{line}", value_at(turn, column)) for line, _, turns in grouped for turn in turns)
     return date_order(column, times, given)
 
 
@@ -183,11 +188,11 @@ def _tickets(
     for line, row in rows:
         if mapping.turns is not None:
             try:
-                yield line, row, _turns(_value(row, mapping.turns), f"{path}:{line}: {mapping.turns}")
+                yield line, row, _turns(value_at(row, mapping.turns), f"{path}:{line}: {mapping.turns}")
             except DataError as error:
                 faults.append(TicketFault(line=line, message=str(error), row=dict(row)))
             continue
-        groups.setdefault(str(_value(row, mapping.id)), (line, row, []))[2].append(row)
+        groups.setdefault(str(value_at(row, mapping.id)), (line, row, []))[2].append(row)
     yield from groups.values()
 
 
@@ -199,24 +204,6 @@ def _turns(value: Any, where: str) -> list[Row]:
 
 
 # --- columns -----------------------------------------------------------------------------------
-
-
-def _value(row: Row, column: str) -> Any:
-    """Return the value of a column or path, None if there is none."""
-    if column in row:
-        return row[column]
-    value: Any = row
-    for name in column.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
-
-
-def _has(row: Row, column: str) -> bool:
-    if column in row:
-        return True
-    outer, _, last = column.rpartition(".")
-    inner = _value(row, outer) if outer else None
-    return isinstance(inner, Mapping) and last in inner
 
 
 def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: TicketMapping, path: Path) -> None:
@@ -231,10 +218,8 @@ def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: Ticke
     tickets = [ticket for _, ticket, _ in grouped]
     for columns, rows in ((own, tickets), (turn, [row for _, _, turns in grouped for row in turns])):
         for key, column in columns.items():
-            if isinstance(column, str) and rows and not any(_has(row, column) for row in rows):
-                there = sorted({name for row in rows for name in row})
-                remedy = f"{path.name} has no such column; {did_you_mean(column, there)}columns: {', '.join(there)}"
-                raise DataError(f"mapping: {key}", column, remedy)
+            if isinstance(column, str):
+                check_column(f"mapping: {key}", column, rows, path.name)
 
 
 def _shared_value(name: str, source: str | TicketSource | None, beside: Path) -> Any:
@@ -259,24 +244,22 @@ def _convert_ticket(
     order: DateOrder | None,
 ) -> tuple[dict[str, Any], int]:
     """Return (trajectory row, number of blank turns)."""
-    identity = _value(ticket, mapping.id)
+    identity = value_at(ticket, mapping.id)
     if identity in (None, ""):
         raise DataError(f"{where}: {mapping.id}", identity, "the ticket has no id; add one")
     converted, blank = _converted_turns(turns, mapping.turn, where, order)
     policy, tools = shared["policy"], shared["tools"]
     if isinstance(mapping.policy, str):
-        policy = str(_value(ticket, mapping.policy) or "")
+        policy = str(value_at(ticket, mapping.policy) or "")
     if isinstance(mapping.tools, str):
-        tools = _value(ticket, mapping.tools)
+        tools = value_at(ticket, mapping.tools)
         tools = parse_line(tools, f"{where}: {mapping.tools}") if isinstance(tools, str) and tools else tools
     named = {
-        section: {key: _value(ticket, column) for key, column in getattr(mapping, section).items()}
+        section: {key: value_at(ticket, column) for key, column in getattr(mapping, section).items()}
         for section in ("ticket", "privileged")
     }
     present = {section: {k: v for k, v in values.items() if v not in (None, "")} for section, values in named.items()}
-    group = _value(ticket, mapping.group) if mapping.group else None
-    if group not in (None, ""):  # a digest, since a customer's name or number is private
-        present["meta"] = {"group": hashlib.sha256(str(group).encode("utf-8", "replace")).hexdigest()[:16]}
+    present["meta"] = group_meta(ticket, mapping.group)
     return {"id": str(identity), **present, "policy": policy, "tools": tools or [], "turns": converted}, blank
 
 
@@ -287,20 +270,20 @@ def _converted_turns(
     blank, before = 0, None
     for i, turn in enumerate(turns):
         place = f"{where}: turns[{i}]"
-        before = _later(_value(turn, columns.time) if columns.time else None, before, place, order)
-        role = _role(_value(turn, columns.role), columns, place)
-        content = _value(turn, columns.content)
+        before = _later(value_at(turn, columns.time) if columns.time else None, before, place, order)
+        role = _role(value_at(turn, columns.role), columns, place)
+        content = value_at(turn, columns.content)
         text = "" if content is None else content if isinstance(content, str) else json.dumps(content)
-        called = _value(turn, columns.call.name) if columns.call and role == "agent" else None
+        called = value_at(turn, columns.call.name) if columns.call and role == "agent" else None
         if role == "tool":
-            name = _value(turn, columns.tool) if columns.tool else None
+            name = value_at(turn, columns.tool) if columns.tool else None
             found.append({"role": "tool", **({"name": str(name)} if name else {}), "content": text})
         elif text.strip():
             found.append({"role": role, "content": text})
         elif not called:
             blank += 1
         if called and columns.call:
-            parameters = _parameters(_value(turn, columns.call.parameters), f"{place}.{columns.call.parameters}")
+            parameters = _parameters(value_at(turn, columns.call.parameters), f"{place}.{columns.call.parameters}")
             found.append({"role": "agent", "action": "call_tool", "name": str(called), "parameters": parameters})
     return found, blank
 

@@ -130,6 +130,9 @@ class ImportCommand(Command):
     """Share of the dialogues in each of the two held-out splits. Whole dialogues go to one split."""
     seed: int = 0
     """Determines the splits."""
+    group: str | None = None
+    """Column of the input, or path into an object in it, such as customer.id: dialogues with the same value are in one
+    split."""
     split: bool = True
     """false: all samples are written to train.jsonl. For files of fewer than three dialogues."""
     pii: Literal["hide", "keep"] | None = None
@@ -158,22 +161,36 @@ def _one_character(name: str | None) -> str | None:
     return delimiter
 
 
-class ImportTickets(ImportCommand):
-    """A ticket export. Faulty tickets are excluded with one line of explanation each, and written to rejected.jsonl."""
-
-    examples = ("hamr data import tickets input=export.csv mapping=mapping.yaml output=data/own",)
-    work = "hamr.apps.data.import_data:import_tickets"
-
+class TicketFile(Command):
     input: Annotated[File, Field(title="EXPORT.jsonl|.json|.csv|.tsv|.parquet")]
     """JSONL, JSON array, CSV or Parquet of tickets."""
-    mapping: Annotated[File, Field(title="MAP.yaml")]
-    """YAML that names the columns of the export (see config/tickets.py)."""
     encoding: Annotated[str | None, AfterValidator(_known_encoding), Field(title="NAME")] = None
     """Encoding of the export, such as cp1252 or gb18030. By default, it is detected."""
     delimiter: Annotated[str | None, AfterValidator(_one_character), Field(title="comma|semicolon|tab|pipe|X")] = None
     """Delimiter of a CSV. By default, it is detected."""
     dates: Literal["day_first", "month_first"] | None = None
     """Meaning of 01/02/2026 in turn.time. By default, the other dates of the column decide it."""
+
+
+class ImportTickets(TicketFile, ImportCommand):
+    """A ticket export. Faulty tickets are excluded with one line of explanation each, and written to rejected.jsonl."""
+
+    examples = ("hamr data import tickets input=export.csv mapping=map.yaml output=data/own",)
+    work = "hamr.apps.data.import_data:import_tickets"
+
+    mapping: Annotated[File, Field(title="MAP.yaml")]
+    """YAML that names the columns of the export; --preview proposes one."""
+
+
+class PreviewTickets(TicketFile):
+    """Propose a mapping for a ticket export from its headers and values, and show three samples. The printed YAML is a
+    mapping to check and to save; nothing is written."""
+
+    examples = ("hamr data import tickets --preview input=export.csv",)
+    work = "hamr.apps.data.preview_tickets:preview_tickets"
+
+    pii: Literal["hide", "keep"] = "hide"
+    """hide: show private values of the samples as aliases, as in the import."""
 
 
 def _known_corpus(name: str) -> str:

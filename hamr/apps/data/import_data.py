@@ -50,6 +50,7 @@ def import_tickets(command: ImportTickets) -> int:
         encoding=command.encoding,
         delimiter=command.delimiter,
         dates=command.dates,
+        group=command.group,
     )
     print(f"read as {tickets.form}", flush=True)
     imported = from_trajectories(tickets.trajectories)
@@ -62,7 +63,7 @@ def import_corpus(command: ImportCorpus) -> int:
     hide = (command.pii or ("hide" if importer.private else "keep")) == "hide"
     names = _name_finder(command, hide=hide)
     _begin(command, command.corpus, command.input)
-    imported = importer({option: getattr(command, option) for option in importer.files})
+    imported = importer({option: getattr(command, option) for option in importer.files}, group=command.group)
     hidden: Counter[str] | None = None
     if hide:
         hidden, alike = Counter(), imported.duplicates

@@ -58,27 +58,28 @@ class Importer:
     files: Mapping[str, str]
     private: bool = False
 
-    def __call__(self, files: Mapping[str, Path]) -> Imported:
-        return self.run(**files)
+    def __call__(self, files: Mapping[str, Path], *, group: str | None = None) -> Imported:
+        """Return the content of the files. `group` names the column whose dialogues are in one split."""
+        return self.run(**files, group=group)
 
 
 _CHATS = Importer(
-    run=lambda **files: from_trajectories(import_messages(**files)),
+    run=lambda **given: from_trajectories(import_messages(**given)),
     files={"input": "JSONL, JSON or Parquet of chats, or the folder of a data set"},
     private=True,
 )
 
 IMPORTERS: Mapping[str, Importer] = {
     "star": Importer(
-        run=lambda **files: from_samples(import_star(**files)),
+        run=lambda **given: from_samples(import_star(**given)),
         files={"input": "JSONL of decision points", "policies": "JSON of the tasks' procedures and tools"},
     ),
     "abcd": Importer(
-        run=lambda **files: from_samples(import_abcd(**files)),
+        run=lambda **given: from_samples(import_abcd(**given)),
         files={"input": "JSONL of decision points", "policies": "JSON of guidelines and tools"},
     ),
     "tau2": Importer(
-        run=lambda **files: from_trajectories(import_tau(**files)),
+        run=lambda **given: from_trajectories(import_tau(**given)),
         files={"input": "JSONL of conversations", "policies": "JSON of policies and tools"},
     ),
     "messages": _CHATS,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.reading import json_object, need
 from hamr.data.importers.widen import Calls, calls_in, widened_tool
 from hamr.data.samples import from_json, read_rows
@@ -19,7 +20,7 @@ from hamr.types import ServiceSample
 _FIELDS = {"id": str, "ticket": dict, "policy_ref": str, "tools_ref": list, "history": list, "gold": dict}
 
 
-def import_abcd(*, input: Path, policies: Path) -> list[ServiceSample]:
+def import_abcd(*, input: Path, policies: Path, group: str | None = None) -> list[ServiceSample]:
     """Return one sample per decision point, in the order of the file.
 
     A button is a tool whose slots are optional texts. Other parameters of its calls in the file are accepted too.
@@ -31,6 +32,8 @@ def import_abcd(*, input: Path, policies: Path) -> list[ServiceSample]:
     for where, row in rows:
         need(row, where, _FIELDS)
         calls_in((*row["history"], row["gold"], (row.get("window") or {}).get("a_next")), calls)
+    if group:
+        check_column("group", group, (row for _, row in rows), input.name)
     tools = {ref: _buttons(buttons, calls) for ref, buttons in known["tools"].items()}
     samples: dict[str, ServiceSample] = {}
     for where, row in rows:
@@ -40,7 +43,7 @@ def import_abcd(*, input: Path, policies: Path) -> list[ServiceSample]:
             for ref in refs:
                 if ref not in given:
                     raise DataError(f"{where}: {field}", ref, f"not in {policies}")
-        sample = from_json(_convert(row, known["policies"], tools), where=where)
+        sample = from_json(_convert(row, known["policies"], tools, group), where=where)
         if sample.id in samples:
             raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
         samples[sample.id] = sample
@@ -56,7 +59,9 @@ def _buttons(buttons: Mapping[str, Any], calls: Calls) -> list[dict[str, Any]]:
     return tools
 
 
-def _convert(row: Mapping[str, Any], policies: Mapping[str, Any], tools: Mapping[str, Any]) -> dict[str, Any]:
+def _convert(
+    row: Mapping[str, Any], policies: Mapping[str, Any], tools: Mapping[str, Any], group: str | None
+) -> dict[str, Any]:
     source = row.get("source") or {}
     return {
         "id": row["id"],
@@ -71,5 +76,6 @@ def _convert(row: Mapping[str, Any], policies: Mapping[str, Any], tools: Mapping
             "dialogue": str(source.get("convo_id", row["id"])),
             "point": row.get("point"),
             "window": row.get("window"),
+            **group_meta(row, group),
         },
     }

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.samples import parse_line
 from hamr.data.tables import read_table
@@ -38,7 +39,7 @@ _TABLES = (".jsonl", ".json", ".parquet", ".arrow")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def import_messages(*, input: Path) -> list[Trajectory]:
+def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory]:
     """Return one trajectory per line of a file or of the files in a folder, in their order.
 
     A folder is a data set of `datasets`, saved or downloaded; a file or folder named after a split keeps its rows in
@@ -46,6 +47,7 @@ def import_messages(*, input: Path) -> list[Trajectory]:
     of the file. DataError has the place `file:line: messages[i]`.
     """
     made: list[tuple[str, dict[str, Any]]] = []
+    rows: list[Mapping[str, Any]] = []
     files = _files(input)
     for path in files:
         split = next((_SPLITS[m[1]] for part in (path.stem, path.parent.name) if (m := _SPLIT.search(part))), None)
@@ -55,7 +57,11 @@ def import_messages(*, input: Path) -> list[Trajectory]:
             converted = _convert(_without_nulls(row) if columnar else row, name, f"{path}:{number}")
             if split and input.is_dir():
                 converted["meta"]["split"] = split
+            converted["meta"] |= group_meta(row, group)
             made.append((f"{path}:{number}", converted))
+            rows.append(row)
+    if group:
+        check_column("group", group, rows, input.name)
     calls: Calls = {}
     for _, row in made:
         calls_in(row["turns"], calls)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.sop import policy_text
 from hamr.data.importers.widen import widened_tool
 from hamr.data.samples import from_json, read_rows
@@ -23,7 +24,9 @@ _OPTIONAL = {"reference_candidates": list, "privileged": dict, "source": dict}
 _TASK_FIELDS = {"task": str, "start": str, "edges": dict, "nodes": dict, "tool": dict}
 
 
-def import_star(*, input: Path, policies: Path, max_references: int = MAX_REFERENCES) -> list[ServiceSample]:
+def import_star(
+    *, input: Path, policies: Path, group: str | None = None, max_references: int = MAX_REFERENCES
+) -> list[ServiceSample]:
     """Return one sample per decision point, in the order of the file.
 
     References are the logged action first and then the replies of other agents at the same step, each wording once
@@ -35,6 +38,8 @@ def import_star(*, input: Path, policies: Path, max_references: int = MAX_REFERE
     rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
     for where, row in rows:
         _check(row, tasks, where, policies)
+    if group:
+        check_column("group", group, (row for _, row in rows), input.name)
     calls: dict[str, list[Mapping[str, Any]]] = {}
     for _, row in rows:
         for call in _calls(row):
@@ -43,7 +48,7 @@ def import_star(*, input: Path, policies: Path, max_references: int = MAX_REFERE
     tools = {ref: widened_tool(task["tool"], calls.get(task["tool"]["name"], [])) for ref, task in tasks.items()}
     samples: dict[str, ServiceSample] = {}
     for where, row in rows:
-        sample = from_json(_convert(row, texts, tools, max_references), where=where)
+        sample = from_json(_convert(row, texts, tools, max_references, group), where=where)
         if sample.id in samples:
             raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
         samples[sample.id] = sample
@@ -109,7 +114,7 @@ def _single(value: Any) -> Any:
 
 
 def _convert(
-    row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any], max_references: int
+    row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any], max_references: int, group: str | None
 ) -> dict[str, Any]:
     gold = row["gold"]
     ticket = {name: value for name, value in row["ticket"].items() if name != "happy_path"}
@@ -120,6 +125,7 @@ def _convert(
         "dialogue": str(source.get("dialogue_id", row["id"])),
         "point": row.get("point"),
         "window": row.get("window"),
+        **group_meta(row, group),
     }
     if gold.get("sop_node") not in (None, "custom"):
         meta["cluster"] = gold["sop_node"]

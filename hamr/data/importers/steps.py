@@ -34,7 +34,7 @@ def _trajectory(dialogue: str, sample: ServiceSample) -> Trajectory:
         tools=sample.tools,
         turns=(*sample.history, action_turn(sample.references[0].action), *_after(sample)),
         privileged=sample.privileged,
-        meta={"dataset": dataset, "dialogue": dialogue},
+        meta={"dataset": dataset, "dialogue": dialogue} | {k: v for k, v in sample.meta.items() if k == "group"},
     )
 
 

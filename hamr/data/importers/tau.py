@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.reading import json_object, need
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls, widened_tool
 from hamr.data.samples import read_rows
@@ -19,7 +20,7 @@ from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 
 
-def import_tau(*, input: Path, policies: Path) -> list[Trajectory]:
+def import_tau(*, input: Path, policies: Path, group: str | None = None) -> list[Trajectory]:
     """Return the successful conversations (reward 1), in the order of the file. Actions of failed ones are not
     references.
 
@@ -37,6 +38,8 @@ def import_tau(*, input: Path, policies: Path) -> list[Trajectory]:
             raise DataError(f"{where}: line", row.get("id"), remedy)
         need(row, where, {"id": str, "policy_ref": str, "tools_ref": list, "messages": list, "reward": float})
         calls_in(row["messages"], calls)
+    if group:
+        check_column("group", group, (row for _, row in rows), input.name)
     found = []
     for where, row in rows:
         for section, refs in (("policies", [row["policy_ref"]]), ("tools", row["tools_ref"])):
@@ -44,13 +47,13 @@ def import_tau(*, input: Path, policies: Path) -> list[Trajectory]:
                 if ref not in known[section]:
                     raise DataError(f"{where}: {section}", ref, f"not among those of {policies}")
         if row["reward"] >= 1.0:
-            found.append(trajectory_from_json(_convert(row, known, calls), where=where))
+            found.append(trajectory_from_json(_convert(row, known, calls, group), where=where))
     if not found:
         raise DataError(str(input), f"{len(rows)} conversations", "none has reward 1; there is nothing to learn from")
     return found
 
 
-def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls) -> dict[str, Any]:
+def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls, group: str | None) -> dict[str, Any]:
     tools = [tool for ref in row["tools_ref"] for tool in known["tools"][ref]]
     own: Calls = {}
     calls_in(row["messages"], own)
@@ -72,5 +75,6 @@ def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls) -> 
             "dialogue": row["id"],
             "group": f"{row['policy_ref']}/{task}",
             "reward": row["reward"],
+            **group_meta(row, group),
         },
     }

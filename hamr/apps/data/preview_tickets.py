@@ -1,0 +1,82 @@
+"""`hamr data import tickets --preview`: a proposed mapping and three samples. It writes nothing."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import yaml
+
+from hamr.data.proposal import Proposal, propose_mapping
+from hamr.data.samples import action_json, turn_json
+from hamr.data.tables import read_table
+from hamr.data.tickets import Tickets, read_tickets
+from hamr.data.trajectories import decision_points
+from hamr.types import ServiceSample
+
+if TYPE_CHECKING:
+    from hamr.apps.data.command import PreviewTickets
+
+_SAMPLES = 3
+_LONGEST = 400
+"""Characters of a shown text."""
+
+
+def preview_tickets(command: PreviewTickets) -> int:
+    """Print a proposed mapping as YAML; all other lines are comments, so the output is a mapping file. Raises
+    DataError."""
+    table = read_table(command.input, encoding=command.encoding, delimiter=command.delimiter)
+    proposal = propose_mapping([row for _, row in table.rows], str(command.input))
+    tickets = read_tickets(
+        command.input,
+        proposal.ticket_mapping,
+        beside=command.input.parent,
+        hide=command.pii != "keep",
+        encoding=command.encoding,
+        delimiter=command.delimiter,
+        dates=command.dates,
+    )
+    for line in _lines(command, proposal, tickets):
+        print(line)
+    return 0
+
+
+def _lines(command: PreviewTickets, proposal: Proposal, tickets: Tickets) -> Iterator[str]:
+    samples = [sample for trajectory in tickets.trajectories for _, sample in decision_points(trajectory)]
+    yield f"# Proposed for {command.input}, read as {tickets.form}: {len(tickets.trajectories)} tickets,"
+    yield f"# {len(samples)} samples. Check it, save it as map.yaml, then:"
+    yield f"# hamr data import tickets input={command.input} mapping=map.yaml output=FOLDER"
+    yield yaml.safe_dump(
+        dict(proposal.mapping), sort_keys=False, default_flow_style=None, allow_unicode=True, width=110
+    ).rstrip()
+    if proposal.unused:
+        yield from _comment(f"Columns that are not used: {', '.join(proposal.unused)}")
+    if "policy" not in proposal.mapping:
+        yield "# Without a policy; a text for all tickets: policy: {file: policy.txt}"
+    if tickets.faults:
+        yield from _comment(f"Left out: {len(tickets.faults)} tickets; the first: {tickets.faults[0].message}")
+    for sample in _choose_samples(samples):
+        yield "#"
+        yield from _comment(f"sample {sample.id}: {json.dumps(dict(sample.ticket), ensure_ascii=False)}")
+        for turn in sample.history:
+            row = turn_json(turn)
+            yield from _comment(f"  {row.pop('role')}: {row.get('content') or json.dumps(row, ensure_ascii=False)}")
+        action = action_json(sample.references[0].action)
+        yield from _comment(
+            f"  agent, the reference: {action.get('content') or json.dumps(action, ensure_ascii=False)}"
+        )
+
+
+def _choose_samples(samples: Sequence[ServiceSample]) -> list[ServiceSample]:
+    """Return samples of different tickets where there are enough."""
+    first = {sample.meta["dialogue"]: sample for sample in reversed(samples)}
+    ordered = [*reversed(first.values()), *(sample for sample in samples if sample not in first.values())]
+    return ordered[:_SAMPLES]
+
+
+def _comment(text: str) -> Iterator[str]:
+    short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+    for line in textwrap.wrap(short, 116, subsequent_indent="    ", drop_whitespace=True) or [""]:
+        yield f"# {line}"

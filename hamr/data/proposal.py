@@ -1,0 +1,288 @@
+"""Propose a mapping for a ticket export from its headers and values.
+
+Columns are recognised by their values first (who speaks, what is said, which rows form a ticket) and by words of their
+names in English, Chinese, German and French second. The result is a proposal: a person checks it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from hamr.config.tickets import TicketMapping
+from hamr.data.columns import value_at
+from hamr.data.tables import Row
+from hamr.data.times import moment
+from hamr.errors import DataError
+
+_PROBE = 2000
+"""Rows that are looked at."""
+_ROLES = {
+    "customer": "customer client user end-user end_user enduser visitor buyer requester human consumer caller guest "
+    "member shopper patient kunde kundin nutzer besucher utilisateur acheteur 客户 用户 顾客 买家 访客",
+    "agent": "agent staff support admin assistant bot chatbot operator representative rep seller advisor employee "
+    "company mitarbeiter mitarbeiterin berater beraterin conseiller vendeur gpt model 客服 坐席 商家 卖家 机器人 助手",
+    "tool": "tool function system api 系统 工具",
+}
+_ROLE_OF = {word: role for role, words in _ROLES.items() for word in words.split()}
+_ROLE_NAME = r"role|from|sender|author|speaker|who|direction|rolle|von|absender|auteur|角色|发送"
+_CONTENT_NAME = r"text|content|message|body|comment|utterance|said|nachricht|inhalt|contenu|内容|消息|正文"
+_ID_NAME = r"ticket|case|conversation|thread|dialog|chat|session|convo|vorgang|^id$|编号|工单|会话|对话"
+_TIME_NAME = r"time|date|created|sent|stamp|^at$|zeit|datum|heure|时间|日期"
+_CUSTOMER_NAME = r"customer|client|user|requester|account|member|buyer|contact|kunde|nutzer|客户|用户|顾客|买家"
+_TOOL_NAME = r"tool|function|^action$|^call$|api|werkzeug|outil|工具"
+_PARAMETERS_NAME = r"arg|param|payload|input|参数"
+_POLICY_NAME = r"policy|guideline|procedure|rules|richtlinie|政策|规则"
+_LATER_NAME = (
+    r"resol|summar|outcome|csat|rating|satisf|internal|note|tag|status|state|closed|label|sentiment|dispos|result|"
+    r"lösung|bewertung|résol|结果|备注|满意|状态"
+)
+"""Columns that are filled when the ticket ends, which the agent does not know: they become privileged."""
+_KNOWN_NAME = r"subject|title|product|categor|channel|plan|lang|priorit|type|topic|betreff|sujet|产品|主题|渠道|类"
+_PERSONAL_NAME = r"mail|phone|address|name|telefon|adress|téléphone|手机|电话|姓名|地址"
+_LONGEST_FACT = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposal:
+    """A mapping as the object of its YAML, and the columns without a place in it."""
+
+    mapping: Mapping[str, Any]
+    unused: tuple[str, ...]
+
+    @property
+    def ticket_mapping(self) -> TicketMapping:
+        return TicketMapping.model_validate(self.mapping)
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+    values: tuple[Any, ...]
+    """One value a row, None where there is none."""
+
+    @property
+    def present(self) -> list[Any]:
+        return [value for value in self.values if value not in (None, "")]
+
+    def is_named(self, pattern: str) -> bool:
+        return re.search(pattern, self.name.rpartition(".")[2].lower()) is not None
+
+    @property
+    def length(self) -> float:
+        return mean([len(str(value)) for value in self.present] or [0])
+
+
+def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
+    """Return a mapping for the rows of an export. Raise DataError if no column says who speaks, or what is said."""
+    rows = rows[:_PROBE]
+    columns = _columns(rows)
+    turns = next((column for column in columns if _holds_turns(column)), None)
+    if turns is None:
+        said, ticket_of_turn = columns, None
+    else:
+        lists = [_turns(value) or [] for value in turns.values]
+        said = _columns([turn for turns_of_row in lists for turn in turns_of_row])
+        ticket_of_turn = [i for i, turns_of_row in enumerate(lists) for _ in turns_of_row]
+    role, roles = _role_column(said, source)
+    content = _content_column([column for column in said if column is not role], source)
+    spoken = [roles.get(str(value)) for value in role.values]
+    free = [column for column in columns if turns is None or not _is_part(column, turns.name)]
+    identity = _id_column([c for c in free if c not in (role, content)], spoken if turns is None else None, source)
+    tickets = ticket_of_turn or _ticket_numbers(identity.values)
+    turn: dict[str, Any] = {"role": role.name, "content": content.name, "roles": _names_by_role(roles)}
+    used = [role, content]
+    others = [column for column in said if column not in (role, content, identity)]
+    call, parameters = _call_columns(others)
+    if call and parameters:
+        turn["call"] = {"name": call.name, "parameters": parameters.name}
+        used += [call, parameters]
+        if any(call.values[i] not in (None, "") for i, speaker in enumerate(spoken) if speaker == "tool"):
+            turn["tool"] = call.name
+    elif "tool" in turn["roles"]:
+        del turn["roles"]["tool"]  # without calls there are no results of calls
+    if time := next((c for c in others if c not in used and _is_time(c, tickets)), None):
+        turn["time"] = time.name
+        used.append(time)
+    mapping: dict[str, Any] = {"id": identity.name, **({"turns": turns.name} if turns else {})}
+    mapping |= _ticket_columns([c for c in free if c not in (identity, *used)], tickets if turns is None else None)
+    mapping["turn"] = turn
+    named = {name for section in ("ticket", "privileged") for name in mapping.get(section, {}).values()}
+    named |= {mapping.get("group", ""), mapping.get("policy", ""), mapping.get("tools", ""), identity.name}
+    named |= {column.name for column in (*used, *([turns] if turns else []))}
+    unused = [
+        column.name
+        for column in (*columns, *(said if turns else ()))
+        if not any(_is_part(column, name) for name in named) and not isinstance(column.present[0], dict)
+    ]
+    return Proposal(mapping=mapping, unused=tuple(unused))
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+def _columns(rows: Sequence[Row]) -> list[_Column]:
+    """Return the columns, and the columns of objects in them as paths, that have a value in some row."""
+    names: dict[str, None] = {}
+    for row in rows:
+        for name, value in row.items():
+            names.setdefault(name)
+            if isinstance(value, dict):
+                names.update({f"{name}.{inner}": None for inner in value})
+    found = (_Column(name, tuple(value_at(row, name) for row in rows)) for name in names)
+    return [column for column in found if column.present]
+
+
+def _turns(value: Any) -> list[Row] | None:
+    if isinstance(value, str) and value.lstrip()[:1] == "[":
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    return value if isinstance(value, list) and all(isinstance(turn, dict) for turn in value) else None
+
+
+def _holds_turns(column: _Column) -> bool:
+    lists = [_turns(value) for value in column.present]
+    return None not in lists and any(len(turns or ()) > 1 for turns in lists)
+
+
+def _is_part(column: _Column, outer: str) -> bool:
+    return column.name == outer or (outer != "" and column.name.startswith(f"{outer}."))
+
+
+def _role_column(columns: Sequence[_Column], source: str) -> tuple[_Column, dict[str, str]]:
+    """Return the column whose values name both sides, and the role of each value."""
+    best: tuple[tuple[float, bool], _Column, dict[str, str]] | None = None
+    for column in columns:
+        values = list(dict.fromkeys(str(v) for v in column.present if isinstance(v, str)))
+        if not 1 < len(values) <= 20:
+            continue
+        roles = {value: role for value in values if (role := _ROLE_OF.get(value.strip().lower()))}
+        sides = set(roles.values()) - {"tool"}
+        unknown = [value for value in values if value not in roles]
+        if len(sides) == 1 and len(unknown) == 1 and sum(role != "tool" for role in roles.values()) == 1:
+            roles[unknown[0]] = "agent" if sides == {"customer"} else "customer"
+        elif len(sides) < 2:
+            continue
+        covered = sum(str(value) in roles for value in column.values) / len(column.values)
+        rank = (covered, column.is_named(_ROLE_NAME))
+        if best is None or rank > best[0]:
+            best = rank, column, roles
+    if best is None:
+        remedy = "no column tells the customer's turns from the agent's; rename its values to customer and agent"
+        raise DataError("input", source, f"{remedy} (columns: {', '.join(c.name for c in columns)})")
+    return best[1], best[2]
+
+
+def _content_column(columns: Sequence[_Column], source: str) -> _Column:
+    texts = [c for c in columns if all(isinstance(v, str) for v in c.present) and not _is_json(c.present)]
+    if not texts:
+        raise DataError("input", source, f"no column holds texts (columns: {', '.join(c.name for c in columns)})")
+    return max(texts, key=lambda column: (column.is_named(_CONTENT_NAME), column.length))
+
+
+def _id_column(columns: Sequence[_Column], spoken: Sequence[str | None] | None, source: str) -> _Column:
+    """Return the column that names the ticket. `spoken` has the role of every row if a row is a turn."""
+
+    def fits(column: _Column) -> bool:
+        if not all(isinstance(value, str | int) and value != "" for value in column.values):
+            return False
+        if spoken is None:
+            return len(set(column.values)) == len(column.values)
+        sides: dict[Any, set[str | None]] = {}
+        for value, role in zip(column.values, spoken, strict=True):
+            sides.setdefault(value, set()).add(role)
+        return sum({"customer", "agent"} <= both for both in sides.values()) >= 0.5 * len(sides)
+
+    fitting = [column for column in columns if fits(column)]
+    if not fitting:
+        remedy = "no column names the ticket of a row; add one whose value is the same in all rows of a ticket"
+        raise DataError("input", source, f"{remedy} (columns: {', '.join(c.name for c in columns)})")
+
+    def rank(column: _Column) -> tuple[bool, bool, int]:
+        return not column.is_named(_CUSTOMER_NAME), column.is_named(_ID_NAME), len(set(column.values))
+
+    return max(fitting, key=rank)
+
+
+def _ticket_numbers(values: Iterable[Any]) -> list[int]:
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(value, len(numbers)) for value in values]
+
+
+def _call_columns(columns: Sequence[_Column]) -> tuple[_Column | None, _Column | None]:
+    parameters = next((c for c in columns if c.is_named(_PARAMETERS_NAME) and _is_json(c.present)), None)
+    name = next((c for c in columns if c.is_named(_TOOL_NAME) and c is not parameters and c.length < 60), None)
+    return name, parameters
+
+
+def _is_json(values: Iterable[Any]) -> bool:
+    """Return True if all values are objects, or texts of objects."""
+    for value in values:
+        if isinstance(value, str) and value.lstrip()[:1] == "{":
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(value)
+        if not isinstance(value, dict):
+            return False
+    return True
+
+
+def _is_time(column: _Column, tickets: Sequence[int]) -> bool:
+    """Return True for times that do not decrease within a ticket."""
+    if not column.is_named(_TIME_NAME):
+        return False
+    last: dict[int, Any] = {}
+    try:
+        for ticket, value in zip(tickets, column.values, strict=True):
+            if value not in (None, ""):
+                now = moment(value, column.name, "day_first")
+                if ticket in last and now < last[ticket]:
+                    return False
+                last[ticket] = now
+    except (DataError, TypeError, ValueError):
+        return False
+    return bool(last)
+
+
+def _ticket_columns(columns: Sequence[_Column], tickets: Sequence[int] | None) -> dict[str, Any]:
+    """Return the parts of the mapping that describe a ticket. `tickets` has the ticket of every row if a row is a
+    turn."""
+    found: dict[str, Any] = {}
+    facts: dict[str, dict[str, str]] = {"ticket": {}, "privileged": {}}
+    for column in (c for c in columns if tickets is None or _is_constant(c, tickets)):
+        if column.is_named(r"^(tools|functions)$") and not isinstance(column.present[0], int | float):
+            found.setdefault("tools", column.name)
+        elif column.is_named(_POLICY_NAME) and column.length > 30:
+            found.setdefault("policy", column.name)
+        elif re.search(_CUSTOMER_NAME, column.name.lower()) and column.is_named(r"id$|n[or]$|num|key|编号"):
+            found.setdefault("group", column.name)
+        elif all(isinstance(value, str | int | float) for value in column.present) and column.length <= _LONGEST_FACT:
+            repeats = len(set(column.present)) < len(column.present if tickets is None else set(tickets))
+            if section := next(_section(column, repeats), None):
+                key = re.sub(r"\W+", "_", column.name.rpartition(".")[2]).strip("_").lower()
+                facts[section].setdefault(key, column.name)
+    return {**found, **{section: named for section, named in facts.items() if named}}
+
+
+def _section(column: _Column, repeats: bool) -> Iterator[str]:
+    if column.is_named(_LATER_NAME):
+        yield "privileged"
+    elif column.is_named(_KNOWN_NAME) or (repeats and not column.is_named(f"{_TIME_NAME}|{_PERSONAL_NAME}")):
+        yield "ticket"
+
+
+def _is_constant(column: _Column, tickets: Sequence[int]) -> bool:
+    first: dict[int, Any] = {}
+    return all(first.setdefault(ticket, value) == value for ticket, value in zip(tickets, column.values, strict=True))
+
+
+def _names_by_role(roles: Mapping[str, str]) -> dict[str, list[str]]:
+    listed: dict[str, list[str]] = {}
+    for value, role in roles.items():
+        if value != role:
+            listed.setdefault(role, []).append(value)
+    return listed

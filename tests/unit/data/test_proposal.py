@@ -1,0 +1,180 @@
+"""Proposed mappings: columns are found by their values, in four languages, and the proposal imports as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hamr.cli import main as hamr
+from hamr.data.proposal import propose_mapping
+from hamr.data.tables import Row, read_table
+from hamr.errors import DataError
+
+SUPPORT = (
+    "message_id,ticket_id,customer_id,created_at,author_type,body,product,resolution,customer_email\n"
+    "1,T1,7,2026-03-01T09:00,end-user,My order has not come yet.,shop,refunded,ann@example.org\n"
+    "2,T1,7,2026-03-01T09:05,agent,I am sorry. I refund it now.,shop,refunded,ann@example.org\n"
+    "3,T2,7,2026-03-02T09:00,end-user,Where is my invoice for March?,shop,sent,ann@example.org\n"
+    "4,T2,7,2026-03-02T09:05,agent,I sent it to you again.,shop,sent,ann@example.org\n"
+    "5,T3,8,2026-03-02T10:00,end-user,Please cancel my subscription.,tv,cancelled,bo@example.org\n"
+    "6,T3,8,2026-03-02T10:05,agent,It ends on Friday.,tv,cancelled,bo@example.org\n"
+)
+GERMAN = (
+    "Vorgang;Datum;von;Nachricht\n1;05.01.2026;Kunde;Ich möchte meinen Vertrag kündigen.\n"
+    "1;06.01.2026;Mitarbeiter;Er endet im März.\n2;07.01.2026;Kunde;Wo ist meine Rechnung?\n"
+    "2;07.01.2026;Mitarbeiter;Sie ist unterwegs.\n"
+)
+CHINESE = (
+    "工单编号\t角色\t内容\n1\t客户\t我要退款，订单还没有到\n1\t客服\t请稍等，我马上处理\n"
+    "2\t客户\t发票在哪里\n2\t客服\t已经发给您了\n"
+)
+
+
+def proposal(folder: Path, name: str, text: str, encoding: str = "utf-8") -> dict[str, Any]:
+    (folder / name).write_text(text, encoding=encoding)
+    return dict(propose_mapping([row for _, row in read_table(folder / name).rows], name).mapping)
+
+
+def test_rows_of_turns_are_recognised(tmp_path: Path) -> None:
+    assert proposal(tmp_path, "t.csv", SUPPORT) == {
+        "id": "ticket_id",
+        "group": "customer_id",
+        "ticket": {"product": "product"},
+        "privileged": {"resolution": "resolution"},
+        "turn": {
+            "role": "author_type",
+            "content": "body",
+            "roles": {"customer": ["end-user"]},
+            "time": "created_at",
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding", "expected"),
+    [
+        (
+            GERMAN,
+            "cp1252",
+            {
+                "id": "Vorgang",
+                "turn": {
+                    "role": "von",
+                    "content": "Nachricht",
+                    "roles": {"customer": ["Kunde"], "agent": ["Mitarbeiter"]},
+                    "time": "Datum",
+                },
+            },
+        ),
+        (
+            CHINESE,
+            "gbk",
+            {
+                "id": "工单编号",
+                "turn": {"role": "角色", "content": "内容", "roles": {"customer": ["客户"], "agent": ["客服"]}},
+            },
+        ),
+    ],
+)
+def test_headers_in_other_languages_are_recognised(
+    tmp_path: Path, text: str, encoding: str, expected: dict[str, Any]
+) -> None:
+    assert proposal(tmp_path, "t.csv", text, encoding) == expected
+
+
+def chat(number: int, **columns: Any) -> Row:
+    return {
+        "id": number,
+        "customer": {"id": number // 2, "tier": ("gold", "basic")[number % 2]},
+        "policy": "Look the order up before you promise anything.",
+        "messages": [
+            {"from": "client", "text": f"Where is order {number}?", "tool": None, "args": None},
+            {"from": "ACME", "text": "", "tool": "find_order", "args": {"order": number}},
+            {"from": "system", "text": "sent", "tool": "find_order", "args": None},
+            {"from": "ACME", "text": "It was sent.", "tool": None, "args": None},
+        ],
+        **columns,
+    }
+
+
+def test_turns_in_a_column_with_calls_are_recognised() -> None:
+    found = propose_mapping([chat(number) for number in range(4)], "t.jsonl")
+    assert found.mapping == {
+        "id": "id",
+        "turns": "messages",
+        "policy": "policy",
+        "group": "customer.id",
+        "ticket": {"tier": "customer.tier"},
+        "turn": {
+            "role": "from",
+            "content": "text",
+            "roles": {"customer": ["client"], "tool": ["system"], "agent": ["ACME"]},
+            "call": {"name": "tool", "parameters": "args"},
+            "tool": "tool",
+        },
+    }
+    assert found.unused == ()
+
+
+def test_two_speakers_of_which_one_is_known_are_the_two_sides() -> None:
+    rows = [
+        {"case": case, "who": who, "said": f"{who} says something"} for case in "AB" for who in ("visitor", "ACME Ltd")
+    ]
+    roles = propose_mapping(rows, "t").mapping["turn"]["roles"]
+    assert roles == {"customer": ["visitor"], "agent": ["ACME Ltd"]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([{"id": 1, "text": "Hello"}], "no column tells the customer's turns from the agent's"),
+        ([{"who": "customer", "n": 1}, {"who": "agent", "n": 2}], "no column holds texts"),
+        (
+            [{"who": "customer", "text": "Hi"}, {"who": "agent", "text": "Hello"}],
+            "no column names the ticket of a row; add one whose value is the same in all rows of a ticket",
+        ),
+    ],
+)
+def test_export_without_the_necessary_columns_is_refused(rows: list[Row], said: str) -> None:
+    with pytest.raises(DataError) as refused:
+        propose_mapping(rows, "t.csv")
+    assert said in str(refused.value) and "'t.csv'" in str(refused.value) and "columns: " in str(refused.value)
+
+
+def test_preview_prints_a_mapping_that_imports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(SUPPORT + "7,T4,9,2026-03-03T10:00,end-user,Hello?,tv,none,\n")
+    before = set(tmp_path.iterdir())
+    assert hamr(["data", "import", "tickets", "--preview", "input=t.csv"]) == 0
+    printed = capsys.readouterr().out
+    assert set(tmp_path.iterdir()) == before, "it writes nothing"
+    assert yaml.safe_load(printed)["id"] == "ticket_id"
+    assert printed.count("# sample ") == 3 and "#   agent, the reference: It ends on Friday." in printed
+    assert "# Columns that are not used: message_id, customer_email" in printed
+    assert "# Left out: 1 tickets; the first: t.csv:8: turns: ['customer']: no turn of the agent" in printed
+    Path("map.yaml").write_text(printed)
+    assert hamr(["data", "import", "tickets", "input=t.csv", "mapping=map.yaml", "output=out", "split=false"]) == 0
+    assert len(Path("out/train.jsonl").read_text().splitlines()) == 3
+
+
+def test_preview_hides_private_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(SUPPORT.replace("Where is my invoice", "Mail ann@example.org"))
+    assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 0
+    assert "[EMAIL_1]" in (hidden := capsys.readouterr().out) and "ann@" not in hidden
+    assert hamr(["data", "import", "tickets", "--preview", f"input={path}", "pii=keep"]) == 0
+    assert "ann@" in capsys.readouterr().out
+
+
+def test_ambiguous_dates_are_refused_with_the_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(GERMAN.replace("05.01.", "05/01/").replace("06.01.", "06/01/").replace("07.01.", "07/01/"))
+    assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 2
+    assert "give dates=day_first or dates=month_first" in capsys.readouterr().err
+    assert hamr(["data", "import", "tickets", "--preview", f"input={path}", "dates=day_first"]) == 0
+    assert "dates with the day first" in capsys.readouterr().out
