@@ -144,6 +144,6 @@ def _key(question: Question) -> bytes:
     group."""
     each = [sorted(entry.items()) for entry in question.each]
     messages = [sorted(message.items()) for message in question.messages]
-    said = (question.prompt, sorted(question.variables.items()), each, messages, question.schema)
+    said = (question.prompt, sorted(question.variables.items()), each, messages, question.tools, question.schema)
     how = (question.attempt, question.temperature, question.max_new_tokens, question.seed, question.stop)
     return hashlib.sha256(repr((said, how)).encode()).digest()

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, PositiveFloat, PositiveInt
 
 from hamr.config.section import Section
+
+_FUNCTION = re.compile(r"(?:.*\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
+
+
+def names_function(agent: str) -> bool:
+    """Return whether the name of an agent is a path FILE.py:FUNCTION or MODULE:FUNCTION.
+
+    >>> names_function("my_agent.py:reply"), names_function("scripted:perfect"), names_function("judge")
+    (True, False, False)
+    """
+    return _FUNCTION.fullmatch(agent) is not None and not agent.startswith("scripted:")
 
 
 class AnswerConfig(Section):
@@ -17,3 +29,19 @@ class AnswerConfig(Section):
     fence: Literal["strip", "error"] = "error"
     """A code fence around the JSON or the tool call of an answer. `error`: the answer is unreadable, because the prompt
     asks for bare JSON, and the format errors of SAGE include fences. `strip`: the fence is removed first."""
+
+
+class AgentConfig(Section):
+    """Questions to the agents under test."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+    tools: Literal["prompt", "native"] | None = None
+    """`native`: an agent gets the tools as OpenAI function schemas, which the chat template of a local model shows, and
+    its `tool_calls` are read. `prompt`: the prompt describes the tools, and a call is a text. null: `native` for a
+    function, else `prompt`."""
+    agent_deadline_s: PositiveFloat = 60.0
+    """Maximum duration of one call of a function. After it, the process of the function is replaced, and the outcome is
+    a failure of this answer."""
+    agent_processes: PositiveInt = 1
+    """Processes of a function. Each runs one call at a time, or 64 if the function is async."""

@@ -13,6 +13,7 @@ TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
 ActionForm = Literal["exact", "group"]
 Unreadable = Literal["left_out", "zero"]
+AgentPrompt = Literal["service", "sample", "actions"]
 SCRIPTED = "scripted:"
 """Prefix of the names of participants that need no pool."""
 
@@ -38,9 +39,13 @@ class SageConfig(AnswerConfig):
     shows."""
     max_turns: PositiveInt = 30
     """Maximum number of turns of the agent in a dialogue."""
-    agent_prompt: Literal["service", "sample"] = "service"
-    """`service`: the paper's prompt, with the variables of the system. `sample`: the exact training prompt of policies
-    trained on `hamr data sage form=sage`, where the variables are in the ticket."""
+    agent_prompt: AgentPrompt | None = None
+    """`service`: the paper's prompt for answers in JSON, with the variables of the system. `sample`: the exact training
+    prompt of policies trained on `hamr data sage form=sage`, where the variables are in the ticket. `actions`: the
+    prompt of the default form; the agent calls tools, which are executed, and answers with a text. null: `actions` for
+    agents with native tools, else `service`."""
+    max_rounds: PositiveInt = 8
+    """Rounds of tool calls before an agent has to answer with a text (`agent_prompt=actions`)."""
     user_temperature: NonNegative = 0.7
     """Sampling temperature of the customers."""
     user_tokens: PositiveInt = 96
@@ -85,7 +90,7 @@ class DialoguesConfig(SageConfig):
     """Also evaluate every this number of RL steps. 0: never."""
     max_new_tokens: PositiveInt | None = None
     """Maximum length of one answer of the policy. null: `rollout.max_new_tokens`."""
-    agent_prompt: Literal["service", "sample"] = "sample"
+    agent_prompt: AgentPrompt | None = "sample"
     limit: PositiveInt | None = 24
 
     @property

@@ -168,7 +168,7 @@ def _checked_text(what: str, text: str) -> str:
     return text.strip()
 
 
-def _parse_call(body: str) -> Action | MalformedResponse:
+def _parse_call(body: str) -> ToolCall | MalformedResponse:
     try:
         call = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
         readable = _encodable(json.dumps(call, ensure_ascii=False))
@@ -189,6 +189,12 @@ def _parse_call(body: str) -> Action | MalformedResponse:
     if _deeper(arguments, MAX_DEPTH):
         return MalformedResponse(detail=f"tool call nested more than {MAX_DEPTH} deep")
     return ToolCall(name=name.strip(), parameters=arguments)
+
+
+def parse_arguments(text: str) -> dict[str, Any] | MalformedResponse:
+    """Return the arguments of a tool call from their JSON text, which may be empty."""
+    call = _parse_call(f'{{"name": "-", "arguments": {text.strip() or "{}"}}}')
+    return call if isinstance(call, MalformedResponse) else dict(call.parameters)
 
 
 def _deeper(value: Any, most: int) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+from hamr.types import RequestedCall
 
 
 def _none_if_invalid(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -27,14 +30,33 @@ class TextPart(BaseModel):
     text: str = ""
 
 
+JsonText = BeforeValidator(lambda given: given if isinstance(given, str) else json.dumps(given))
+"""Text of a JSON value. Some servers return the value itself."""
+
+
+class CalledFunction(BaseModel):
+    name: str
+    arguments: Annotated[str, JsonText] = "{}"
+
+
+class ReplyToolCall(BaseModel):
+    function: CalledFunction
+
+
 class ReplyMessage(BaseModel):
     content: str | list[TextPart] | None = None
+    tool_calls: list[ReplyToolCall] | None = None
     reasoning_content: Annotated[str | None, Lenient] = None
 
     @property
     def text(self) -> str:
         content = self.content or ""
         return content if isinstance(content, str) else "".join(part.text for part in content)
+
+    @property
+    def tool_requests(self) -> tuple[RequestedCall, ...]:
+        calls = self.tool_calls or ()
+        return tuple(RequestedCall(name=call.function.name, arguments=call.function.arguments) for call in calls)
 
 
 class TopToken(BaseModel):

@@ -1,4 +1,4 @@
-"""Process pool of one reward function of the user's own, with a deadline for each call.
+"""Process pool of one function of the user's own, with a deadline for each call.
 
 A call that exceeds its deadline ends its process, and the next call starts another one. The time that a call waits for
 a free process, or for the start of one, does not count.
@@ -18,12 +18,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from pydantic import ValidationError
+
 from hamr.config.custom import CustomRewardConfig
 from hamr.config.schema import RewardsConfig
 from hamr.errors import ConfigError
+from hamr.pools.chat_reply import ReplyMessage
 from hamr.rewards.custom import FunctionOutcome, FunctionSource, read_source
-from hamr.rewards.function_process import HEADER, outcome_from_reply, read_frame, request_frame
-from hamr.types import ServiceSample
+from hamr.rewards.function_process import HEADER, failure_from_reply, outcome_from_reply, read_frame, request_frame
+from hamr.types import Answer, Failure, FunctionTimeout, Question, ScorerCall, ServiceSample
 
 LOAD_S = 120.0
 """Maximum duration of loading a function, with everything that its file imports."""
@@ -41,7 +44,7 @@ class FunctionProcess:
         self._source = source
         self.ended = False
         self._numbers = itertools.count()
-        self._waiting: dict[int, asyncio.Future[list[FunctionOutcome]]] = {}
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._socket, theirs = socket.socketpair()
@@ -66,20 +69,20 @@ class FunctionProcess:
         self._streams = await asyncio.open_unix_connection(sock=self._socket)
         self._reading = asyncio.create_task(self._read(self._streams[0]))
 
-    async def score(self, sample: ServiceSample, responses: Sequence[str]) -> list[FunctionOutcome]:
-        """Return the outcomes of one call. A failure of any kind is an outcome."""
+    async def answer(self, *request: Any) -> dict[str, Any] | Failure:
+        """Return the reply to one call, or the failure of the process."""
         assert self._streams is not None, "connect comes first"
         number = next(self._numbers)
         future = self._waiting[number] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(self._source.deadline_s + (GRACE_S if self.is_async else 0.0)):
-                self._streams[1].write(request_frame((number, sample, responses)))
+                self._streams[1].write(request_frame((number, request)))
                 return await future
         except TimeoutError:
             self.kill()
-            return [self._source.timeout()] * len(responses)
+            return self._source.timeout()
         except EOFError:
-            return [self._source.failure(f"lost its process ({self._ending()})")] * len(responses)
+            return self._source.failure(f"lost its process ({self._ending()})")
         except asyncio.CancelledError:
             if not self.is_async:
                 self.kill()
@@ -122,7 +125,7 @@ class FunctionProcess:
                 reply = json.loads(await stream.readexactly(size))
                 future = self._waiting.get(reply["number"])
                 if future is not None and not future.done():
-                    future.set_result([outcome_from_reply(outcome) for outcome in reply["outcomes"]])
+                    future.set_result(reply)
         self.kill()
         for future in self._waiting.values():
             if not future.done():
@@ -149,7 +152,7 @@ class _Place:
 
 
 class FunctionPool:
-    """Processes of one reward function. Bound to one event loop."""
+    """Processes of one function. Bound to one event loop."""
 
     def __init__(self, source: FunctionSource, processes: int) -> None:
         self._source = source
@@ -170,15 +173,50 @@ class FunctionPool:
 
     async def score(self, sample: ServiceSample, responses: Sequence[str]) -> Sequence[FunctionOutcome]:
         """Return the outcome of each response: one, or those of a group if the function is batched."""
+        reply = await self._answer(sample, responses)
+        if isinstance(reply, Failure):
+            return [reply] * len(responses)
+        return [outcome_from_reply(outcome) for outcome in reply["outcomes"]]
+
+    async def reply(self, question: Question) -> Answer:
+        """Return the message of an agent. An `Ask`: a failure of the function is a failure of the answer."""
+        reply = await self._answer([dict(m) for m in question.messages], [dict(tool) for tool in question.tools])
+        if not isinstance(reply, Failure) and "message" not in reply:
+            reply = failure_from_reply(reply)
+        if not isinstance(reply, Failure):
+            try:
+                message = ReplyMessage.model_validate(reply["message"])
+                return Answer(text=message.text, tool_calls=message.tool_requests, call=self._call(reply["seconds"]))
+            except ValidationError as error:
+                first = error.errors(include_input=False, include_url=False)[0]
+                place = ".".join(map(str, first["loc"]))
+                reply = self._source.failure(f"returned no valid message ({place}: {first['msg']})")
+        timeout = isinstance(reply, FunctionTimeout)
+        return Answer(failure="function_timeout" if timeout else "function_failed", detail=reply.detail)
+
+    def _call(self, seconds: float) -> ScorerCall:
+        path = self._source.path
+        return ScorerCall(
+            pool=path,
+            model=path,
+            prompt_version="",
+            replica="",
+            queue_s=0.0,
+            service_s=seconds,
+            prompt_tokens=0,
+            output_tokens=0,
+        )
+
+    async def _answer(self, *request: Any) -> dict[str, Any] | Failure:
         try:
             await self.start()
             place = await self._free.get()
             try:
-                return await (await place.running()).score(sample, responses)
+                return await (await place.running()).answer(*request)
             finally:
                 self._free.put_nowait(place)
         except ConfigError as error:
-            return [self._source.failure(error.remedy)] * len(responses)
+            return self._source.failure(error.remedy)
 
     def close(self) -> None:
         for place in self._places:

@@ -133,6 +133,8 @@ class OpenAIScorer:
         held: dict[str, Any] = {}
         if question.stop:
             held["stop"] = list(question.stop)
+        if question.tools:
+            held["tools"] = list(question.tools)
         if self.config.structured and question.schema is not None:
             schema = {"name": "verdict", "schema": question.schema, "strict": True}
             held["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -151,7 +153,12 @@ class OpenAIScorer:
         return (
             cut_off(call.output_tokens, text, call)
             if choice.finish_reason == "length"
-            else Answer(text=text, reasoning=choice.message.reasoning_content or "", call=call)
+            else Answer(
+                text=text,
+                tool_calls=choice.message.tool_requests,
+                reasoning=choice.message.reasoning_content or "",
+                call=call,
+            )
         )
 
     def _sampling(self, question: Question) -> dict[str, Any]:

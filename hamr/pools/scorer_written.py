@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hamr.config.pools import PoolConfig
 from hamr.models.tokenizer import Tokenizer
@@ -51,7 +51,7 @@ def sampling(question: Question, config: PoolConfig, budget: int) -> SamplingCon
     )
 
 
-def conversation(question: Question) -> tuple[Sequence[Mapping[str, str]], str]:
+def conversation(question: Question) -> tuple[Sequence[Mapping[str, Any]], str]:
     """Return (messages, recorded prompt version) of a question that wants a written answer."""
     if question.messages:
         return question.messages, CHAT
@@ -82,7 +82,7 @@ class Writer:
         """
         started = time.monotonic()
         messages, prompt = conversation(question)
-        ids = self.tokenizer.chat_ids(messages)
+        ids = self.tokenizer.chat_ids(messages, tools=question.tools)
         room = self.config.max_context - len(ids)
         if room < 1:
             detail = (

@@ -20,8 +20,9 @@ from hamr.procedures.schema import Value, Variable
 from hamr.prompting.reading import TEXT, object_schema
 
 Unreadable = Literal[
-    "empty", "cut_off", "no_json", "text_around", "doubled_key", "missing_key", "unknown_key", "wrong_type"
-]
+    "empty", "cut_off", "no_json", "text_around", "doubled_key", "missing_key", "unknown_key", "wrong_type",
+    "malformed_call", "function_failed", "function_timeout",
+]  # fmt: skip
 Breach = Literal[
     "missing_field",
     "unknown_field",
@@ -32,6 +33,8 @@ Breach = Literal[
     "chat_empty",
     "chat_long",
     "chat_characters",
+    "tool_rounds",
+    "wrong_amount",
 ]
 
 KEYS: Mapping[str, type] = {CLASSIFICATION_OUTPUT: dict, COT: str, NOW_PATH: list, FINALS: dict, CHAT: str}
@@ -43,13 +46,17 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\s\u3040-\u30ff
 
 @dataclass(frozen=True, kw_only=True)
 class AgentOutput:
-    """Output of the agent. `fields` has only labels that exist."""
+    """Output of the agent. `fields` has only labels that exist.
+
+    `acts`: the agent acts by tools and states neither labels nor a path. Its action is then "" until it calls one.
+    """
 
     fields: Mapping[str, Value]
     cot: str
     path: tuple[str, ...]
     action: str
     chat: str
+    acts: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,12 +24,13 @@ class SageReference:
 
 @dataclass(frozen=True, kw_only=True)
 class LogicScore:
-    """Each part is in [0, 1], `logic` in [0, 100]."""
+    """Each part is in [0, 1], `logic` in [0, 100]. None: an agent that acts by tools states no labels and no path, and
+    has no action before it calls a tool."""
 
-    classification: float
-    path: float
-    action: float
-    logic: float
+    classification: float | None
+    path: float | None
+    action: float | None
+    logic: float | None
 
 
 def reference_of(scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value]) -> SageReference | None:
@@ -47,11 +48,22 @@ def logic_score(
     *,
     path: PathForm = "intersection",
     action: ActionForm = "exact",
+    last: bool = True,
 ) -> LogicScore:
     """Return 100 x (0.4 classification + 0.4 path + 0.2 action), with the weights of the scenario (section 3.2.4).
 
     The paper does not state its weights. These reproduce its Table 2 from its Table 4.
+
+    An agent that acts by tools has only the action. Without a call it is still undecided and not scored, except at the
+    last turn: then it is right where the reference is done by a reply.
     """
+    if output.acts:
+        done = None
+        if output.action:
+            done = action_score(output.action, reference.action, scenario, action)
+        elif last:
+            done = float(scenario.file.actions[reference.action].reply)
+        return LogicScore(classification=None, path=None, action=done, logic=None)
     metrics = scenario.file.metrics
     c = classification(output.fields, reference.fields)
     p = path_score(output.path, reference.path, path)

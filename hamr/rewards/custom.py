@@ -1,9 +1,11 @@
-"""The user's own reward functions: loading, checking and calling one. Runs in a process of its own.
+"""The user's own functions: loading, checking and calling one. Runs in a process of its own.
 
     def politeness(sample, response) -> float | None        # or async def
     def novelty(samples, responses) -> list[float]          # `batch: true`: the responses of one group
+    def reply(messages, tools) -> str | dict                # an agent that `hamr evaluate` tests
 
-Whatever is not a finite number is a typed failure with the name of the function, never a reward of 0.
+Whatever is not a finite number, or for an agent not a message, is a typed failure with the name of the function, never
+a reward of 0.
 """
 
 from __future__ import annotations
@@ -13,14 +15,16 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
 import math
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hamr.errors import ConfigError
 from hamr.types import Failure, FunctionFailed, FunctionTimeout, Scored, ServiceSample
@@ -29,6 +33,7 @@ if TYPE_CHECKING:
     from hamr.config.custom import CustomRewardConfig
 
 FunctionOutcome = Scored | Failure
+T = TypeVar("T")
 SHOWN = 200
 """Maximum length of a user's value or message in a failure."""
 MODULE = "user_reward"
@@ -47,6 +52,8 @@ class FunctionSource:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     batch: bool = False
     sha256: str | None = None
+    agent: bool = False
+    """True for an agent; `name` is then the option that names the path."""
 
     @property
     def place(self) -> str:
@@ -58,7 +65,7 @@ class FunctionSource:
         return self.path.rpartition(":")[2]
 
     def error(self, remedy: str) -> ConfigError:
-        return ConfigError(f"rewards.custom.{self.name}.path", self.path, remedy)
+        return ConfigError(self.name if self.agent else f"rewards.custom.{self.name}.path", self.path, remedy)
 
     def failure(self, what: str) -> FunctionFailed:
         return FunctionFailed(detail=f"{self.name} ({self.path}) {what}")
@@ -82,9 +89,14 @@ def read_source(name: str, config: CustomRewardConfig) -> FunctionSource:
         sha256=config.sha256,
     )
     config.refuse_recorded(name)
-    if config.file is None:
+    return with_text(source)
+
+
+def with_text(source: FunctionSource) -> FunctionSource:
+    """Return the source with the text of its file; unchanged for a module. Raises ConfigError."""
+    if not source.place.endswith(".py"):
         return source
-    file = Path(config.file).expanduser().resolve()
+    file = Path(source.place).expanduser().resolve()
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -95,7 +107,7 @@ def read_source(name: str, config: CustomRewardConfig) -> FunctionSource:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewardFunction:
+class UserFunction:
     """A loaded function. `sha256` is the digest of its file, None if a module has no file."""
 
     source: FunctionSource
@@ -107,39 +119,89 @@ class RewardFunction:
         """True if several calls may run concurrently."""
         return inspect.iscoroutinefunction(self.call) or inspect.iscoroutinefunction(type(self.call).__call__)
 
-    async def score(self, sample: ServiceSample, responses: Sequence[str]) -> tuple[FunctionOutcome, ...]:
-        """Return the outcome of each response. Without `batch` there is one response.
+    async def answer(self, *request: Any) -> dict[str, Any]:
+        """Return the reply to a request, as JSON."""
+        raise NotImplementedError
+
+    async def run(self, *given: Any, convert: Callable[[Any], T]) -> T | Failure:
+        """Call the function and convert its value. `convert` may raise _Unusable.
 
         The deadline ends an async function only. The caller has to end the process of one that does not return.
         """
         source = self.source
-        given = ([sample] * len(responses), list(responses)) if source.batch else (sample, *responses)
         limit = asyncio.timeout(source.deadline_s)
         try:
             async with limit:
-                returned = self.call(*given, **source.kwargs)
-                if inspect.isawaitable(returned):
-                    returned = await returned
-            values = _values(returned, len(responses)) if source.batch else [returned]
-        except _NotTheGroup as error:
-            return (source.failure(str(error)),) * len(responses)
+                value = self.call(*given, **source.kwargs)
+                if inspect.isawaitable(value):
+                    value = await value
+            return convert(value)
+        except _Unusable as error:
+            return source.failure(str(error))
         except (Exception, SystemExit) as error:
             if limit.expired():
-                return (source.timeout(),) * len(responses)
-            return (source.failure(f"raised {describe_error(error, source)}"),) * len(responses)
+                return source.timeout()
+            return source.failure(f"raised {describe_error(error, source)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardFunction(UserFunction):
+    """A loaded reward function."""
+
+    async def answer(self, *request: Any) -> dict[str, Any]:
+        return {"outcomes": [_as_reply(outcome) for outcome in await self.score(*request)]}
+
+    async def score(self, sample: ServiceSample, responses: Sequence[str]) -> tuple[FunctionOutcome, ...]:
+        """Return the outcome of each response. Without `batch` there is one response."""
+        source, count = self.source, len(responses)
+        given = ([sample] * count, list(responses)) if source.batch else (sample, *responses)
+        values = await self.run(*given, convert=lambda value: _values(value, count) if source.batch else [value])
+        if isinstance(values, Failure):
+            return (values,) * count
         return tuple(_outcome(source, value) for value in values)
 
 
-class _NotTheGroup(Exception):
-    """A batched function did not return one value for each response."""
+@dataclass(frozen=True, kw_only=True)
+class AgentFunction(UserFunction):
+    """A loaded agent: `reply(messages, tools)` returns its text, or a message {"content", "tool_calls"}."""
+
+    async def answer(self, *request: Any) -> dict[str, Any]:
+        begun = time.monotonic()
+        message = await self.run(*request, convert=_message)
+        if isinstance(message, Failure):
+            return _as_reply(message)
+        return {"message": message, "seconds": time.monotonic() - begun}
+
+
+def _as_reply(outcome: FunctionOutcome) -> dict[str, Any]:
+    if isinstance(outcome, Scored):
+        return {"value": outcome.value}
+    return {"kind": outcome.kind, "detail": outcome.detail}
+
+
+def _message(value: Any) -> dict[str, Any]:
+    """Return an agent's message. Clients' own objects (`model_dump`) are accepted."""
+    dumped = value.model_dump() if hasattr(value, "model_dump") else value
+    found = {"content": dumped} if isinstance(dumped, str) else dumped
+    if not isinstance(found, dict) or not (isinstance(found.get("content"), str) or found.get("tool_calls")):
+        shown = describe_value(value)
+        raise _Unusable(f"returned {shown}; return the text of the reply, or a message with content or tool_calls")
+    try:
+        return dict(json.loads(json.dumps({key: found.get(key) for key in ("content", "tool_calls")})))
+    except (TypeError, ValueError) as error:
+        raise _Unusable(f"returned a message that is not JSON: {error}") from None
+
+
+class _Unusable(Exception):
+    """A function returned a value of another kind."""
 
 
 def _values(returned: Any, count: int) -> list[Any]:
     if isinstance(returned, str | bytes | Mapping) or not hasattr(returned, "__len__"):
-        raise _NotTheGroup(f"returned {describe_value(returned)} for a group; return a list of {count} numbers")
+        raise _Unusable(f"returned {describe_value(returned)} for a group; return a list of {count} numbers")
     values = list(returned)
     if len(values) != count:
-        raise _NotTheGroup(f"returned {len(values)} values for {count} responses")
+        raise _Unusable(f"returned {len(values)} values for {count} responses")
     return values
 
 
@@ -171,7 +233,7 @@ def describe_error(error: BaseException, source: FunctionSource) -> str:
     return f"{text} ({source.place}, line {lines[-1]})" if lines else text
 
 
-def load_function(source: FunctionSource) -> RewardFunction:
+def load_function(source: FunctionSource) -> UserFunction:
     """Execute the file, or import the module, and return its function. Call it in a process of its own.
 
     Raises:
@@ -195,7 +257,8 @@ def load_function(source: FunctionSource) -> RewardFunction:
     if not callable(function):
         raise source.error(f"is not a function but {describe_value(function)}")
     _check_signature(source, function)
-    return RewardFunction(source=source, call=function, sha256=sha256)
+    kind = AgentFunction if source.agent else RewardFunction
+    return kind(source=source, call=function, sha256=sha256)
 
 
 def _module_content(source: FunctionSource) -> bytes | None:
@@ -227,6 +290,6 @@ def _check_signature(source: FunctionSource, function: Callable[..., Any]) -> No
     try:
         signature.bind(None, None, **source.kwargs)
     except TypeError as error:
-        positional = "samples, responses" if source.batch else "sample, response"
+        positional = "messages, tools" if source.agent else "samples, responses" if source.batch else "sample, response"
         named = "".join(f", {key}=..." for key in source.kwargs)
         raise source.error(f"cannot be called as {source.function}({positional}{named}): {error}") from None

@@ -1,7 +1,7 @@
-"""Process of one reward function: `python -m hamr.rewards.function_process SOCKET`, where SOCKET is a file descriptor.
+"""Process of one function of the user's own: `python -m hamr.rewards.function_process SOCKET`, a file descriptor.
 
 Frames are a length (four bytes) and a body. The first request is a `FunctionSource`. Its reply says whether the
-function was loaded. Each further request is (number, sample, responses), and its reply has the number and the outcomes.
+function was loaded. Each further request is (number, arguments), and its reply has the number and the returned values.
 Requests are pickles of the process that started this one; replies are JSON.
 """
 
@@ -16,12 +16,11 @@ import struct
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from hamr.errors import ConfigError
-from hamr.rewards.custom import FunctionOutcome, FunctionSource, RewardFunction, load_function
-from hamr.types import FunctionFailed, FunctionTimeout, Scored, ServiceSample
+from hamr.rewards.custom import FunctionOutcome, FunctionSource, UserFunction, load_function
+from hamr.types import Failure, FunctionFailed, FunctionTimeout, Scored
 
 HEADER = struct.Struct(">I")
 
@@ -30,7 +29,7 @@ def frame(body: bytes) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def request_frame(request: FunctionSource | tuple[int, ServiceSample, Sequence[str]]) -> bytes:
+def request_frame(request: FunctionSource | tuple[int, tuple[Any, ...]]) -> bytes:
     return frame(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
 
 
@@ -44,8 +43,10 @@ def read_frame(stream: BinaryIO) -> bytes:
 
 
 def outcome_from_reply(reply: dict[str, Any]) -> FunctionOutcome:
-    if "value" in reply:
-        return Scored(value=reply["value"])
+    return Scored(value=reply["value"]) if "value" in reply else failure_from_reply(reply)
+
+
+def failure_from_reply(reply: dict[str, Any]) -> Failure:
     kind = FunctionTimeout if reply["kind"] == FunctionTimeout.kind else FunctionFailed
     return kind(detail=reply["detail"])
 
@@ -68,7 +69,7 @@ def main(descriptor: int) -> None:
         asyncio.run(_serve(function, requests, reply))
 
 
-async def _serve(function: RewardFunction, requests: BinaryIO, reply: Any) -> None:
+async def _serve(function: UserFunction, requests: BinaryIO, reply: Any) -> None:
     """Answer requests until the process ends.
 
     A separate thread reads them, so that the process ends with its parent even if the function does not return.
@@ -76,12 +77,11 @@ async def _serve(function: RewardFunction, requests: BinaryIO, reply: Any) -> No
     loop = asyncio.get_running_loop()
     running: set[asyncio.Task[None]] = set()
 
-    async def answer(number: int, sample: ServiceSample, responses: Sequence[str]) -> None:
-        outcomes = await function.score(sample, responses)
-        reply({"number": number, "outcomes": [_as_reply(outcome) for outcome in outcomes]})
+    async def answer(number: int, request: tuple[Any, ...]) -> None:
+        reply({"number": number, **await function.answer(*request)})
 
-    def begin(number: int, sample: ServiceSample, responses: Sequence[str]) -> None:
-        task = loop.create_task(answer(number, sample, responses))
+    def begin(number: int, request: tuple[Any, ...]) -> None:
+        task = loop.create_task(answer(number, request))
         running.add(task)
         task.add_done_callback(running.discard)
 
@@ -97,12 +97,6 @@ async def _serve(function: RewardFunction, requests: BinaryIO, reply: Any) -> No
 
     threading.Thread(target=read, daemon=True).start()
     await loop.create_future()
-
-
-def _as_reply(outcome: FunctionOutcome) -> dict[str, Any]:
-    if isinstance(outcome, Scored):
-        return {"value": outcome.value}
-    return {"kind": outcome.kind, "detail": outcome.detail}
 
 
 if __name__ == "__main__":

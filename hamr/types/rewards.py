@@ -153,6 +153,14 @@ class RolloutGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RequestedCall:
+    """A tool call as a model wrote it. `arguments` should be the JSON text of an object."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One question to a pool.
 
@@ -164,7 +172,8 @@ class Question:
     constrained decoding. `attempt` above 0 retries an unparseable answer; greedy decoding would repeat it.
 
     With `messages` ({"role", "content"} each) the pool answers with the next message of that conversation, as
-    `Answer.text`. `variables` is then empty.
+    `Answer.text`. `variables` is then empty. `tools` are OpenAI function schemas for an endpoint or a function, whose
+    calls are in `Answer.tool_calls`; the messages may then have `tool_calls` and the role `tool`.
 
     `temperature` and `max_new_tokens` apply to written answers. None: greedy at the first attempt, and the
     `answer_tokens` of the pool. `seed` distinguishes samples of the same question. A written answer ends before the
@@ -179,7 +188,8 @@ class Question:
     each: tuple[Mapping[str, str], ...] = ()
     schema: Mapping[str, Any] | None = None
     attempt: int = 0
-    messages: tuple[Mapping[str, str], ...] = ()
+    messages: tuple[Mapping[str, Any], ...] = ()
+    tools: tuple[Mapping[str, Any], ...] = ()
     temperature: float | None = None
     max_new_tokens: int | None = None
     seed: int = 0
@@ -198,7 +208,7 @@ TRANSIENT = ("timeout", "unavailable")
 @dataclass(frozen=True, kw_only=True)
 class Answer:
     """Answer of a pool. Exactly one of `score` (in [0, 1]) and `failure` is set. For a question with its own prompt or
-    messages, exactly one of `text` and `failure` is set.
+    messages, exactly one of `text` and `failure` is set. `text` may be empty next to `tool_calls`.
 
     `probabilities` are those of the labels at the verdict position, renormalised over the labels. `label_mass` is their
     sum before renormalisation (a low mass means that the model preferred another token).
@@ -213,7 +223,8 @@ class Answer:
     label_mass: float = 0.0
     reasoning: str = ""
     text: str | None = None
-    failure: Literal["timeout", "unparsable", "unavailable"] | None = None
+    tool_calls: tuple[RequestedCall, ...] = ()
+    failure: Literal["timeout", "unparsable", "unavailable", "function_failed", "function_timeout"] | None = None
     detail: str = ""
     call: ScorerCall | None = None
     retry_in_s: float | None = None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 from pydantic import AfterValidator, Field, model_validator
 
 from hamr.apps.shared.commands import ConfiguredCommand, File, Files, Folder, List, Names
+from hamr.config.agents import AgentConfig, names_function
 from hamr.config.ecs import EcsConfig
 from hamr.config.olabench import OlabenchConfig
 from hamr.config.sage import SageConfig
@@ -158,7 +159,7 @@ def _number_judges(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(numbered)
 
 
-class EvaluateSage(SageConfig, ConfiguredCommand):
+class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
     """Customers with an intent, a persona and an adversarial level talk to the agent. At turns 1, 5, 10, 15 and the
     last, judges label the customer's case and grade the agent's chat; the procedure's rule engine derives the right
     action.
@@ -167,7 +168,8 @@ class EvaluateSage(SageConfig, ConfiguredCommand):
     resumes an interrupted evaluation. WHO is a pool of the configuration (`pools`), so any checkpoint and any
     OpenAI-compatible endpoint, or needs no model:
 
-      agents       scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
+      agents       FILE.py:FUNCTION, MODULE:FUNCTION: your own reply(messages, tools)
+                        scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
       simulators   scripted:worded scripted:patient scripted:hasty scripted:machine
       judges       scripted:gold scripted:strict scripted:contrary
     """
@@ -176,6 +178,8 @@ class EvaluateSage(SageConfig, ConfiguredCommand):
         "hamr evaluate benchmark=sage scenario=telecom_package agent=scripted:perfect simulator=scripted:patient "
         "judges=scripted:gold output=perfect",
         "hamr evaluate benchmark=sage output=perfect rejudge=true judges=scripted:strict",
+        "hamr evaluate benchmark=sage scenario=telecom_package agent=my_agent.py:reply simulator=scripted:worded "
+        "judges=scripted:gold output=mine",
     )
     outputs: ClassVar = {"folder": "."}
 
@@ -194,6 +198,8 @@ class EvaluateSage(SageConfig, ConfiguredCommand):
 
     @model_validator(mode="after")
     def _complete(self) -> EvaluateSage:
+        if self.tools == "native" and self.agent_prompt not in (None, "actions"):
+            raise BadInput("agent_prompt", self.agent_prompt, "has no tools; set agent_prompt=actions, or tools=prompt")
         for key, value in self._participants().items():
             if not value and not self.rejudge:
                 raise BadInput(key, None, f"missing; give {key}=..., see `hamr evaluate benchmark=sage --help`")
@@ -243,6 +249,12 @@ class EvaluateSage(SageConfig, ConfiguredCommand):
     @property
     def sage(self) -> SageConfig:
         return _section(self, SageConfig)
+
+    def is_native(self, agent: str) -> bool:
+        """Return whether an agent gets its tools as schemas."""
+        if self.agent_prompt not in (None, "actions"):
+            return False
+        return self.tools == "native" or (self.tools is None and names_function(agent))
 
     def check(self) -> Config:
         assert self.with_kept_options().scenarios is not None

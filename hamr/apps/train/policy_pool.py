@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from hamr.protocols import Ask, GenerationRequest, RolloutEngine, SamplingConfig
 from hamr.types import Answer, Question, SampleKey
 
-Encode = Callable[[Sequence[Mapping[str, str]]], Sequence[int]]
+Encode = Callable[[Sequence[Mapping[str, Any]]], Sequence[int]]
 """Encoder of a conversation into token ids, including the generation prompt."""
 
 

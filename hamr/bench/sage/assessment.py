@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hamr.bench.sage.judging import Consensus, TurnJudgement, TurnVote, assessed_turns, consensus
+from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig
-from hamr.procedures.contract import AgentOutput, OutputReading, read_output, words
+from hamr.procedures.contract import AgentOutput, OutputReading, words
 from hamr.procedures.graph import Scenario
 from hamr.procedures.schema import Value
 from hamr.procedures.scores import (
@@ -111,8 +112,8 @@ def _assess(
         chat_words=None if reading.output is None else words(reading.output.chat),
         consensus=held,
         reference=reference,
-        worth=_worth(scenario, trace, reading.output, votes, config),
-        alone={vote.judge: _worth(scenario, trace, reading.output, (vote,), config) for vote in votes},
+        worth=_worth(scenario, trace, reading.output, votes, config, last=last),
+        alone={vote.judge: _worth(scenario, trace, reading.output, (vote,), config, last=last) for vote in votes},
         grades=_mean_grades(votes),
         truth=_truth(scenario, trace, reading.output, config) if last else None,
         judges_right=_judges_right(held, _deciding(scenario, trace)) if last and held is not None else None,
@@ -122,12 +123,17 @@ def _assess(
 
 
 def _reading(trace: Trace, turn: int, scenario: Scenario) -> OutputReading:
-    exchange = trace.turns[turn - 1]
-    return read_output(exchange.agent, scenario, cut_off=exchange.cut_off)
+    return read_turn(scenario, trace.turns[:turn])
 
 
 def _worth(
-    scenario: Scenario, trace: Trace, output: AgentOutput | None, votes: Sequence[TurnVote], config: SageConfig
+    scenario: Scenario,
+    trace: Trace,
+    output: AgentOutput | None,
+    votes: Sequence[TurnVote],
+    config: SageConfig,
+    *,
+    last: bool,
 ) -> Worth:
     if output is None:
         zero = config.unreadable == "zero"
@@ -138,9 +144,9 @@ def _worth(
     reference = reference_of(scenario, held.fields, trace.plan.system)
     logic = None
     if reference is not None:
-        logic = logic_score(output, reference, scenario, path=config.path, action=config.action)
+        logic = logic_score(output, reference, scenario, path=config.path, action=config.action, last=last)
     together = None
-    if logic is not None and held.quality is not None:
+    if logic is not None and logic.logic is not None and held.quality is not None:
         together = overall(logic.logic, held.quality, scenario.file.metrics)
     return Worth(logic=logic, chat=held.quality, overall=together)
 
@@ -173,7 +179,7 @@ def _mean_grades(votes: Sequence[TurnVote]) -> dict[str, float]:
 
 
 def _way(output: AgentOutput | None, reference: SageReference | None) -> tuple[tuple[str, ...], str | None]:
-    if output is None or reference is None:
+    if output is None or reference is None or output.acts:
         return (), None
     common = departure(output.path, reference.path)
     if output.path == reference.path:

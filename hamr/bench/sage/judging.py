@@ -10,11 +10,12 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
+from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.simulation import reply_of
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig, TieRule
 from hamr.errors import VerdictUnparsable
-from hamr.procedures.contract import label, read_output
+from hamr.procedures.contract import label
 from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import CLASSIFICATION, DIMENSIONS, GRADES, JUDGE_REASONS, QUALITY, judge_prompt
 from hamr.procedures.schema import Value
@@ -224,7 +225,7 @@ def _read_vote(judge: str, answer: Answer, scenario: Scenario) -> TurnVote:
 
 
 def _reply(scenario: Scenario, trace: Trace, index: int) -> str:
-    return reply_of(read_output(trace.turns[index].agent, scenario), trace.plan.language)
+    return reply_of(read_turn(scenario, trace.turns[: index + 1]), trace.plan.language)
 
 
 def _line(text: str) -> str:

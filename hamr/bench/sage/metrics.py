@@ -18,15 +18,20 @@ Figure = dict[str, float | None]
 """`mean`, and the bounds `low` and `high` of the 95 % bootstrap interval. All None where there is nothing to
 average."""
 
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
 VALUES: Mapping[str, Callable[[Assessment], float | None]] = {
     "overall": lambda a: a.worth.overall,
     "logic": lambda a: a.worth.logic.logic if a.worth.logic else None,
     "chat": lambda a: a.worth.chat,
-    "classification": lambda a: 100 * a.worth.logic.classification if a.worth.logic else None,
-    "path": lambda a: 100 * a.worth.logic.path if a.worth.logic else None,
-    "action": lambda a: 100 * a.worth.logic.action if a.worth.logic else None,
+    "classification": lambda a: _percent(a.worth.logic.classification) if a.worth.logic else None,
+    "path": lambda a: _percent(a.worth.logic.path) if a.worth.logic else None,
+    "action": lambda a: _percent(a.worth.logic.action) if a.worth.logic else None,
     "truth": lambda a: a.truth.logic if a.truth else None,
-    "truth_action": lambda a: 100 * a.truth.action if a.truth else None,
+    "truth_action": lambda a: _percent(a.truth.action) if a.truth else None,
     "judges_right": lambda a: None if a.judges_right is None else 100 * a.judges_right,
     "unreadable": lambda a: 0.0 if a.readable else 100.0,
     "format_error": lambda a: 100.0 if a.faults else 0.0,
@@ -36,6 +41,7 @@ VALUES: Mapping[str, Callable[[Assessment], float | None]] = {
 whose JSON cannot be parsed. `format_error` counts every contract violation. `truth` and `truth_action` are logic and
 action against the customer's own case, without a judge, and `judges_right` measures how well the judges identify that
 case; these three cover last turns only."""
+
 AT_LAST = ("truth", "truth_action")
 EARNED = ("overall", "logic", "chat", "classification", "path", "action", *AT_LAST)
 """Scores of an agent. They are 0 where no turn of it can be parsed."""
@@ -121,7 +127,7 @@ def alone(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
 def _worths(worths: Sequence[Worth]) -> dict[str, float | None]:
     known = {
         "overall": [w.overall for w in worths if w.overall is not None],
-        "logic": [w.logic.logic for w in worths if w.logic is not None],
+        "logic": [w.logic.logic for w in worths if w.logic is not None and w.logic.logic is not None],
         "chat": [w.chat for w in worths if w.chat is not None],
     }
     return {name: sum(values) / len(values) if values else None for name, values in known.items()}

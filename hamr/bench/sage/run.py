@@ -33,12 +33,14 @@ class DialogueProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """Participants of an evaluation. `simulator` is the name of the pool behind `user`."""
+    """Participants of an evaluation. `simulator` is the name of the pool behind `user`. `native`: the agents that get
+    their tools as schemas."""
 
     agents: Mapping[str, Ask]
     user: Ask
     simulator: str
     judges: Mapping[str, Ask]
+    native: frozenset[str] = frozenset()
 
 
 async def hold(
@@ -59,7 +61,7 @@ async def hold(
     panel = SageJudges(cast.judges, config)
     talking, judging = asyncio.Semaphore(at_once), asyncio.Semaphore(at_once)
     desks = {
-        (agent, name): Simulation(scenario, ask, cast.user, config)
+        (agent, name): Simulation(scenario, ask, cast.user, config, native=agent in cast.native)
         for agent, ask in cast.agents.items()
         for name, scenario in scenarios.items()
     }

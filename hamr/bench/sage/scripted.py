@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from itertools import islice
 from random import Random
@@ -15,6 +16,7 @@ from typing import Any
 from hamr.bench.sage.traces import DialoguePlan
 from hamr.config.sage import SCRIPTED
 from hamr.errors import BadInput, did_you_mean
+from hamr.procedures.acts import call_of
 from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import (
     ACTION,
@@ -32,7 +34,7 @@ from hamr.procedures.rules import Walk
 from hamr.procedures.schema import Value
 from hamr.procedures.words import customer_turns, load_words
 from hamr.protocols import Ask
-from hamr.types import Answer, Question
+from hamr.types import Answer, Question, RequestedCall
 
 PREFIX = SCRIPTED
 TALK = 10
@@ -55,9 +57,32 @@ def scripted_pool(kind: str, name: str, scenarios: Mapping[str, Scenario], plans
 
     async def ask(question: Question) -> Answer:
         plan = plans[question.affinity.removesuffix("/user")]
-        return Answer(text=say(scenarios[plan.scenario], plan, question))
+        scenario = scenarios[plan.scenario]
+        text = say(scenario, plan, question)
+        # Only questions for the JSON of the contract have its schema.
+        return (
+            Answer(text=text)
+            if kind != "agent" or question.schema is not None
+            else _act(scenario, plan, question, text)
+        )
 
     return ask
+
+
+def _act(scenario: Scenario, plan: DialoguePlan, question: Question, output: str) -> Answer:
+    """Return an agent's output as the answers of one with tools: first the call of its action, then its text."""
+    if not output.startswith("{"):
+        return Answer(text=output)
+    said = json.loads(output)
+    name = said[FINALS][ACTION]
+    action, last = scenario.file.actions[name], question.messages[-1]
+    if action.reply or last["role"] == "tool" or str(last["content"]).startswith("<tool_result>"):
+        return Answer(text=said[CHAT])
+    amount = 0
+    with suppress(BadInput, StopIteration):  # another case's action may have no amount in this one
+        amount = scenario.amount(action.amount, plan.system) if action.amount else 0
+    call = call_of(name, action, {"amount": amount})
+    return Answer(text="", tool_calls=(RequestedCall(name=call.name, arguments=json.dumps(dict(call.parameters))),))
 
 
 # --- agents ------------------------------------------------------------------------------------

@@ -6,16 +6,19 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
+from typing import Any
 
+from hamr.bench.sage.agents import ActingAgent, AgentSide, JsonAgent
+from hamr.bench.sage.desk import ServiceDesk
+from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.traces import DialoguePlan, Exchange, Outcome, Trace
-from hamr.config.sage import SageConfig
-from hamr.data.actions import unfence
+from hamr.config.sage import AgentPrompt, SageConfig
 from hamr.data.rendering import policy_messages
-from hamr.procedures.contract import OutputReading, output_schema, read_output, whole
+from hamr.procedures.contract import OutputReading, whole
 from hamr.procedures.graph import Scenario
 from hamr.procedures.procedure import plain
-from hamr.procedures.prompts import END_MARK, service_prompt, user_prompt
+from hamr.procedures.prompts import END_MARK, policy_text, service_prompt, user_prompt
 from hamr.procedures.schema import Value
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
@@ -54,8 +57,10 @@ class _Stop:
 class Simulation:
     """Dialogues of one scenario between an agent and a simulator; each is a pool or another answering function."""
 
-    def __init__(self, scenario: Scenario, agent: Ask, user: Ask, config: SageConfig) -> None:
-        self.scenario, self.config = scenario, config
+    def __init__(self, scenario: Scenario, agent: Ask, user: Ask, config: SageConfig, *, native: bool = False) -> None:
+        """`native`: the agent gets the tools as schemas, unless the configuration has another prompt for it."""
+        self.scenario, self.config, self._native = scenario, config, native
+        self._prompt: AgentPrompt = config.agent_prompt or ("actions" if native else "service")
         self._agent, self._user = agent, user
         self._instructions = lru_cache(maxsize=1024)(self._instruct)
 
@@ -72,7 +77,7 @@ class Simulation:
             {"role": "system", "content": _user_prompt(self.scenario, plan)},
             {"role": "user", "content": OPENING[plan.language]},
         ]
-        to_agent = [{"role": "system", "content": self.instructions(plan)}]
+        side = self._side(plan)
 
         def end(outcome: Outcome, detail: str = "", parting: str = "") -> Trace:
             return Trace(
@@ -92,47 +97,33 @@ class Simulation:
             if said.ends:
                 return end("ended", parting=said.text)
             to_user.append({"role": "assistant", "content": said.text})
-            to_agent.append({"role": "user", "content": neutralise(said.text)})
-            heard = await self._service(plan, to_agent, said.text, len(turns))
-            if isinstance(heard, _Stop):
-                return end(heard.outcome, heard.detail)
+            heard = await side.reply(said.text, len(turns))
+            if isinstance(heard, Answer):
+                return end("context_full" if heard.failure == "unparsable" else "agent_failed", _why(heard))
             turns.append(heard)
-            reading = read_output(heard.agent, self.scenario, cut_off=heard.cut_off)
-            to_agent.append({"role": "assistant", "content": reply_of(reading, plan.language)})
-            to_user.append({"role": "user", "content": _to_customer(self.scenario, reading, plan.language)})
+            reading = read_turn(self.scenario, turns)
+            side.keep(reply_of(reading, plan.language))
+            to_user.append({"role": "user", "content": _to_customer(self.scenario, heard, reading, plan.language)})
         return end("max_turns")
 
     def instructions(self, plan: DialoguePlan) -> str:
-        """Return the system prompt of the agent."""
+        """Return the system prompt of an agent that answers in JSON."""
         return self._instructions(tuple(plan.system.items()), plan.language)
 
     def _instruct(self, system: tuple[tuple[str, Value], ...], language: str) -> str:
-        if self.config.agent_prompt == "service":
+        if self._prompt == "service":
             return service_prompt(self.scenario, dict(system), language=language)
         policy = service_prompt(self.scenario, {}, language=language)
-        ticket = {name: plain(value) if isinstance(value, bool) else value for name, value in system}
-        sample = ServiceSample(id="", ticket=ticket, policy=policy, tools=(), history=(), references=())
-        return policy_messages(sample)[0]["content"]
+        return policy_messages(_sample(dict(system), policy))[0]["content"]
 
-    async def _service(self, plan: DialoguePlan, messages: list[Message], user: str, turn: int) -> Exchange | _Stop:
-        answer = await self._put(
-            self._agent,
-            Question(
-                messages=tuple(messages),
-                affinity=plan.id,
-                schema=output_schema(self.scenario),
-                temperature=self.config.agent_temperature,
-                seed=plan.seed_of("agent", turn),
-            ),
-        )
-        if answer.text is not None:
-            return Exchange(user=user, agent=self._read(answer.text))
-        if answer.failure == "unparsable" and answer.reasoning:
-            return Exchange(user=user, agent=self._read(answer.reasoning), cut_off=True)
-        return _Stop(outcome="context_full" if answer.failure == "unparsable" else "agent_failed", detail=_why(answer))
-
-    def _read(self, text: str) -> str:
-        return whole(unfence(text) if self.config.fence == "strip" else text)
+    def _side(self, plan: DialoguePlan) -> AgentSide:
+        put = partial(self._put, self._agent)
+        if self._prompt == "actions":
+            desk = ServiceDesk(self.scenario, plan)
+            policy = policy_text(self.scenario, language=plan.language)
+            sample = _sample(plan.system, policy, tools=desk.tools)
+            return ActingAgent(desk, sample, put, self.config, native=self._native)
+        return JsonAgent(self.scenario, plan, self.instructions(plan), put, self.config)
 
     async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> _Said | _Stop:
         """Return the next message; retry while it breaks character or ends the dialogue before it starts."""
@@ -194,11 +185,19 @@ def reply_of(reading: OutputReading, language: str) -> str:
     return (neutralise(reading.output.chat) if reading.output is not None else "") or SILENCE[language]
 
 
-def _to_customer(scenario: Scenario, reading: OutputReading, language: str) -> str:
-    """Return the reply and the action that the agent took, in the scenario's words."""
+def _to_customer(scenario: Scenario, heard: Exchange, reading: OutputReading, language: str) -> str:
+    """Return the reply and the action that the agent took at this turn, in the scenario's words."""
     reply = reply_of(reading, language)
-    action = scenario.file.actions.get(reading.output.action) if reading.output is not None else None
+    named = reading.output.action if reading.output is not None else ""
+    if heard.calls is not None:
+        named = next((use.action for use in reversed(heard.calls) if use.action), "")
+    action = scenario.file.actions.get(named)
     return reply if action is None else f"{reply}\n{STATE[language].format(action=action.description.of(language))}"
+
+
+def _sample(system: Mapping[str, Value], policy: str, *, tools: tuple[Mapping[str, Any], ...] = ()) -> ServiceSample:
+    ticket = {name: plain(value) if isinstance(value, bool) else value for name, value in system.items()}
+    return ServiceSample(id="", ticket=ticket, policy=policy, tools=tools, history=(), references=())
 
 
 def _parse_turn(text: str) -> _Said:

@@ -13,6 +13,7 @@ Source = Literal["intent", "path"]
 Outcome = Literal[
     "ended", "max_turns", "user_ended_at_once", "user_broke_character", "context_full", "user_failed", "agent_failed"
 ]
+Fault = Literal["tool_rounds", "malformed_call", "function_failed", "function_timeout"]
 FAILED: tuple[Outcome, ...] = ("user_failed", "agent_failed")
 """Outcomes where a pool did not answer: the same command tries the dialogue again."""
 
@@ -43,15 +44,35 @@ class DialoguePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ToolUse:
+    """One tool call and its result.
+
+    `action`: the action of the scenario that it did, "" where the call was refused. `wrong_amount`: the procedure
+    demands another amount.
+    """
+
+    name: str
+    arguments: str
+    result: str
+    action: str = ""
+    wrong_amount: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exchange:
     """One turn: the customer's and the agent's text, unmodified except for a code fence that `fence=strip` removes.
 
-    `cut_off`: the agent's text was truncated.
+    `cut_off`: the agent's text was truncated. `calls`: the tools that it called before its text; None if it states its
+    action in the JSON of the contract. `fault`: why there is no text, with its `detail`: too many rounds of tool calls,
+    a malformed call, or a failure of the user's own function.
     """
 
     user: str
     agent: str
     cut_off: bool = False
+    calls: tuple[ToolUse, ...] | None = None
+    fault: Fault | None = None
+    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,5 +98,10 @@ class Trace:
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Trace:
         """Parse a row. Raises KeyError or TypeError for an invalid one."""
-        turns = tuple(Exchange(**turn) for turn in row["turns"])
+        turns = tuple(_exchange(turn) for turn in row["turns"])
         return cls(**{**row, "plan": DialoguePlan(**row["plan"]), "turns": turns})
+
+
+def _exchange(row: Mapping[str, Any]) -> Exchange:
+    calls = row.get("calls")
+    return Exchange(**{**row, "calls": None if calls is None else tuple(ToolUse(**call) for call in calls)})

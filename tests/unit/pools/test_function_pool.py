@@ -17,8 +17,8 @@ from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.errors import ConfigError
 from hamr.pools import function_pool
 from hamr.pools.function_pool import FunctionPool, FunctionProcess, check_functions
-from hamr.rewards.custom import read_source
-from hamr.types import FunctionFailed, FunctionTimeout, Scored, ServiceSample
+from hamr.rewards.custom import FunctionSource, read_source, with_text
+from hamr.types import FunctionFailed, FunctionTimeout, Question, RequestedCall, Scored, ServiceSample
 
 SAMPLE = ServiceSample(id="s", ticket={"fee": 40}, policy="", tools=(), history=(), references=())
 FUNCTIONS = """
@@ -167,3 +167,56 @@ def test_check_records_digests_of_weighted_functions(tmp_path: Path, monkeypatch
     (tmp_path / "mine.py").write_text(FUNCTIONS + "\n# edited\n")
     with pytest.raises(ConfigError, match=f"has changed since the run began .*recorded {digest[:12]}"):
         check_functions(checked)
+
+
+AGENT = """
+import time
+from types import SimpleNamespace
+
+async def reply(messages, tools):
+    said = messages[-1]["content"]
+    call = {"id": "1", "type": "function", "function": {"name": tools[0]["function"]["name"], "arguments": "{}"}}
+    if said == "sleep":
+        time.sleep(1000)
+    return {
+        "text": "Hello.",
+        "call": {"role": "assistant", "content": None, "tool_calls": [call]},
+        "object": SimpleNamespace(model_dump=lambda: {"content": "Hi.", "tool_calls": None, "annotations": object()}),
+        "number": 4,
+        "none": None,
+        "nothing": {"content": None},
+        "call without name": {"tool_calls": [{"function": {}}]},
+        "not JSON": {"content": "x", "tool_calls": [object()]},
+    }[said]
+"""
+
+
+async def test_agent_function_returns_a_text_or_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(function_pool, "GRACE_S", 0.2)
+    (tmp_path / "mine.py").write_text(AGENT)
+    source = with_text(FunctionSource(name="agent", path="mine.py:reply", deadline_s=0.5, agent=True))
+    pool = FunctionPool(source, 1)
+    tools = ({"type": "function", "function": {"name": "lookup"}},)
+    try:
+
+        async def ask(said: str) -> Any:
+            return await pool.reply(Question(messages=({"role": "user", "content": said},), tools=tools))
+
+        assert [(await ask(said)).text for said in ("text", "object")] == ["Hello.", "Hi."]
+        assert (await ask("call")).tool_calls == (RequestedCall(name="lookup", arguments="{}"),)
+        for said, message in (
+            ("number", "returned 4 (int); return the text of the reply, or a message with content or tool_calls"),
+            ("none", "returned None; return"),
+            ("nothing", "returned {'content': None} (dict); return"),
+            ("call without name", "returned no valid message (tool_calls.0.function.name: Field required)"),
+            ("not JSON", "returned a message that is not JSON"),
+            ("unknown", "raised KeyError: 'unknown' (mine.py, line 10)"),
+        ):
+            answer = await ask(said)
+            assert answer.failure == "function_failed"
+            assert answer.detail.startswith(f"agent (mine.py:reply) {message}")
+        assert (await ask("sleep")).failure == "function_timeout"
+        assert (await ask("text")).text == "Hello."
+    finally:
+        pool.close()

@@ -25,7 +25,7 @@ SCHEMA = {"type": "object"}
 class Words:
     """A tokenizer whose tokens are words."""
 
-    def chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def chat_ids(self, messages: Sequence[Mapping[str, str]], *, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         return list(range(sum(len(m["content"].split()) for m in messages)))
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from hamr.apps.evaluate.sage import figures
 from hamr.apps.evaluate.sage.graph import draw_graph
 from hamr.bench.sage.assessment import Assessment
+from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.run import Evaluated
 from hamr.bench.sage.traces import Trace
-from hamr.procedures.contract import read_output
 from hamr.report.drawing import draw
 from hamr.report.values import Block, Cell, Column, Figure, Fold, Interval, Page, PageSection, Prose, Table
 
@@ -82,6 +82,8 @@ def _verdict(summary: Summary) -> str:
     """Return the first agent's result in a sentence."""
     agent, result = next(iter(summary["agents"].items()))
     mean = {name: figure["mean"] for name, figure in result["average"].items()}
+    if mean["logic"] is None and mean["action"] is not None:
+        return f"{agent} takes the right action at {mean['action']:.1f} % of the turns with an action."
     if mean["logic"] is None:
         return f"{agent}: no turn could be scored; the table of outcomes says why."
     text = f"{agent} follows the procedure to {mean['logic']:.1f} of 100"
@@ -130,7 +132,8 @@ def score_tables(summary: Summary) -> list[Table]:
             agents,
             "Parts of logic, and format",
             _PARTS | _FORMAT,
-            note="Unreadable: no JSON that can be parsed. Faulty: any violation of the output contract.",
+            note="Unreadable: no JSON that can be parsed. Faulty: any violation of the output contract. Agents with "
+            "tools state neither labels nor a path; of them, the action that they did counts.",
         ),
         scenarios,
         _averages(
@@ -301,7 +304,7 @@ def _dialogues(found: Evaluated, traces: Sequence[Trace]) -> Iterator[Table]:
 
 
 def _mean_logic(assessed: Sequence[Assessment]) -> float:
-    known = [a.worth.logic.logic for a in assessed if a.worth.logic is not None]
+    known = [a.worth.logic.logic for a in assessed if a.worth.logic is not None and a.worth.logic.logic is not None]
     return sum(known) / len(known) if known else -1.0
 
 
@@ -309,12 +312,15 @@ def _dialogue(found: Evaluated, trace: Trace, assessed: Sequence[Assessment]) ->
     scenario, by_turn = found.scenarios[trace.plan.scenario], {a.turn: a for a in assessed}
     rows: list[tuple[Cell, ...]] = []
     for number, exchange in enumerate(trace.turns[:_SHOWN_TURNS], 1):
-        reading = read_output(exchange.agent, scenario, cut_off=exchange.cut_off)
+        reading = read_turn(scenario, trace.turns[:number])
         output, a = reading.output, by_turn.get(number)
         if output is None:
             agent = Prose(exchange.agent[:300] or "(nothing)")
         else:
-            agent = Prose(output.chat, f"[{' '.join(output.path)} {output.action}]")
+            steps = [*output.path, output.action]
+            if exchange.calls is not None:
+                steps = [f"{use.name}({use.arguments})" for use in exchange.calls]
+            agent = Prose(output.chat, f"[{' '.join(steps)}]")
         right = f"{' '.join(a.reference.path)} {a.reference.action}" if a is not None and a.reference else ""
         logic = None if a is None or a.worth.logic is None else a.worth.logic.logic
         rows.append((Prose(exchange.user), agent, Prose(right), Prose(", ".join(reading.kinds)), logic))

@@ -7,10 +7,12 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from hamr.apps.evaluate.functions import check_native, find_functions, open_functions
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.sage.coverage import plan_dialogues
@@ -19,6 +21,7 @@ from hamr.bench.sage.run import Cast, DialogueProgress, Evaluated, hold, summari
 from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
 from hamr.bench.sage.traces import DialoguePlan
+from hamr.config.agents import names_function
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError, did_you_mean
@@ -28,6 +31,7 @@ from hamr.procedures.words import load_words
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.report.values import Page
+from hamr.rewards.custom import FunctionSource
 from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
@@ -44,11 +48,12 @@ def start(request: EvaluateSage) -> int:
     """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no dialogue was
     held."""
     scenarios = {name: load_scenario(given) for name, given in request.scenarios.items()}
+    functions = find_functions("agent", [] if request.rejudge else request.agents, request)
     config = _pools(request)
     if request.simulator == f"{PREFIX}worded":
         for scenario in scenarios.values():
             load_words(scenario, request.sage.language)
-    settings = settings_of(request, scenarios, config)
+    settings = settings_of(request, scenarios, config, functions)
     console = Console()
     with Store(request.output, settings, rejudge=request.rejudge) as store:
         pairs = _pairs(request, scenarios, store)
@@ -57,7 +62,7 @@ def start(request: EvaluateSage) -> int:
         counts = f"{len(request.agents)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues"
         console.print(f"sage: {counts}, {done} held before", highlight=False)
         try:
-            _work(request, scenarios, config, store, pairs, console)
+            _work(request, scenarios, config, functions, store, pairs, console)
         finally:
             found = summarise(store, scenarios, plans, request.agents, request.sage)
             write_figures(request.output, request.sage, found)
@@ -72,13 +77,19 @@ def start(request: EvaluateSage) -> int:
 def _pools(request: EvaluateSage) -> Config | None:
     """Return the configuration if a participant is a pool; check every name. Raises BadInput."""
     wanted = list(_asked_pools(request))
-    if all(name.startswith(PREFIX) for _, name in wanted) and not request.overrides:
+    if all(_needs_no_pool(name) for _, name in wanted) and not request.overrides:
         config = None
     else:
         config = request.config()
     for key, name in wanted:
         _check_name(config, key, name)
+        if config is not None and key == "agent" and not _needs_no_pool(name) and request.is_native(name):
+            check_native(config, name)
     return config
+
+
+def _needs_no_pool(name: str) -> bool:
+    return name.startswith(PREFIX) or names_function(name)
 
 
 def _asked_pools(request: EvaluateSage) -> Iterator[tuple[str, str]]:
@@ -93,20 +104,33 @@ def _check_name(config: Config | None, key: str, name: str) -> None:
     if name.startswith(PREFIX):
         scripted_pool(key, name.removeprefix(PREFIX), {}, {})
         return
-    assert config is not None
+    if names_function(name) and key == "agent":
+        return
+    if config is None:
+        raise BadInput(key, name, "is a function; only an agent may be one")
     if name not in config.pools:
         known = [*sorted(config.pools), *(PREFIX + script for script in KINDS[key])]
         raise BadInput(key, name, f"no such pool or script; {did_you_mean(name, known)}there are: {', '.join(known)}")
     writing_pool(config, key, name)
 
 
-def settings_of(request: EvaluateSage, scenarios: Mapping[str, Scenario], config: Config | None) -> dict[str, Any]:
+def settings_of(
+    request: EvaluateSage,
+    scenarios: Mapping[str, Scenario],
+    config: Config | None,
+    functions: Mapping[str, FunctionSource],
+) -> dict[str, Any]:
     """Return the settings that determine the dialogues and the votes, to be stored in the folder."""
     sage = request.sage.model_dump(mode="json", exclude=set(FREE))
     before = read_settings(request.output) if request.rejudge else None
     told = prompt_ids(request.sage.language)
     return {
-        "agents": before["agents"] if before else {name: _pool_settings(config, name) for name in request.agents},
+        "agents": before["agents"]
+        if before
+        else {
+            name: _pool_settings(config, name, functions) | ({"tools": "native"} if request.is_native(name) else {})
+            for name in request.agents
+        },
         "simulator": before["simulator"] if before else _pool_settings(config, request.simulator),
         "scenarios": {
             name: {"given": request.scenarios[name], "digest": digest_of(scenario)}
@@ -121,9 +145,13 @@ def settings_of(request: EvaluateSage, scenarios: Mapping[str, Scenario], config
     }
 
 
-def _pool_settings(config: Config | None, name: str) -> dict[str, Any]:
+def _pool_settings(
+    config: Config | None, name: str, functions: Mapping[str, FunctionSource] = MappingProxyType({})
+) -> dict[str, Any]:
     if name.startswith(PREFIX):
         return {"name": name}
+    if name in functions:
+        return {"name": name, "sha256": functions[name].sha256}
     from hamr.config.pools import SPEED_ONLY
 
     assert config is not None
@@ -150,18 +178,23 @@ def _work(
     request: EvaluateSage,
     scenarios: Mapping[str, Scenario],
     config: Config | None,
+    functions: Mapping[str, FunctionSource],
     store: Store,
     pairs: Sequence[tuple[str, DialoguePlan]],
     console: Console,
 ) -> None:
     plans = {plan.id: plan for _, plan in pairs}
-    names = [name for _, name in _asked_pools(request) if not name.startswith(PREFIX)]
-    talking = {name for key, name in _asked_pools(request) if key != "judges" and not name.startswith(PREFIX)}
+    names = [name for _, name in _asked_pools(request) if not _needs_no_pool(name)]
+    talking = {name for key, name in _asked_pools(request) if key != "judges" and not _needs_no_pool(name)}
     at_once = request.sage.at_once or SCRIPTED_AT_ONCE
     if talking and config is not None and request.sage.at_once is None:
         at_once = sum(config.pools[name].places for name in talking)
 
     async def work(asks: Mapping[str, Ask]) -> None:
+        async with open_functions(functions, request) as own:
+            await talk({**asks, **own})
+
+    async def talk(asks: Mapping[str, Ask]) -> None:
         def find_ask(key: str, name: str) -> Ask:
             if name.startswith(PREFIX):
                 return scripted_pool(key, name.removeprefix(PREFIX), scenarios, plans)
@@ -172,6 +205,7 @@ def _work(
             user=_unused_ask if request.rejudge else find_ask("simulator", request.simulator),
             simulator=request.simulator,
             judges={name: find_ask("judges", name.partition(AGAIN)[0]) for name in request.judges},
+            native=frozenset(filter(request.is_native, request.agents)),
         )
         with progress({"held": len(pairs), "judged": len(pairs)}, console, "dialogues") as report:
 

@@ -26,7 +26,7 @@ ROUTES = QUICK.model_copy(update={"cover": "routes"})
 SETTINGS = {"agents": {}, "scenarios": {}, "judging": {"judges": ["gold"]}}
 
 
-def cast(plans, scenarios, agents=("perfect",), simulator="patient", judges=("gold",), **others):
+def cast(plans, scenarios, agents=("perfect",), simulator="patient", judges=("gold",), native=frozenset(), **others):
     by_id = {plan.id: plan for plan in plans}
 
     def who(kind, name):
@@ -37,6 +37,7 @@ def cast(plans, scenarios, agents=("perfect",), simulator="patient", judges=("go
         user=who("simulator", simulator),
         simulator=simulator,
         judges={name: who("judges", name) for name in judges},
+        native=native,
     )
 
 

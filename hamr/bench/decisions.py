@@ -1,0 +1,51 @@
+"""Decision points put to any kind of agent, and its answers: tools in the prompt, or as schemas next to it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hamr.data.actions import ResponseFormat, parse_action, parse_arguments, render_action
+from hamr.data.rendering import policy_messages
+from hamr.data.tools import function_schemas
+from hamr.types import Answer, MalformedResponse, Question, Reply, RequestedCall, ServiceSample, ToolCall
+
+
+def decision_question(
+    sample: ServiceSample, response_format: ResponseFormat = "plain", *, native: bool, **how: Any
+) -> Question:
+    """Return the question for the agent's next action.
+
+    `native`: the tools are OpenAI function schemas, and calls and results in the history are messages of their own.
+    Otherwise everything is text.
+    """
+    messages = policy_messages(sample, response_format, native=native)
+    return Question(messages=tuple(messages), tools=tuple(function_schemas(sample.tools)) if native else (), **how)
+
+
+def text_and_calls(answer: Answer) -> tuple[str, tuple[RequestedCall, ...] | MalformedResponse]:
+    """Return the text for the customer and the tool calls of an answer. A call that is written in the text counts too,
+    as servers without a parser for tool calls return it."""
+    text = answer.text or ""
+    if answer.tool_calls:
+        return text, answer.tool_calls
+    action = parse_action(text)
+    if isinstance(action, MalformedResponse):
+        return text, action
+    if isinstance(action, Reply):
+        return action.content, ()
+    return "", (RequestedCall(name=action.name, arguments=json.dumps(dict(action.parameters), ensure_ascii=False)),)
+
+
+def response_text(answer: Answer) -> str:
+    """Return an answer in the wire format of actions (`hamr.data.actions`): its text, then each tool call."""
+    calls = (_wire(call) for call in answer.tool_calls)
+    return "".join([answer.text or "", *calls])
+
+
+def _wire(call: RequestedCall) -> str:
+    """Return the call in the wire format. Arguments that are not JSON are kept, so that the response is malformed."""
+    arguments = parse_arguments(call.arguments)
+    if isinstance(arguments, dict) and call.name.strip():
+        return render_action(ToolCall(name=call.name, parameters=arguments))
+    return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'

@@ -1,0 +1,117 @@
+"""The page on the user's own agent, as written: only the endpoint's port is another one, and pools need no cluster."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hamr import cli
+from hamr.pools.scorer_openai import OpenAIScorer
+from tests.docs_pages import DOCS, commands, save_files
+
+PAGE = DOCS / "how-to" / "own-agent.md"
+
+
+class Agent(ThreadingHTTPServer):
+    """Endpoint that does what the page's function does. `asked` collects the requests."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: list[dict[str, Any]] = []
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Agent
+
+    def do_POST(self) -> None:
+        request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.asked.append(request)
+        functions: dict[str, Any] = {}
+        exec((Path("my_agent.py")).read_text(), functions)
+        said = functions["reply"](request["messages"], request.get("tools", []))
+        message = {"role": "assistant"} | (said if isinstance(said, dict) else {"content": said})
+        data = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[Agent]:
+    with Agent() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    save_files(PAGE, tmp_path)
+    return tmp_path
+
+
+def without_a_cluster(config: Any, names: list[str], work: Any, *, run: str) -> None:
+    """Ask the endpoints from this process: what the pool's replica does on a cluster."""
+    import asyncio
+
+    scorers = {name: OpenAIScorer(name, config.pools[name]) for name in names}
+
+    def ask(scorer: OpenAIScorer) -> Any:
+        async def one(question: Any) -> Any:
+            return (await scorer.score([question]))[0]
+
+        return one
+
+    asyncio.run(work({name: ask(scorer) for name, scorer in scorers.items()}))
+
+
+def run(start: str, **replaced: str) -> None:
+    [command] = [command for command in commands(PAGE) if start in command]
+    for old, new in replaced.items():
+        command = command.replace(old, new)
+    assert cli.main(shlex.split(command)[1:]) == 0
+
+
+def average(output: str, agent: str) -> dict[str, Any]:
+    return json.loads(Path(output, "metrics.json").read_text())["agents"][agent]["average"]
+
+
+def test_function_is_tested_by_its_actions(folder: Path) -> None:
+    run("agent=my_agent.py:reply")
+    found = average("mine", "my_agent.py:reply")
+    assert 0 < found["truth_action"]["mean"] < 100
+    assert found["logic"]["mean"] is None and found["unreadable"]["mean"] == 0
+    traces = [json.loads(line) for line in Path("mine/traces.jsonl").read_text().splitlines()]
+    uses = [use for trace in traces for turn in trace["turns"] for use in turn["calls"]]
+    assert {use["action"] for use in uses} == {"ChangeOrder"}
+
+
+def test_endpoint_gets_the_tools_and_their_results(
+    folder: Path, endpoint: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hamr.apps.evaluate.sage.run.with_pools", without_a_cluster)
+    run("agent=mine", **{"127.0.0.1:8001": f"127.0.0.1:{endpoint.server_port}"})
+    run("agent=my_agent.py:reply")
+    assert average("endpoint", "mine") == average("mine", "my_agent.py:reply")
+    names = [tool["function"]["name"] for tool in endpoint.asked[0]["tools"]]
+    assert names == ["change_order", "trans_human"]
+    [result] = {m["content"] for request in endpoint.asked for m in request["messages"] if m["role"] == "tool"} - {
+        '{"status": "already done", "action": "Carry out the change or the cancellation."}'
+    }
+    assert json.loads(result) == {"status": "done", "action": "Carry out the change or the cancellation."}
+    last = endpoint.asked[-1]["messages"]
+    answered = {m["tool_call_id"] for m in last if m["role"] == "tool"}
+    assert answered == {call["id"] for m in last for call in m.get("tool_calls", ())}
