@@ -8,11 +8,14 @@ is given by the caller, so the losses of micro-batches can be added.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from hamr.security.functions import LoadedFunction, describe_error, describe_value
 
 Estimator = Literal["k1", "k2", "k3", "chi2"]
 
@@ -26,6 +29,63 @@ class LossTerms:
 
     loss: Tensor
     sums: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenTerms:
+    """Input of a loss function: tensors of the same shape, with one entry per token of a micro-batch.
+
+    Only the gradient of `logprobs` (of the trained policy, in nats) reaches the model. `old_logprobs` are those before
+    the first step on the batch, `advantages` those of the token's response, `importance_weights` the truncated
+    trainer/engine correction. `sequences` (int64) is the index of the token's response in the micro-batch. Only tokens
+    with `mask` count.
+    """
+
+    logprobs: Tensor
+    old_logprobs: Tensor
+    advantages: Tensor
+    importance_weights: Tensor
+    mask: Tensor
+    sequences: Tensor
+
+
+LOSS_ARGUMENTS = ("tokens",)
+Objective = Callable[[TokenTerms], Tensor]
+"""Returns the loss of each token, to be averaged by hamr and minimised."""
+
+
+def checked_objective(function: LoadedFunction) -> Objective:
+    """Return the user's function as an objective whose returned values are checked.
+
+    Raises:
+        ConfigError: On four tokens of two responses the function fails, or does not return their losses.
+    """
+
+    def objective(tokens: TokenTerms) -> Tensor:
+        try:
+            losses = function(tokens)
+        except Exception as error:
+            raise function.source.error(f"raised {describe_error(error, function.source)}") from error
+        if not isinstance(losses, Tensor) or losses.shape != tokens.logprobs.shape:
+            shown = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else describe_value(losses)
+            raise function.source.error(
+                f"returned {shown}; return a tensor of the shape of tokens.logprobs, one loss each"
+            )
+        return losses
+
+    logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], requires_grad=True)
+    tokens = TokenTerms(
+        logprobs=logprobs,
+        old_logprobs=logprobs.detach().clone(),
+        advantages=torch.tensor([1.0, 1.0, -1.0, -1.0]),
+        importance_weights=torch.ones(4),
+        mask=torch.ones(4, dtype=torch.bool),
+        sequences=torch.tensor([0, 0, 1, 1]),
+    )
+    losses = objective(tokens)
+    if not losses.requires_grad or not bool(losses.isfinite().all()):
+        raise function.source.error("returned losses that are not finite, or do not depend on tokens.logprobs")
+    return objective
 
 
 def kl_divergence(logprobs: Tensor, reference: Tensor, estimator: Estimator = "k3") -> Tensor:
@@ -83,6 +143,8 @@ def policy_loss(
     reference_logprobs: Tensor | None = None,
     kl_coef: float = 0.0,
     kl_estimator: Estimator = "k3",
+    objective: Objective | None = None,
+    sequences: Tensor | None = None,
 ) -> LossTerms:
     """Return the clipped policy gradient loss with DAPO's asymmetric range (equations 8 to 12). GRPO is the special
     case clip_low = clip_high.
@@ -111,6 +173,7 @@ def policy_loss(
         reference_logprobs: Log-probabilities of the reference policy.
         kl_coef: Weight of the KL term.
         kl_estimator: Estimator of the KL term, see `kl_divergence`.
+        objective: Replaces -w min(...), the clipped loss of a token. Requires `sequences`, see `TokenTerms`.
     """
     mask = mask.to(logprobs.dtype)
     proximal = logprobs.detach() if old_logprobs is None else old_logprobs.detach()
@@ -122,7 +185,20 @@ def policy_loss(
     weight = torch.ones_like(ratio)
     if behaviour_logprobs is not None:
         weight = importance_weights(proximal, behaviour_logprobs, importance_cap)
-    per_token = -weight * torch.minimum(gain, bounded)
+    if objective is None:
+        per_token = -weight * torch.minimum(gain, bounded)
+    else:
+        assert sequences is not None, "an objective needs them"
+        per_token = objective(
+            TokenTerms(
+                logprobs=logprobs,
+                old_logprobs=proximal,
+                advantages=advantages,
+                importance_weights=weight,
+                mask=mask.bool(),
+                sequences=sequences,
+            )
+        )
     sums = {
         "tokens": mask.sum(),
         "ratio": (ratio * mask).sum(),

@@ -1,4 +1,4 @@
-"""Reward functions that a user adds."""
+"""Functions of the user's own: where they are, and which of them may run."""
 
 from __future__ import annotations
 
@@ -23,24 +23,15 @@ FunctionPath = Annotated[str, AfterValidator(_function_path)]
 """`file.py:function` or `module:function`."""
 
 
-class CustomRewardConfig(Section):
-    """A reward function of the user's own: `def politeness(sample, response) -> float | None`, which may be async."""
+class FunctionConfig(Section):
+    """A function of the user's own."""
 
     path: FunctionPath
     """`file.py:function`, relative to the working folder, or `module:function`. Accepted on the command line and in
     files of your own config folder. A run folder's configuration cannot name code: repeat the path on the command
     line."""
-    weight: NonNegative = 1.0
-    """Weight of the value in the total, at least 0. 0 disables the function."""
-    """Weight of the reward in the total, at least 0. 0 disables it."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Further keyword arguments of the function."""
-    batch: bool = False
-    """Call the function once per group with two lists, samples and responses. It returns a list of numbers."""
-    deadline_s: PositiveFloat = 10.0
-    """Maximum duration of one call. After it, the process of the function is replaced and the outcome is a failure."""
-    processes: PositiveInt = 1
-    """Number of processes that run the function. Each runs one call at a time, or 64 if the function is async."""
     sha256: str | None = None
     """Digest of the function's file. The run records it, and a file with another digest is refused."""
     _recorded: bool = PrivateAttr(default=False)
@@ -51,28 +42,55 @@ class CustomRewardConfig(Section):
         place = self.path.rpartition(":")[0]
         return place if place.endswith(".py") else None
 
-    def as_recorded(self) -> CustomRewardConfig:
+    def as_recorded(self) -> FunctionConfig:
         """Return a copy whose path is not executed, because it comes from a recorded configuration (a run folder's)."""
         copy = self.model_copy()
         copy._recorded = True
         return copy
 
-    def refuse_recorded(self, name: str) -> None:
-        """Raise ConfigError if the path must not be executed. `name` is that of the reward."""
-        if self._recorded and self.weight:
+    def refuse_recorded(self, key: str) -> None:
+        """Raise ConfigError if the path must not be executed. `key` is that of the section."""
+        if self._recorded:
             raise ConfigError(
-                f"rewards.custom.{name}.path",
+                f"{key}.path",
                 self.path,
                 "a recorded configuration cannot name code; if the function is yours, repeat it on the command line: "
-                f"rewards.custom.{name}.path={self.path}",
+                f"{key}.path={self.path}",
             )
 
 
+class CustomRewardConfig(FunctionConfig):
+    """A reward function of the user's own: `def politeness(sample, response) -> float | None`, which may be async."""
+
+    weight: NonNegative = 1.0
+    """Weight of the value in the total, at least 0. 0 disables the function."""
+    batch: bool = False
+    """Call the function once per group with two lists, samples and responses. It returns a list of numbers."""
+    deadline_s: PositiveFloat = 10.0
+    """Maximum duration of one call. After it, the process of the function is replaced and the outcome is a failure."""
+    processes: PositiveInt = 1
+    """Number of processes that run the function. Each runs one call at a time, or 64 if the function is async."""
+
+
+class CallbacksConfig(Section):
+    """Functions that are called during a run, in order, in a thread of their own. They never stop or change the run."""
+
+    on_step_end: FunctionConfig | None = None
+    """`def f(stage, step, metrics)`: after every optimiser step of `sft` and `rl`, with its metrics. null: none."""
+    on_evaluation_end: FunctionConfig | None = None
+    """`def f(stage, step, metrics, records)`: after every evaluation, with the records of its responses. null: none."""
+
+    @property
+    def given(self) -> dict[str, FunctionConfig]:
+        return {name: section for name in type(self).model_fields if (section := getattr(self, name)) is not None}
+
+
 def names_function(override: str) -> bool:
-    """Return whether a command line argument is the path of a reward function. A resumed run needs it again."""
-    return re.match(r"\+*rewards\.custom\.[^.=]+\.path=", override) is not None
+    """Return whether a command line argument is the path of a function. A resumed run needs it again."""
+    keys = r"rewards\.custom\.[^.=]+|algorithm\.loss|data\.importer|logging\.callbacks\.[^.=]+"
+    return re.match(rf"\+*({keys})\.path=", override) is not None
 
 
-def function_arguments(custom: Mapping[str, CustomRewardConfig]) -> list[str]:
+def function_arguments(functions: Mapping[str, FunctionConfig]) -> list[str]:
     """Return the arguments that repeat the paths of these functions."""
-    return [f"rewards.custom.{name}.path={section.path}" for name, section in custom.items() if section.weight]
+    return [f"{key}.path={section.path}" for key, section in functions.items()]

@@ -106,7 +106,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     `overrides` change values in it, as `section.key=value` with the value in YAML. Choices of groups are not supported.
 
     A run folder may come from elsewhere, so the paths of functions in it are not executed
-    (`CustomRewardConfig.as_recorded`) unless an override repeats them.
+    (`FunctionConfig.as_recorded`) unless an override repeats them.
     """
     try:
         raw = load_yaml(path.read_text(encoding="utf-8"))
@@ -129,13 +129,14 @@ def _restrict_functions(config: Config, named: Collection[str] | None = None) ->
     HAMR_ALLOWED_FUNCTIONS, where that is set."""
     listed = os.environ.get(ALLOWED_FUNCTIONS)
     allowed = None if listed is None else listed.split(",")
-    custom = {
-        name: section
-        if (named is None or f"rewards.custom.{name}.path" in named) and (allowed is None or section.path in allowed)
-        else section.as_recorded()
-        for name, section in config.rewards.custom.items()
-    }
-    return config.model_copy(update={"rewards": config.rewards.model_copy(update={"custom": custom})})
+    return config.with_functions(
+        {
+            key: section.as_recorded()
+            for key, section in config.functions.items()
+            if (named is not None and f"{key}.path" not in named)
+            or (allowed is not None and section.path not in allowed)
+        }
+    )
 
 
 def _set(raw: dict[str, Any], text: str) -> None:

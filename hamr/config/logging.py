@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
+from hamr.config.custom import CallbacksConfig
 from hamr.config.section import Fraction, Section
 
 
@@ -59,3 +60,4 @@ class LoggingConfig(Section):
     sample_rows: PositiveInt = 8
     """Sampled responses per step in the table with their reward breakdown."""
     alarms: AlarmsConfig = AlarmsConfig()
+    callbacks: CallbacksConfig = CallbacksConfig()

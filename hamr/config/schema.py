@@ -5,13 +5,14 @@ Sections are frozen. Unknown keys are errors. A function takes its own section, 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig
 from hamr.config.contradictions import check_consistent
-from hamr.config.custom import CustomRewardConfig
+from hamr.config.custom import CustomRewardConfig, FunctionConfig
 from hamr.config.faults import UnscoredConfig
 from hamr.config.footprint import FootprintConfig
 from hamr.config.judged import JudgedRewards
@@ -211,6 +212,8 @@ class AlgorithmConfig(Section):
     """Number of passes over the responses of a step."""
     minibatches: PositiveInt = 1
     """Optimiser steps per batch of responses and epoch."""
+    loss: FunctionConfig | None = None
+    """`def f(tokens)`: the loss of each token (see `hamr.algorithms.losses.TokenTerms`). null: the clipped one."""
 
 
 class CascadeConfig(Section):
@@ -391,8 +394,11 @@ class SageDataConfig(Section):
 
 
 class DataConfig(Section):
-    type: Literal["sage", "jsonl"] = "jsonl"
-    """Source of the samples: `jsonl` files, or `sage`, dialogues generated from a scenario as in `data.sage`."""
+    type: Literal["sage", "jsonl", "importer"] = "jsonl"
+    """Source of the samples: `jsonl` files, `sage`, dialogues generated from a scenario as in `data.sage`, or the
+    function in `data.importer`, which sets this type."""
+    importer: FunctionConfig | None = None
+    """`def f()` that yields the training samples as objects of the sample format. null: none."""
     train: str | None = None
     """JSONL of the training samples. Required for `type: jsonl`."""
     validation: str | None = None
@@ -411,8 +417,18 @@ class DataConfig(Section):
     labelled_pairs: str | None = None
     """JSONL of {content_A, content_B, label}: an external check of the scorers' AUC."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _by_importer(cls, given: Any) -> Any:
+        """Let `data.importer.path=` alone replace the data of an experiment."""
+        if not isinstance(given, Mapping) or given.get("importer") is None:
+            return given
+        return {**given, "type": "importer", "train": None}
+
     @model_validator(mode="after")
     def _train_file(self) -> DataConfig:
+        if self.type == "importer" and self.importer is None:
+            raise ValueError("type='importer' and importer=null contradict each other; set data.importer.path")
         if self.type == "jsonl" and self.train is None:
             raise ValueError("type='jsonl' and train=null contradict each other; set data.train to a JSONL file")
         return self
@@ -562,9 +578,36 @@ class Config(Section):
         check_consistent(self)
         return self
 
+    @property
+    def functions(self) -> dict[str, FunctionConfig]:
+        """The user's functions by the key of their section; rewards without a weight are not among them."""
+        found: dict[str, FunctionConfig] = {
+            f"rewards.custom.{name}": section for name, section in self.rewards.custom.items() if section.weight
+        }
+        for key, section in (("algorithm.loss", self.algorithm.loss), ("data.importer", self.data.importer)):
+            if section is not None:
+                found[key] = section
+        return found | {f"logging.callbacks.{name}": section for name, section in self.logging.callbacks.given.items()}
+
+    def with_functions(self, functions: Mapping[str, FunctionConfig]) -> Config:
+        """Return a copy with these sections of `functions` replaced."""
+        changed = self
+        for key, section in functions.items():
+            changed = _replace(changed, key.split("."), section)
+        return changed
+
     def with_asked_pools(self, *more: str) -> Config:
         """Return the configuration with only the pools used by rewards or in `more`, and those whose training another
         one starts from."""
         names = {*self.rewards.asked.values(), *more}
         names |= {t.start_from for n in names if (t := self.pools[n].finetune) is not None and t.start_from}
         return self.model_copy(update={"pools": {name: p for name, p in self.pools.items() if name in names}})
+
+
+def _replace(section: Any, keys: list[str], value: FunctionConfig) -> Any:
+    if not keys:
+        return value
+    first, *rest = keys
+    if isinstance(section, Mapping):
+        return {**section, first: _replace(section[first], rest, value)}
+    return section.model_copy(update={first: _replace(getattr(section, first), rest, value)})

@@ -24,7 +24,7 @@ from hamr.config.custom import CustomRewardConfig
 from hamr.config.schema import RewardsConfig
 from hamr.errors import ConfigError
 from hamr.pools.chat_reply import ReplyMessage
-from hamr.rewards.custom import FunctionOutcome, FunctionSource, read_source
+from hamr.rewards.custom import FunctionOutcome, RewardSource, TimedSource
 from hamr.rewards.function_process import HEADER, failure_from_reply, outcome_from_reply, read_frame, request_frame
 from hamr.types import Answer, Failure, FunctionTimeout, Question, ScorerCall, ServiceSample
 
@@ -39,7 +39,7 @@ GRACE_S = 1.0
 class FunctionProcess:
     """A running process that has loaded its function."""
 
-    def __init__(self, source: FunctionSource) -> None:
+    def __init__(self, source: TimedSource) -> None:
         """Start the process and load the function. Blocks until it is ready. Raises ConfigError."""
         self._source = source
         self.ended = False
@@ -139,7 +139,7 @@ class FunctionProcess:
 class _Place:
     """One of the processes of a pool, started when it is needed."""
 
-    def __init__(self, source: FunctionSource) -> None:
+    def __init__(self, source: TimedSource) -> None:
         self._source, self._starting = source, asyncio.Lock()
         self.process: FunctionProcess | None = None
 
@@ -154,7 +154,7 @@ class _Place:
 class FunctionPool:
     """Processes of one function. Bound to one event loop."""
 
-    def __init__(self, source: FunctionSource, processes: int) -> None:
+    def __init__(self, source: TimedSource, processes: int) -> None:
         self._source = source
         self._places = [_Place(source) for _ in range(processes)]
         self._free: asyncio.Queue[_Place] = asyncio.Queue()
@@ -224,9 +224,9 @@ class FunctionPool:
                 place.process.kill()
 
 
-def read_sources(rewards: RewardsConfig) -> dict[str, FunctionSource]:
+def read_sources(rewards: RewardsConfig) -> dict[str, RewardSource]:
     """Return the sources of the functions with a weight. Raises ConfigError."""
-    return {name: read_source(name, section) for name, section in rewards.custom.items() if section.weight}
+    return {name: RewardSource.of(name, section) for name, section in rewards.custom.items() if section.weight}
 
 
 def check_functions(rewards: RewardsConfig) -> RewardsConfig:

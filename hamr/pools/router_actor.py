@@ -30,7 +30,7 @@ from hamr.pools.client import PoolClient
 from hamr.pools.function_pool import LOAD_S, FunctionPool, read_sources
 from hamr.pools.router_calls import RouterCalls, in_batches, packed_done, unpack
 from hamr.protocols import Metrics
-from hamr.rewards.custom import FunctionOutcome, FunctionSource
+from hamr.rewards.custom import FunctionOutcome, RewardSource
 from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, ServiceSample
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class RouterActor:
         model_path: Path,
         formats: Formats,
         run: str,
-        functions: Mapping[str, FunctionSource],
+        functions: Mapping[str, RewardSource],
     ) -> None:
         self.functions = {
             name: FunctionPool(source, rewards.custom[name].processes) for name, source in functions.items()

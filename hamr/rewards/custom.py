@@ -1,4 +1,4 @@
-"""The user's own functions: loading, checking and calling one. Runs in a process of its own.
+"""The user's own functions: calling one. Runs in a process of its own.
 
     def politeness(sample, response) -> float | None        # or async def
     def novelty(samples, responses) -> list[float]          # `batch: true`: the responses of one group
@@ -11,22 +11,16 @@ a reward of 0.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import importlib
-import importlib.util
 import inspect
 import json
 import math
-import sys
 import time
-import traceback
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import ModuleType
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hamr.errors import ConfigError
+from hamr.security.functions import FunctionSource, LoadedFunction, describe_error, describe_value, load_function
 from hamr.types import Failure, FunctionFailed, FunctionTimeout, Scored, ServiceSample
 
 if TYPE_CHECKING:
@@ -34,38 +28,18 @@ if TYPE_CHECKING:
 
 FunctionOutcome = Scored | Failure
 T = TypeVar("T")
-SHOWN = 200
-"""Maximum length of a user's value or message in a failure."""
-MODULE = "user_reward"
-"""Name of the module that a file is executed as. It must not hide an installed module."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class FunctionSource:
-    """Everything that a process needs to run a function. `file` (absolute) and `text` are None for a module."""
+class TimedSource(FunctionSource):
+    """A function that is called in a process, with a deadline. `name` names it in failures."""
 
     name: str
-    path: str
     deadline_s: float
-    file: str | None = None
-    text: str | None = None
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
-    batch: bool = False
-    sha256: str | None = None
-    agent: bool = False
-    """True for an agent; `name` is then the option that names the path."""
 
-    @property
-    def place(self) -> str:
-        """The file or the module."""
-        return self.path.rpartition(":")[0]
-
-    @property
-    def function(self) -> str:
-        return self.path.rpartition(":")[2]
-
-    def error(self, remedy: str) -> ConfigError:
-        return ConfigError(self.name if self.agent else f"rewards.custom.{self.name}.path", self.path, remedy)
+    @abstractmethod
+    def load(self) -> UserFunction:
+        """Load the function. Call it in a process of its own. Raises ConfigError."""
 
     def failure(self, what: str) -> FunctionFailed:
         return FunctionFailed(detail=f"{self.name} ({self.path}) {what}")
@@ -74,50 +48,43 @@ class FunctionSource:
         return FunctionTimeout(detail=f"{self.name} ({self.path}) did not return within {self.deadline_s:g} s")
 
 
-def read_source(name: str, config: CustomRewardConfig) -> FunctionSource:
-    """Read the file of a function, so that the text can be sent to another machine. Nothing is executed.
+@dataclass(frozen=True, kw_only=True)
+class RewardSource(TimedSource):
+    """A reward function. `name` is that of its component."""
 
-    Raises:
-        ConfigError: The file is missing or unreadable, or the path may not be executed.
-    """
-    source = FunctionSource(
-        name=name,
-        path=config.path,
-        deadline_s=config.deadline_s,
-        kwargs=config.kwargs,
-        batch=config.batch,
-        sha256=config.sha256,
-    )
-    config.refuse_recorded(name)
-    return with_text(source)
+    batch: bool = False
 
+    @classmethod
+    def of(cls, name: str, config: CustomRewardConfig) -> RewardSource:
+        """Read the function's file. Raises ConfigError as `FunctionSource.of_config` does."""
+        key = f"rewards.custom.{name}"
+        return cls.of_config(key, config, name=name, deadline_s=config.deadline_s, batch=config.batch)
 
-def with_text(source: FunctionSource) -> FunctionSource:
-    """Return the source with the text of its file; unchanged for a module. Raises ConfigError."""
-    if not source.place.endswith(".py"):
-        return source
-    file = Path(source.place).expanduser().resolve()
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise source.error(f"no such file in {file.parent}; give FILE.py:FUNCTION") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise source.error(f"cannot be read ({error})") from None
-    return replace(source, file=str(file), text=text)
+    def load(self) -> RewardFunction:
+        arguments = ("samples", "responses") if self.batch else ("sample", "response")
+        return RewardFunction(self, load_function(self, arguments))
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserFunction:
-    """A loaded function. `sha256` is the digest of its file, None if a module has no file."""
+class AgentSource(TimedSource):
+    """An agent. `name` is the option that names it."""
 
-    source: FunctionSource
-    call: Callable[..., Any]
-    sha256: str | None
+    def load(self) -> AgentFunction:
+        return AgentFunction(self, load_function(self, ("messages", "tools")))
+
+
+@dataclass(frozen=True)
+class UserFunction:
+    """A loaded function."""
+
+    source: TimedSource
+    loaded: LoadedFunction
 
     @property
     def is_async(self) -> bool:
         """True if several calls may run concurrently."""
-        return inspect.iscoroutinefunction(self.call) or inspect.iscoroutinefunction(type(self.call).__call__)
+        call = self.loaded.call
+        return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
 
     async def answer(self, *request: Any) -> dict[str, Any]:
         """Return the reply to a request, as JSON."""
@@ -132,7 +99,7 @@ class UserFunction:
         limit = asyncio.timeout(source.deadline_s)
         try:
             async with limit:
-                value = self.call(*given, **source.kwargs)
+                value = self.loaded(*given)
                 if inspect.isawaitable(value):
                     value = await value
             return convert(value)
@@ -144,9 +111,11 @@ class UserFunction:
             return source.failure(f"raised {describe_error(error, source)}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RewardFunction(UserFunction):
     """A loaded reward function."""
+
+    source: RewardSource
 
     async def answer(self, *request: Any) -> dict[str, Any]:
         return {"outcomes": [_as_reply(outcome) for outcome in await self.score(*request)]}
@@ -161,7 +130,7 @@ class RewardFunction(UserFunction):
         return tuple(_outcome(source, value) for value in values)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class AgentFunction(UserFunction):
     """A loaded agent: `reply(messages, tools)` returns its text, or a message {"content", "tool_calls"}."""
 
@@ -205,7 +174,7 @@ def _values(returned: Any, count: int) -> list[Any]:
     return values
 
 
-def _outcome(source: FunctionSource, value: Any) -> FunctionOutcome:
+def _outcome(source: RewardSource, value: Any) -> FunctionOutcome:
     # bool_ is NumPy's name before version 2. A truth value is more often a mistake than a reward.
     number = hasattr(value, "__float__") and type(value).__name__ not in ("bool", "bool_")
     try:
@@ -215,81 +184,3 @@ def _outcome(source: FunctionSource, value: Any) -> FunctionOutcome:
     if math.isfinite(as_float):
         return Scored(value=as_float)
     return source.failure(f"returned {describe_value(value)}; return a finite number")
-
-
-def describe_value(value: Any) -> str:
-    """Return a value of the user's in one line, with its type."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:
-        text = "a value without a repr"
-    return f"{text[:SHOWN]} ({type(value).__name__})" if value is not None else "None"
-
-
-def describe_error(error: BaseException, source: FunctionSource) -> str:
-    """Return an exception in one line, with the line of the user's file where it was raised."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN]
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source.file]
-    return f"{text} ({source.place}, line {lines[-1]})" if lines else text
-
-
-def load_function(source: FunctionSource) -> UserFunction:
-    """Execute the file, or import the module, and return its function. Call it in a process of its own.
-
-    Raises:
-        ConfigError: There is no such module or function, its digest differs, or it cannot be called as needed.
-    """
-    content = source.text.encode() if source.text is not None else _module_content(source)
-    sha256 = hashlib.sha256(content).hexdigest() if content is not None else None
-    if source.sha256 not in (None, sha256):
-        raise source.error(
-            f"has changed since the run began (SHA-256 {str(sha256)[:12]}, recorded {str(source.sha256)[:12]}); "
-            "restore the file, or start a new run"
-        )
-    try:
-        module = _execute(source) if source.text is not None else importlib.import_module(source.place)
-    except (Exception, SystemExit) as error:
-        raise source.error(f"cannot be imported: {describe_error(error, source)}") from None
-    function = getattr(module, source.function, None)
-    if function is None:
-        known = sorted(n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__)
-        raise source.error(f"no such function; {source.place} defines {', '.join(known) or 'none'}")
-    if not callable(function):
-        raise source.error(f"is not a function but {describe_value(function)}")
-    _check_signature(source, function)
-    kind = AgentFunction if source.agent else RewardFunction
-    return kind(source=source, call=function, sha256=sha256)
-
-
-def _module_content(source: FunctionSource) -> bytes | None:
-    try:
-        spec = importlib.util.find_spec(source.place)
-    except (ImportError, ValueError, AttributeError) as error:
-        raise source.error(f"cannot be imported: {describe_error(error, source)}") from None
-    if spec is None:
-        raise source.error("no such module; give MODULE:FUNCTION of an installed module, or FILE.py:FUNCTION")
-    return Path(spec.origin).read_bytes() if spec.has_location and spec.origin else None
-
-
-def _execute(source: FunctionSource) -> ModuleType:
-    """Execute the text of a file as a module. It can import modules of its own folder, like a script."""
-    assert source.text is not None and source.file is not None, "the caller checks this"
-    module = ModuleType(MODULE)
-    module.__file__ = source.file
-    sys.modules[MODULE] = module
-    sys.path.insert(0, str(Path(source.file).parent))
-    exec(compile(source.text, source.file, "exec"), vars(module))
-    return module
-
-
-def _check_signature(source: FunctionSource, function: Callable[..., Any]) -> None:
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return  # some functions of extension modules have none
-    try:
-        signature.bind(None, None, **source.kwargs)
-    except TypeError as error:
-        positional = "messages, tools" if source.agent else "samples, responses" if source.batch else "sample, response"
-        named = "".join(f", {key}=..." for key in source.kwargs)
-        raise source.error(f"cannot be called as {source.function}({positional}{named}): {error}") from None

@@ -1,6 +1,6 @@
 """Process of one function of the user's own: `python -m hamr.rewards.function_process SOCKET`, a file descriptor.
 
-Frames are a length (four bytes) and a body. The first request is a `FunctionSource`. Its reply says whether the
+Frames are a length (four bytes) and a body. The first request is a `TimedSource`. Its reply says whether the
 function was loaded. Each further request is (number, arguments), and its reply has the number and the returned values.
 Requests are pickles of the process that started this one; replies are JSON.
 """
@@ -19,7 +19,7 @@ import traceback
 from typing import Any, BinaryIO
 
 from hamr.errors import ConfigError
-from hamr.rewards.custom import FunctionOutcome, FunctionSource, UserFunction, load_function
+from hamr.rewards.custom import FunctionOutcome, TimedSource, UserFunction
 from hamr.types import Failure, FunctionFailed, FunctionTimeout, Scored
 
 HEADER = struct.Struct(">I")
@@ -29,7 +29,7 @@ def frame(body: bytes) -> bytes:
     return HEADER.pack(len(body)) + body
 
 
-def request_frame(request: FunctionSource | tuple[int, tuple[Any, ...]]) -> bytes:
+def request_frame(request: TimedSource | tuple[int, tuple[Any, ...]]) -> bytes:
     return frame(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
 
 
@@ -59,13 +59,13 @@ def main(descriptor: int) -> None:
             replies.write(frame(json.dumps(message).encode()))
             replies.flush()
 
-        source: FunctionSource = pickle.loads(read_frame(requests))
+        source: TimedSource = pickle.loads(read_frame(requests))
         try:
-            function = load_function(source)
+            function = source.load()
         except ConfigError as error:
             reply({"error": error.remedy})
             return
-        reply({"sha256": function.sha256, "is_async": function.is_async})
+        reply({"sha256": function.loaded.sha256, "is_async": function.is_async})
         asyncio.run(_serve(function, requests, reply))
 
 

@@ -13,6 +13,7 @@ from hamr.cascade.audit import AuditWindow
 from hamr.config.logging import AlarmsConfig
 from hamr.errors import Preempted
 from hamr.rewards.truth import ExactAct, metric_word
+from hamr.telemetry.callbacks import Callbacks
 from hamr.telemetry.console import Console
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import (
@@ -44,6 +45,7 @@ class RunRecorder:
         sample_rows: Number of sampled responses per step.
         limits: Limits beyond which metrics raise alarms.
         audit_frac: Configured share of audited replies.
+        callbacks: The user's functions, called after each step and each evaluation.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class RunRecorder:
         audit_frac: float = 0.0,
         truth: ExactAct | None = None,
         strict: bool | None = None,
+        callbacks: Callbacks | None = None,
     ) -> None:
         self.stage = ""
         self._total = 0
@@ -75,6 +78,7 @@ class RunRecorder:
         self._audits = AuditWindow() if audit_frac else None
         self._truth, self._truths = truth, TruthWindow()
         self._replies = RecentReplies()
+        self._callbacks = callbacks
 
     def begin(self, stage: str, total: int) -> None:
         """Start stage `stage` (sft, rl) with `total` steps."""
@@ -108,6 +112,8 @@ class RunRecorder:
             self._console.step(step, self._total, merged)
             for line in raised.values():
                 self._console.note(line)
+        if self._callbacks:
+            self._callbacks.call("on_step_end", self.stage, step, merged)
 
     def records(self, step: int, records: Sequence[RewardRecord]) -> None:
         """Record every response of the step, dropped groups included. Call once per step, so that means cover all."""
@@ -159,8 +165,12 @@ class RunRecorder:
             self._console.evaluation(name, values)
         for row in pick_samples(records, self._prompts, self._sample_rows, seed=step):
             self._samples.write({"step": step, "stage": f"eval-{name}", **row})
+        if self._callbacks:
+            self._callbacks.call("on_evaluation_end", name, step, dict(values), tuple(records))
 
     def close(self, *, failed: bool = False) -> None:
+        if self._callbacks:
+            self._callbacks.close()
         self._metrics.close()
         self._samples.close()
         self._ledger.close()

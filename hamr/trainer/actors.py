@@ -20,6 +20,7 @@ from hamr.garbage import collect_rarely
 from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.models.weights import check_shared_room, sweep_stale, weight_file
 from hamr.protocols import Metrics
+from hamr.security.functions import FunctionSource
 from hamr.types import TrainBatch, TrainGroup
 
 if TYPE_CHECKING:
@@ -104,12 +105,14 @@ class TrainerGroup:
         seed: int,
         temperature: float,
         place: Reservation | None = None,
+        loss: FunctionSource | None = None,
     ) -> TrainerGroup:
         """Start `config.ranks` actors and wait until all have loaded the model.
 
         Args:
             temperature: Temperature of the rollouts, so that the loss uses the distribution that was sampled from.
             place: Placement group; rank i is placed in bundle i.
+            loss: The user's loss function.
         """
         import ray
 
@@ -126,7 +129,11 @@ class TrainerGroup:
         try:
             host, port = await group.meeting_point()
             settings = dict(
-                total_steps=total_steps, seed=seed, temperature=temperature, init_method=f"tcp://{host}:{port}"
+                total_steps=total_steps,
+                seed=seed,
+                temperature=temperature,
+                init_method=f"tcp://{host}:{port}",
+                loss=loss,
             )
             group.pids = tuple(
                 await group._wait(

@@ -18,13 +18,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hamr.algorithms.losses import LossTerms, policy_loss, sft_loss
+from hamr.algorithms.losses import LOSS_ARGUMENTS, LossTerms, checked_objective, policy_loss, sft_loss
 from hamr.algorithms.packing import Microbatch, pack, split_minibatches
 from hamr.algorithms.schedule import learning_rate
 from hamr.config.schema import AlgorithmConfig, TrainerConfig
 from hamr.errors import TrainingDiverged
 from hamr.garbage import no_collection
 from hamr.models.cpu_env import hand_back_freed_memory
+from hamr.security.functions import FunctionSource, load_function
 from hamr.trainer import deepspeed_engine as backend
 from hamr.trainer.deepspeed_checkpoint import OptimiserProgress, load_state, save_state
 from hamr.trainer.deepspeed_weights import (
@@ -80,9 +81,11 @@ class DeepSpeedTrainer:
         seed: int = 0,
         temperature: float = 1.0,
         init_method: str = "tcp://127.0.0.1:29571",
+        loss: FunctionSource | None = None,
     ) -> None:
         self.algorithm, self.rank, self.world, self.seed = algorithm, rank, world, seed
         self.temperature = temperature
+        self.objective = None if loss is None else checked_objective(load_function(loss, LOSS_ARGUMENTS))
         self.engine: Any = None
         self._sender: Any = None
         if not dist.is_initialized():
@@ -251,6 +254,8 @@ class DeepSpeedTrainer:
             reference_logprobs=work.reference_N,
             kl_coef=a.kl.coef,
             kl_estimator=a.kl.estimator,
+            objective=self.objective,
+            sequences=b.owner_N,
         )
 
     def _normaliser(self, batch: PolicyBatch, step: _Step) -> Tensor | float:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.docs_pages import TUTORIALS, blocks, commands, run_python
+from tests.docs_pages import DOCS, TUTORIALS, blocks, commands, run_python, save_files
 from tests.e2e.runs import hamr
 
 SMALL = [
@@ -26,6 +26,7 @@ SMALL = [
 ]
 SAMPLE: dict[str, Any] = json.loads(next(block.text for block in blocks(TUTORIALS[0], "json")))
 COMMAND = shlex.split(next(line for line in commands(TUTORIALS[0]) if line.startswith("hamr train")))
+HOOKS = DOCS / "reference" / "hooks.md"
 FEE = ("That costs a fee of ${0}. Shall I go on?", "There is a fee of ${0}. Would you like to continue?")
 ASK = ("Which package would you like?", "What package do you want to have?")
 BYE = ("Thank you for calling. Goodbye!", "Goodbye, have a nice day!")
@@ -58,9 +59,15 @@ def train(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, di
 
 
 def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[str, ...]) -> None:
-    """The bundled embedding model scores the replies without a judge, and reference clusters replace acts."""
+    """The bundled embedding model scores the replies without a judge, reference clusters replace acts, and a loss and a
+    callback of the user's own take part."""
     rows = samples(1)
-    said, summary = train(tmp_path, [*rows, {**rows[0], "id": "again"}], "scorers.check_every=1", *joined)
+    save_files(HOOKS, tmp_path)
+    functions = ["algorithm.loss.path=my_job.py:one_sided", "logging.callbacks.on_step_end.path=my_job.py:log"]
+    rows_and_copy = [*rows, {**rows[0], "id": "again"}]
+    said, summary = train(tmp_path, rows_and_copy, "scorers.check_every=1", *functions, *joined)
+    steps = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
+    assert [(row["stage"], row["step"]) for row in steps] == [("sft", 1), ("sft", 2), ("rl", 1)]
     assert "all-minilm-l6-v2 as reranker, no judge" in said and "1 samples repeat others" in said
     assert said.count("Better: ") == 1 and "pools.judge.endpoint" in said and "hamr data multigt" in said
     assert "the meanings of 16 different replies" in said and "clusters, which stand for acts" in said

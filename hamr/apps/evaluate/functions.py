@@ -16,10 +16,10 @@ from hamr.models.bundled import resolve_model
 from hamr.models.tokenizer import load_tokenizer
 from hamr.pools.function_pool import FunctionPool, FunctionProcess
 from hamr.protocols import Ask
-from hamr.rewards.custom import FunctionSource, with_text
+from hamr.rewards.custom import AgentSource
 
 
-def find_functions(key: str, names: Iterable[str], options: AgentConfig) -> dict[str, FunctionSource]:
+def find_functions(key: str, names: Iterable[str], options: AgentConfig) -> dict[str, AgentSource]:
     """Load each function among the names in a process that ends at once. Return their sources, with their digests.
 
     `key` is the option that names them. A function comes from the command line only, and in a resumed pipeline, whose
@@ -31,10 +31,10 @@ def find_functions(key: str, names: Iterable[str], options: AgentConfig) -> dict
     found = {}
     allowed = os.environ.get(ALLOWED_FUNCTIONS)
     for name in filter(names_function, names):
-        source = FunctionSource(name=key, path=name, deadline_s=options.agent_deadline_s, agent=True)
+        source = AgentSource(key=key, name=key, path=name, deadline_s=options.agent_deadline_s)
         if allowed is not None and name not in allowed.split(","):
             raise source.error(f"{ALLOWED_FUNCTIONS} does not list it; start the evaluation by its own command")
-        source = with_text(source)
+        source = source.with_text()
         process = FunctionProcess(source)
         process.kill()
         found[name] = replace(source, sha256=process.sha256)
@@ -42,9 +42,7 @@ def find_functions(key: str, names: Iterable[str], options: AgentConfig) -> dict
 
 
 @asynccontextmanager
-async def open_functions(
-    functions: Mapping[str, FunctionSource], options: AgentConfig
-) -> AsyncIterator[dict[str, Ask]]:
+async def open_functions(functions: Mapping[str, AgentSource], options: AgentConfig) -> AsyncIterator[dict[str, Ask]]:
     """Yield a function that asks each of the user's functions, by path. Their processes end with the context."""
     pools = {name: FunctionPool(source, options.agent_processes) for name, source in functions.items()}
     try:

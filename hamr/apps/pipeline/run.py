@@ -140,7 +140,7 @@ def prepare_command(stage: PipelineStage, plan: PipelinePlan) -> list[str]:
     """Return the words of a stage's command, or of the one that resumes it where an earlier process left results."""
     if is_run(stage.kind):
         if (stage.folder / "config.yaml").is_file():
-            functions = function_arguments(load_dumped(stage.folder / "config.yaml").rewards.custom)
+            functions = function_arguments(load_dumped(stage.folder / "config.yaml").functions)
             return render(stage.kind.model_validate({"resume": stage.folder, "overrides": functions}))
         # A process that was killed before it wrote its configuration has done nothing yet.
         shutil.rmtree(stage.folder, ignore_errors=True)

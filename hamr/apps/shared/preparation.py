@@ -16,6 +16,7 @@ from hamr.apps.shared.pool_room import check_extras
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import ResponseFormat, render_action
 from hamr.data.formats import Formats
+from hamr.data.importer_function import imported_samples
 from hamr.data.pairs import read_pairs
 from hamr.data.policy_chat import PolicyChat
 from hamr.data.reply_clusters import ReplyClusters
@@ -127,9 +128,13 @@ def load_splits(data: DataConfig, seed: int) -> Splits:
     """Return generated splits, or those of the files. Missing splits are taken from the training file by `seed`."""
     if data.type == "sage":
         return generate_samples(data.sage)
-    assert data.train is not None, "the schema checks this"
     given = {name: read_samples(path) for name in ("validation", "test") if (path := getattr(data, name))}
-    splits = split_samples(read_samples(data.train), given, held_out_frac=data.held_out_frac, seed=seed)
+    if data.importer is not None:
+        train = imported_samples(data.importer)
+    else:
+        assert data.train is not None, "the schema checks this"
+        train = read_samples(data.train)
+    splits = split_samples(train, given, held_out_frac=data.held_out_frac, seed=seed)
     return dataclasses.replace(splits, sft=tuple(read_samples(data.sft))) if data.sft else splits
 
 

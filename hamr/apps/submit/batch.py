@@ -128,7 +128,7 @@ def relative_files(config: Config) -> dict[str, str]:
     """Return setting -> path of the files and folders that are given relative to the working folder."""
     named = {f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "labelled_pairs")}
     named |= {"rewards.rules.file": config.rewards.rules.file}
-    named |= {f"rewards.custom.{name}.path": section.file for name, section in config.rewards.custom.items()}
+    named |= {f"{key}.path": section.file for key, section in config.functions.items()}
     if Path(config.model.path).is_dir():  # not the name of a bundled or published model
         named["model.path"] = config.model.path
     return {key: file for key, file in named.items() if file is not None and not Path(file).is_absolute()}

@@ -121,7 +121,7 @@ def command(config: Config, folder: str, resume: str | None = None, *, program: 
     in its folder, except the paths of its functions.
     """
     if resume is not None:
-        return f"{program} train {shlex.join([f'resume={resume}', *function_arguments(config.rewards.custom)])}"
+        return f"{program} train {shlex.join([f'resume={resume}', *function_arguments(config.functions)])}"
     return f"{program} train --config-dir {folder} experiment={EXPERIMENT} pools=null"
 
 

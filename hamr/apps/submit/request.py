@@ -67,8 +67,8 @@ class SubmitRequest:
             config = load_dumped(folder / "config.yaml", command.overrides).model_copy(
                 update={name: getattr(there, name) for name in OTHERS}
             )
-            for name, section in config.rewards.custom.items() if command.words == "train" else ():
-                section.refuse_recorded(name)
+            for key, section in config.functions.items() if command.words == "train" else ():
+                section.refuse_recorded(key)
             command = command.model_copy(update={"resume": folder})
             return cls(command=command, where=where, config=config, resume=folder)
         config = (

@@ -18,6 +18,7 @@ from hamr.apps.report.live import live_report
 from hamr.apps.report.report import write_report
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.prepare import TunedScorer, prepare_scorers
+from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.pool_room import check_endpoints, local_node
 from hamr.apps.shared.pools_up import pools_of
 from hamr.apps.shared.preemption import Preemption, stop_error
@@ -40,7 +41,6 @@ from hamr.config.schema import Config
 from hamr.data.splits import count_copies
 from hamr.errors import Preempted, RunFolderError
 from hamr.models.precision import computations, precision_notes
-from hamr.pools.function_pool import check_functions
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
 from hamr.telemetry.recorder import RunRecorder
@@ -87,8 +87,7 @@ def run_job(job: Job) -> int:
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
             # The digests of the functions' files go into the run's config.yaml.
-            checked = job.config.model_copy(update={"rewards": check_functions(job.config.rewards)})
-            job = dataclasses.replace(job, config=checked)
+            job = dataclasses.replace(job, config=check_own_functions(job.config))
             prepared = prepare(job.used)
             splits, clusters = prepared.splits, None
             if job.config.rewards.scorers:
@@ -164,6 +163,7 @@ async def _train(
         limits=config.logging.alarms,
         audit_frac=config.rewards.consistency.audit_frac,
         truth=prepared.truth,
+        callbacks=load_callbacks(config, console.note),
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}
         control = LiveControl(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
@@ -278,8 +278,8 @@ class Job:
             )
         recorded = load_dumped(path / "config.yaml")
         for key, _, value in (arg.partition("=") for arg in functions):
-            if key.split(".")[2] not in recorded.rewards.custom:
-                raise RunFolderError(key, value, "the run has no such reward; remove it")
+            if key.removeprefix("+").removesuffix(".path") not in recorded.functions:
+                raise RunFolderError(key, value, "the run has no such function; remove it")
         config = _joining(load_dumped(path / "config.yaml", functions))
         check_sinks(config.logging)
         return cls(config=config, path=path, resume=True)

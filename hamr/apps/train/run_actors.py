@@ -16,6 +16,7 @@ from hamr.pools.deployment import start_pools, stop_pools
 from hamr.pools.router_actor import RouterClient
 from hamr.protocols import Trainer
 from hamr.rollout.workers import RolloutWorkers
+from hamr.security.functions import FunctionSource
 from hamr.trainer.actors import TrainerGroup
 from hamr.trainer.weight_sync import NcclSync, SharedMemorySync
 
@@ -75,6 +76,7 @@ async def start_run_actors(prepared: Prepared, model_paths: dict[str, Path], run
             seed=config.experiment.seed,
             temperature=config.rollout.temperature,
             place=for_trainers,
+            loss=None if (loss := config.algorithm.loss) is None else FunctionSource.of_config("algorithm.loss", loss),
         )
     )
 

@@ -297,7 +297,7 @@ async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
 
 def how_to_resume(folder: Path, config: Config | None = None, job: str = "train") -> str:
     """Return the command that continues a run. `config` is that of a run with rewards."""
-    functions = function_arguments(config.rewards.custom) if config is not None else []
+    functions = function_arguments(config.functions) if config is not None else []
     return f"continue with: hamr {shlex.join([job, f'resume={folder.absolute()}', *functions])}"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hamr.algorithms.losses import importance_weights, kl_divergence, policy_loss, sft_loss  # noqa: E402
+from hamr.algorithms.losses import TokenTerms, importance_weights, kl_divergence, policy_loss, sft_loss  # noqa: E402
 
 
 def tensor(*values: float, grad: bool = False) -> Any:
@@ -167,3 +167,29 @@ def test_sft_loss_is_the_mean_negative_log_likelihood_of_counted_tokens() -> Non
 def test_importance_weight_of_unsampled_token_is_one() -> None:
     weights = importance_weights(tensor(-5.0, -1.0), tensor(math.nan, -1.5), 2.0)
     assert weights.tolist() == pytest.approx([1.0, math.exp(0.5)])
+
+
+def test_own_objective_replaces_the_clipped_loss_only() -> None:
+    logprobs, old = tensor(-0.5, -1.0, -2.0, -3.0, grad=True), tensor(-0.9, -1.0, -1.0, -0.1)
+    advantages, mask = tensor(1.0, 1.0, -1.0, -1.0), torch.tensor([True, True, True, False])
+    terms = {
+        "behaviour_logprobs": tensor(-0.8, -1.2, -1.0, -0.2),
+        "importance_cap": 1.1,
+        "entropies": tensor(0.1, 0.2, 0.3, 0.4),
+        "entropy_coef": 0.01,
+        "reference_logprobs": tensor(-1.0, -1.0, -1.0, -1.0),
+        "kl_coef": 0.05,
+    }
+
+    def clipped(tokens: TokenTerms) -> Any:
+        assert tokens.sequences.tolist() == [0, 0, 1, 1] and tokens.mask.tolist() == mask.tolist()
+        ratio = torch.exp(tokens.logprobs - tokens.old_logprobs)
+        gain = torch.minimum(ratio * tokens.advantages, ratio.clamp(0.8, 1.28) * tokens.advantages)
+        return -tokens.importance_weights * gain
+
+    own = policy_loss(logprobs, old, advantages, mask, objective=clipped, sequences=torch.tensor([0, 0, 1, 1]), **terms)
+    builtin = policy_loss(logprobs, old, advantages, mask, **terms)
+    assert own.loss.item() == builtin.loss.item()
+    assert own.sums.keys() == builtin.sums.keys()
+    first, second = (torch.autograd.grad(terms.loss, logprobs)[0].tolist() for terms in (own, builtin))
+    assert first == second

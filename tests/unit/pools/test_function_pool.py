@@ -17,7 +17,7 @@ from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.errors import ConfigError
 from hamr.pools import function_pool
 from hamr.pools.function_pool import FunctionPool, FunctionProcess, check_functions
-from hamr.rewards.custom import FunctionSource, read_source, with_text
+from hamr.rewards.custom import AgentSource, RewardSource
 from hamr.types import FunctionFailed, FunctionTimeout, Question, RequestedCall, Scored, ServiceSample
 
 SAMPLE = ServiceSample(id="s", ticket={"fee": 40}, policy="", tools=(), history=(), references=())
@@ -61,7 +61,7 @@ def open_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     @asynccontextmanager
     async def open_pool(name: str, processes: int = 1, **section: Any) -> AsyncIterator[FunctionPool]:
         config = CustomRewardConfig(path=f"mine.py:{name}", **section)
-        pool = FunctionPool(read_source("mine", config), processes)
+        pool = FunctionPool(RewardSource.of("mine", config), processes)
         try:
             yield pool
         finally:
@@ -148,7 +148,7 @@ def test_file_that_exits_or_hangs_while_loading_is_reported(tmp_path: Path, monk
     monkeypatch.setattr(function_pool, "LOAD_S", 8.0)
     for text, message in (("import os; os._exit(4)", "exit code 4"), ("import time; time.sleep(1000)", "within 8 s")):
         (tmp_path / "mine.py").write_text(text)
-        source = read_source("mine", CustomRewardConfig(path=f"{tmp_path}/mine.py:f"))
+        source = RewardSource.of("mine", CustomRewardConfig(path=f"{tmp_path}/mine.py:f"))
         with pytest.raises(ConfigError, match=message):
             FunctionProcess(source)
 
@@ -195,7 +195,7 @@ async def test_agent_function_returns_a_text_or_a_message(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(function_pool, "GRACE_S", 0.2)
     (tmp_path / "mine.py").write_text(AGENT)
-    source = with_text(FunctionSource(name="agent", path="mine.py:reply", deadline_s=0.5, agent=True))
+    source = AgentSource(key="agent", name="agent", path="mine.py:reply", deadline_s=0.5).with_text()
     pool = FunctionPool(source, 1)
     tools = ({"type": "function", "function": {"name": "lookup"}},)
     try:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from hamr.config.custom import CustomRewardConfig, function_arguments
 from hamr.config.load import ALLOWED_FUNCTIONS, dump_config, load_config, load_dumped
 from hamr.errors import ConfigError
-from hamr.rewards.custom import MODULE, FunctionSource, RewardFunction, load_function, read_source
+from hamr.rewards.custom import RewardFunction, RewardSource
+from hamr.security.functions import LoadedFunction
 from hamr.types import FunctionFailed, FunctionTimeout, Scored, ServiceSample
 
 SAMPLE = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
@@ -27,8 +28,14 @@ BASE = ["experiment=smoke", "rewards.custom.politeness.path=my.py:politeness"]
 
 
 def function(call: Callable[..., Any], *, batch: bool = False, **kwargs: Any) -> RewardFunction:
-    source = FunctionSource(name="politeness", path="my.py:f", deadline_s=5.0, batch=batch, kwargs=kwargs)
-    return RewardFunction(source=source, call=call, sha256=None)
+    return loaded(call, 5.0, batch=batch, kwargs=kwargs)
+
+
+def loaded(call: Callable[..., Any], deadline_s: float, **settings: Any) -> RewardFunction:
+    source = RewardSource(
+        key="rewards.custom.politeness.path", name="politeness", path="my.py:f", deadline_s=deadline_s, **settings
+    )
+    return RewardFunction(source, LoadedFunction(source=source, call=call, sha256=None))
 
 
 def score(call: Callable[..., Any], *responses: str, batch: bool = False, **kwargs: Any) -> list[Any]:
@@ -40,12 +47,12 @@ def path_is_restored() -> Iterator[None]:
     before = list(sys.path)
     yield
     sys.path[:] = before
-    sys.modules.pop(MODULE, None)
+    sys.modules.pop("user_rewards_custom_mine", None)
 
 
 def load(tmp_path: Path, text: str, name: str = "f", **section: Any) -> RewardFunction:
     (tmp_path / "my.py").write_text(text)
-    return load_function(read_source("mine", CustomRewardConfig(path=f"{tmp_path}/my.py:{name}", **section)))
+    return RewardSource.of("mine", CustomRewardConfig(path=f"{tmp_path}/my.py:{name}", **section)).load()
 
 
 # --- what a function returns -------------------------------------------------------------------
@@ -119,13 +126,12 @@ async def test_async_function_is_awaited_with_a_deadline() -> None:
             raise TimeoutError("of the function itself")
         return 0.25
 
-    source = FunctionSource(name="politeness", path="my.py:f", deadline_s=0.05)
-    loaded = RewardFunction(source=source, call=slow, sha256=None)
-    assert loaded.is_async and not function(lambda sample, response: 0.0).is_async
-    assert await loaded.score(SAMPLE, ["fast"]) == (Scored(value=0.25),)
-    (late,) = await loaded.score(SAMPLE, ["slow"])
+    made = loaded(slow, 0.05)
+    assert made.is_async and not function(lambda sample, response: 0.0).is_async
+    assert await made.score(SAMPLE, ["fast"]) == (Scored(value=0.25),)
+    (late,) = await made.score(SAMPLE, ["slow"])
     assert late == FunctionTimeout(detail="politeness (my.py:f) did not return within 0.05 s")
-    (own,) = await loaded.score(SAMPLE, ["own"])
+    (own,) = await made.score(SAMPLE, ["own"])
     assert isinstance(own, FunctionFailed), "an exception of the function, not its deadline"
 
 
@@ -140,9 +146,9 @@ def test_file_can_import_its_neighbours_and_receives_kwargs(tmp_path: Path) -> N
         "@dataclass\nclass Words:\n    weight: float = 1.0\n"
         "def f(sample, response, *, scale):\n    return scale * (KIND[0] in response)\n"
     )
-    loaded = load(tmp_path, text, kwargs={"scale": 0.5})
-    assert asyncio.run(loaded.score(SAMPLE, ["please"])) == (Scored(value=0.5),)
-    assert loaded.sha256 is not None and len(loaded.sha256) == 64
+    made = load(tmp_path, text, kwargs={"scale": 0.5})
+    assert asyncio.run(made.score(SAMPLE, ["please"])) == (Scored(value=0.5),)
+    assert made.loaded.sha256 is not None and len(made.loaded.sha256) == 64
 
 
 @pytest.mark.usefixtures("path_is_restored")
@@ -175,9 +181,9 @@ def test_unusable_function_is_reported_in_one_line(
     [("json:dumps_no", "no such function"), ("no_such_module_here:f", "no such module"), ("json.no.way:f", "json.no")],
 )
 def test_a_module_is_imported(path: str, message: str) -> None:
-    assert load_function(read_source("mine", CustomRewardConfig(path="statistics:covariance"))).sha256
+    assert RewardSource.of("mine", CustomRewardConfig(path="statistics:covariance")).load().loaded.sha256
     with pytest.raises(ConfigError, match=message):
-        load_function(read_source("mine", CustomRewardConfig(path=path)))
+        RewardSource.of("mine", CustomRewardConfig(path=path)).load()
 
 
 @pytest.mark.parametrize("path", ["my.py", "my.py:", ":f", "my.py:f()", "my.py:a.b"])
@@ -202,7 +208,7 @@ def test_names_of_judged_dimensions_are_checked_too() -> None:
 
 def test_a_missing_file_is_reported_with_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"no such file in {tmp_path}"):
-        read_source("mine", CustomRewardConfig(path=f"{tmp_path}/none.py:f"))
+        RewardSource.of("mine", CustomRewardConfig(path=f"{tmp_path}/none.py:f"))
 
 
 # --- who may name code -------------------------------------------------------------------------
@@ -210,7 +216,7 @@ def test_a_missing_file_is_reported_with_its_folder(tmp_path: Path) -> None:
 
 def is_refused(config: Any) -> bool:
     try:
-        config.rewards.custom["politeness"].refuse_recorded("politeness")
+        config.rewards.custom["politeness"].refuse_recorded("rewards.custom.politeness")
     except ConfigError as error:
         return "repeat it on the command line: rewards.custom.politeness.path=my.py:politeness" in str(error)
     return False
@@ -230,8 +236,8 @@ def test_recorded_configuration_must_repeat_function_paths(tmp_path: Path) -> No
     recorded = load_dumped(tmp_path / "config.yaml")
     assert is_refused(recorded) and is_refused(recorded.with_asked_pools()) and is_refused(recorded.model_copy())
     with pytest.raises(ConfigError, match="cannot name code"):
-        read_source("politeness", recorded.rewards.custom["politeness"])
-    confirmed = load_dumped(tmp_path / "config.yaml", function_arguments(config.rewards.custom))
+        RewardSource.of("politeness", recorded.rewards.custom["politeness"])
+    confirmed = load_dumped(tmp_path / "config.yaml", function_arguments(config.functions))
     assert not is_refused(confirmed) and confirmed == config
 
 

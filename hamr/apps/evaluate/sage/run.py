@@ -31,7 +31,7 @@ from hamr.procedures.words import load_words
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.report.values import Page
-from hamr.rewards.custom import FunctionSource
+from hamr.rewards.custom import AgentSource
 from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def settings_of(
     request: EvaluateSage,
     scenarios: Mapping[str, Scenario],
     config: Config | None,
-    functions: Mapping[str, FunctionSource],
+    functions: Mapping[str, AgentSource],
 ) -> dict[str, Any]:
     """Return the settings that determine the dialogues and the votes, to be stored in the folder."""
     sage = request.sage.model_dump(mode="json", exclude=set(FREE))
@@ -146,7 +146,7 @@ def settings_of(
 
 
 def _pool_settings(
-    config: Config | None, name: str, functions: Mapping[str, FunctionSource] = MappingProxyType({})
+    config: Config | None, name: str, functions: Mapping[str, AgentSource] = MappingProxyType({})
 ) -> dict[str, Any]:
     if name.startswith(PREFIX):
         return {"name": name}
@@ -178,7 +178,7 @@ def _work(
     request: EvaluateSage,
     scenarios: Mapping[str, Scenario],
     config: Config | None,
-    functions: Mapping[str, FunctionSource],
+    functions: Mapping[str, AgentSource],
     store: Store,
     pairs: Sequence[tuple[str, DialoguePlan]],
     console: Console,

@@ -253,7 +253,7 @@ def test_resumed_run_must_repeat_custom_function_paths(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="repeat it"):
         read_sources(job([f"resume={tmp_path}"]).config.rewards)
     job([path, f"resume={tmp_path}"]).config.rewards.custom["mine"].refuse_recorded("mine")
-    with pytest.raises(BadInput, match="the run has no such reward"):
+    with pytest.raises(BadInput, match="the run has no such function"):
         job([f"resume={tmp_path}", "rewards.custom.other.path=my.py:f"])
     with pytest.raises(BadInput, match="a resumed run keeps its configuration"):
         job([f"resume={tmp_path}", path, "rewards.custom.mine.weight=2"])

@@ -1,0 +1,69 @@
+"""The example of the page on hooks, and refusals of functions before anything starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
+from hamr.apps.shared.preparation import load_splits
+from hamr.config.custom import function_arguments
+from hamr.config.load import dump_config, load_config, load_dumped
+from hamr.errors import ConfigError
+from tests.docs_pages import DOCS, blocks, commands, save_files
+
+HOOKS = DOCS / "reference" / "hooks.md"
+SAMPLE = json.loads(next(block.text for block in blocks(DOCS / "tutorials" / "1-own-tickets.md", "json")))
+
+
+def test_documented_functions_are_accepted_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_files(HOOKS, tmp_path)
+    rows = [{**SAMPLE, "id": f"s{i}"} for i in range(20)]
+    (tmp_path / "samples.json").write_text(json.dumps(rows))
+    [command] = [command for command in commands(HOOKS) if command.startswith("hamr train experiment=own_data")]
+    config = check_own_functions(load_config(shlex.split(command)[2:]))
+    digest = hashlib.sha256((tmp_path / "my_job.py").read_bytes()).hexdigest()
+    assert {section.sha256 for section in config.functions.values()} == {digest} and len(config.functions) == 4
+    assert sum(map(len, (load_splits(config.data, 0).train, load_splits(config.data, 0).test))) > 10
+    callbacks = load_callbacks(config, pytest.fail)
+    assert callbacks is not None
+    callbacks.call("on_step_end", "rl", 1, {"reward/total/mean": 0.5})
+    callbacks.call("on_evaluation_end", "rl", 1, {}, ())
+    callbacks.close()
+    assert json.loads((tmp_path / "steps.jsonl").read_text()) == {"stage": "rl", "step": 1, "reward": 0.5}
+    assert (tmp_path / "worst-rl.txt").read_text() == ""
+
+    (tmp_path / "config.yaml").write_text(dump_config(config))
+    with pytest.raises(ConfigError, match=r"repeat it on the command line: algorithm\.loss\.path=my_job\.py:one_sided"):
+        check_own_functions(load_dumped(tmp_path / "config.yaml"))
+    repeated = load_dumped(tmp_path / "config.yaml", function_arguments(config.functions))
+    assert check_own_functions(repeated) == config
+    (tmp_path / "my_job.py").write_text((tmp_path / "my_job.py").read_text() + "# changed")
+    with pytest.raises(ConfigError, match="has changed since the run began"):
+        check_own_functions(repeated)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f(tokens): return 'text'", r"returned 'text' \(str\); return a tensor"),
+        (
+            "def f(tokens): return tokens.logprobs.mean()",
+            r"returned a tensor of shape \(\); return a tensor of the shape",
+        ),
+        ("def f(tokens): return tokens.advantages", "do not depend on tokens.logprobs"),
+        ("def f(tokens): return tokens.logprobs / 0", "losses that are not finite"),
+        ("def f(tokens): return tokens.odds", "raised AttributeError: 'TokenTerms' object has no attribute 'odds'"),
+        ("def f(): pass", r"cannot be called as f\(tokens\)"),
+    ],
+)
+def test_function_that_returns_no_losses_is_rejected(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "my.py").write_text(text)
+    with pytest.raises(ConfigError, match=message) as error:
+        check_own_functions(load_config(["experiment=smoke", f"algorithm.loss.path={tmp_path}/my.py:f"]))
+    assert error.value.where == "algorithm.loss.path" and "\n" not in str(error.value)
