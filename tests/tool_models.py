@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
+from hamr.config.load import dump_config, load_config
 from hamr.models.bundled import resolve_model
+from hamr.telemetry.run_folder import RunFolder
+from hamr.trainer.checkpoints import Checkpoints
 
 TEMPLATE = """\
 {%- for message in messages %}
@@ -39,3 +43,16 @@ def tiny_with_tools(out: Path) -> Path:
     shutil.copytree(resolve_model("tiny"), out)
     (out / "chat_template.jinja").write_text(TEMPLATE)
     return out
+
+
+def run_of(model: Path, out: Path, *overrides: str, steps: tuple[int, ...] = (1,)) -> Path:
+    """Write a run folder whose checkpoints hold `model`, and return it."""
+    config = load_config(["experiment=smoke", f"model.path={model}", *overrides])
+    with RunFolder.create(out, dump_config(config)) as folder:
+        for step in steps:
+            asyncio.run(Checkpoints(folder.checkpoints).save(step, lambda path: _write_policy(model, path), {}))
+    return out
+
+
+async def _write_policy(model: Path, checkpoint: Path) -> None:
+    shutil.copytree(model, checkpoint / "policy")

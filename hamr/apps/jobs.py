@@ -76,6 +76,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "status": ("hamr.apps.status.command:StatusCommand", "show the pools of a running job"),
     "scale": ("hamr.apps.status.command:ScaleCommand", "resize the pools of a running job"),
     "report": ("hamr.apps.report.command:ReportCommand", "write an HTML report with plots from a run folder"),
+    "export": ("hamr.apps.export.command:ExportCommand", "write the policy of a run as a servable Hugging Face folder"),
     "plan": (
         "hamr.apps.plan.command:PlanCommand",
         "estimate replicas, GPUs and step time; write files to start a cluster",

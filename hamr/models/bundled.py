@@ -89,7 +89,7 @@ def truncated_copy(path: Path, layers: int, out: Path) -> Path:
     if not 1 <= layers <= config["num_hidden_layers"]:
         remedy = f"{path} has {config['num_hidden_layers']} decoder layers; keep between 1 and all of them"
         raise BadInput("finetune.layers", layers, remedy)
-    with _written_aside(out) as aside:
+    with folder_written_aside(out) as aside:
         _copy_side_files(path, aside)
         config["num_hidden_layers"] = layers
         for per_layer in ("layer_types",):
@@ -135,7 +135,7 @@ def _build_once(name: str, stamp: str, build: Callable[[Path], None]) -> Path:
         with (models / f".{out.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (out / "config.json").is_file():
-                with _written_aside(out) as aside:
+                with folder_written_aside(out) as aside:
                     build(aside)
     except OSError as error:
         remedy = f"cannot be built in {models} ({error}); free some space or point HAMR_CACHE at a writable folder"
@@ -144,7 +144,7 @@ def _build_once(name: str, stamp: str, build: Callable[[Path], None]) -> Path:
 
 
 @contextmanager
-def _written_aside(out: Path) -> Iterator[Path]:
+def folder_written_aside(out: Path) -> Iterator[Path]:
     """Yield a temporary folder beside `out` that is renamed to `out` if the block ends without an error."""
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))

@@ -87,10 +87,10 @@ class Checkpoints:
         """Return complete checkpoints, newest first."""
         return list(self._whole())
 
-    def newest_policy(self) -> Path | None:
-        """Return the newest complete model, which may lack the state to resume a run: a pipeline keeps models only."""
-        newest = next(self._whole("policy/"), None)
-        return newest.path / "policy" if newest else None
+    def policies(self) -> list[Checkpoint]:
+        """Return checkpoints with a complete `policy/`, newest first. They may lack the state to resume a run: a
+        pipeline keeps models only."""
+        return list(self._whole("policy/"))
 
     def _whole(self, part: str = "") -> Iterator[Checkpoint]:
         """Yield complete checkpoints. Only files whose names begin with `part` are required."""

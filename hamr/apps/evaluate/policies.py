@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hamr.apps.shared.pools_up import writing_pool
-from hamr.config.load import load_dumped
+from hamr.apps.shared.trained_policy import TrainedPolicy
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.data.samples import read_rows
 from hamr.errors import BadInput, DataError, did_you_mean
-from hamr.telemetry.run_folder import RunFolder
-from hamr.trainer.checkpoints import Checkpoints
 
 LEARNED = {
     "plain": ("none",),
@@ -86,18 +84,15 @@ def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
 
 
 def _pool_of_run(key: str, path: Path, cot: str) -> PoolConfig:
-    folder = RunFolder.open(path)
-    run = load_dumped(folder.config)
+    trained = TrainedPolicy.of(key, path)
+    run = trained.config
     orders = LEARNED[run.model.response_format]
     if cot not in orders:
         remedy = f"{path} learned model.response_format={run.model.response_format}; set cot={' or '.join(orders)}"
         raise BadInput("cot", cot, remedy)
-    policy = Checkpoints(folder.checkpoints).newest_policy()
-    if policy is None:
-        raise BadInput(key, str(path), "has no complete checkpoint; give a run that wrote one")
     return PoolConfig(
         role="grader",
-        model=str(policy.resolve()),
+        model=str(trained.model),
         dtype=run.model.dtype,
         max_context=run.model.max_context,
         engine=run.rollout.engine,

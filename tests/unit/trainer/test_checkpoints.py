@@ -53,15 +53,15 @@ async def test_damaged_checkpoints_do_not_count_towards_keep(tmp_path):
     assert [p.step for p in c.all()] == [4, 2]
 
 
-async def test_newest_policy_needs_only_whole_policy_files(tmp_path):
+async def test_policies_need_only_whole_policy_files(tmp_path):
     c = Checkpoints(tmp_path, keep=3)
-    assert c.newest_policy() is None
+    assert c.policies() == []
     for step in (1, 2, 3):
         await c.save(step, writer("x"), {})
     (tmp_path / "step_3" / "policy" / "weights.bin").unlink()
     (tmp_path / "step_2" / "rng.json").unlink()
     assert c.newest().step == 1
-    assert c.newest_policy() == tmp_path / "step_2" / "policy"
+    assert [kept.path for kept in c.policies()][:1] == [tmp_path / "step_2"]
 
 
 DAMAGE = {

@@ -1,0 +1,94 @@
+"""`hamr export`: the policy of a run as a servable Hugging Face folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from hamr import __version__
+from hamr.apps.shared.trained_policy import TrainedPolicy
+from hamr.data.policy_chat import PolicyChat
+from hamr.errors import BadInput
+from hamr.models.bundled import BUNDLED, describe, folder_written_aside
+from hamr.models.tokenizer import Tokenizer, load_tokenizer
+from hamr.telemetry.summary import STAGES
+
+if TYPE_CHECKING:
+    from hamr.apps.export.command import ExportCommand
+
+
+def export(command: ExportCommand) -> int:
+    """Write the folder. Raises BadInput for a run without a policy and an output that is not empty."""
+    policy = TrainedPolicy.of("RUN", command.run_folder, command.step)
+    out = command.output.absolute()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadInput("output", str(command.output), "exists and is not empty; give another folder")
+    tokenizer = load_tokenizer(policy.model)
+    chat = PolicyChat.of(tokenizer, policy.config.model.tools_prompt)
+    try:
+        with folder_written_aside(out) as aside:
+            shutil.copytree(policy.model, aside, dirs_exist_ok=True)
+            _write_generation_config(aside / "generation_config.json", policy, tokenizer)
+            (aside / "README.md").write_text(model_card(policy, chat, out.name), encoding="utf-8")
+    except OSError as error:
+        raise BadInput("output", str(command.output), f"cannot be written ({error.strerror})") from error
+    print(f"model of step {policy.step}: {out}")
+    print(f"to serve it: python -m vllm.entrypoints.openai.api_server --model {out}{_tool_flags(chat)}")
+    print(f"requests that match the training: {out / 'README.md'}")
+    return 0
+
+
+def _tool_flags(chat: PolicyChat) -> str:
+    return " --enable-auto-tool-choice --tool-call-parser hermes" if chat.native else ""
+
+
+def _write_generation_config(path: Path, policy: TrainedPolicy, tokenizer: Tokenizer) -> None:
+    """Let a server stop where the policy learnt to stop, and sample as in training unless a request says otherwise."""
+    settings: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    given = settings.get("eos_token_id", [])
+    ends = [given] if isinstance(given, int) else list(given)
+    settings["eos_token_id"] = list(dict.fromkeys([tokenizer.eos_id, *ends]))
+    rollout = policy.config.rollout
+    settings |= {"do_sample": True, "temperature": rollout.temperature, "top_p": rollout.top_p}
+    path.write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def model_card(policy: TrainedPolicy, chat: PolicyChat, name: str) -> str:
+    """Return README.md: what was trained, how well it did on held-out samples, and how requests have to look.
+
+    Local paths are left out, since the card is made to be shared.
+    """
+    model = policy.config.model
+    is_public = model.path in BUNDLED or (model.path.count("/") == 1 and not Path(model.path).exists())
+    templates = Environment(
+        loader=PackageLoader("hamr.apps.export"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    return templates.get_template("README.md.j2").render(
+        name=name,
+        run=policy.config.experiment.name,
+        step=policy.step,
+        base=model.path if is_public else "",
+        on_hub=is_public and model.path not in BUNDLED,
+        facts=describe(policy.model),
+        native=chat.native,
+        flags=_tool_flags(chat),
+        response_format=model.response_format,
+        lora=policy.config.trainer.lora,
+        rollout=policy.config.rollout,
+        stages=_stages(policy),
+        max_context=model.max_context,
+        version=__version__,
+    )
+
+
+def _stages(policy: TrainedPolicy) -> Mapping[str, Mapping[str, Any]]:
+    """Return the held-out figures by stage, none for a run that has not finished."""
+    if not policy.folder.summary.is_file():
+        return {}
+    stages = json.loads(policy.folder.summary.read_text()).get("stages", {})
+    return {name: stages[name] for name in STAGES if name in stages}
