@@ -206,25 +206,25 @@ class ImportCorpus(ImportCommand):
     """A public corpus, or chats in a common form, as samples and whole tickets."""
 
     examples = (
-        "hamr data import star input=star.jsonl policies=policies.json output=data/star",
+        "hamr data import star input=STAR output=data/star",
         "hamr data import messages input=chats.jsonl output=data/chats",
     )
     work = "hamr.apps.data.import_data:import_corpus"
 
     corpus: Annotated[str, Word(), AfterValidator(_known_corpus), Field(title="CORPUS")]
-    """Corpus or form of the input: star, abcd, tau2, messages, sharegpt, trl or verl. The form of chats is detected."""
+    """Corpus or form of the input: star, abcd, tau2, multiwoz, messages, sharegpt, trl or verl. The form of chats is
+    detected."""
     input: Annotated[File, Field(title="FILE|FOLDER")]
-    """The dialogues: JSONL, for chats also JSON, Parquet or the folder of a data set."""
+    """The dialogues: a corpus as it is published (its file or folder); for chats JSONL, JSON, Parquet or the folder of
+    a data set."""
     policies: Annotated[File | None, Field(title="FILE.json")] = None
-    """The corpus's policies; required for star, abcd and tau2."""
+    """The corpus's policies and tools; required for star, abcd and tau2 as lines of decision points or
+    conversations."""
 
     @model_validator(mode="after")
-    def _has_its_files(self) -> ImportCorpus:
+    def _fits_its_corpus(self) -> ImportCorpus:
         from hamr.data.importers import IMPORTERS
 
-        for name, what in IMPORTERS[self.corpus].files.items():
-            if getattr(self, name) is None:
-                raise BadInput(name, None, f"missing; give {name}=<{what}>")
         if self.policies is not None and "policies" not in IMPORTERS[self.corpus].files:
             raise BadInput("policies", str(self.policies), f"is no file of the {self.corpus} form; remove it")
         return self

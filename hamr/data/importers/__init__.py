@@ -8,8 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hamr.data.importers import abcd_release, tau_release
 from hamr.data.importers.abcd import import_abcd
 from hamr.data.importers.messages import import_messages
+from hamr.data.importers.multiwoz import import_multiwoz
+from hamr.data.importers.reading import is_release
 from hamr.data.importers.star import import_star
 from hamr.data.importers.steps import trajectories_of
 from hamr.data.importers.tau import import_tau
@@ -63,24 +66,41 @@ class Importer:
         return self.run(**files, group=group)
 
 
+def _import_abcd(*, input: Path, policies: Path | None = None, group: str | None = None) -> Imported:
+    if is_release(input, ("train", "dev", "test")):
+        return from_trajectories(abcd_release.read_release(input, group))
+    return from_samples(import_abcd(input=input, policies=policies, group=group))
+
+
+def _import_tau(*, input: Path, policies: Path | None = None, group: str | None = None) -> Imported:
+    if is_release(input, ("timestamp", "info", "tasks", "simulations")):
+        return from_trajectories(tau_release.read_release(input, group))
+    return from_trajectories(import_tau(input=input, policies=policies, group=group))
+
+
 _CHATS = Importer(
     run=lambda **given: from_trajectories(import_messages(**given)),
     files={"input": "JSONL, JSON or Parquet of chats, or the folder of a data set"},
     private=True,
 )
+_POLICIES = "JSON of policies and tools; with lines of decision points or conversations"
 
 IMPORTERS: Mapping[str, Importer] = {
     "star": Importer(
         run=lambda **given: from_samples(import_star(**given)),
-        files={"input": "JSONL of decision points", "policies": "JSON of the tasks' procedures and tools"},
+        files={"input": "folder of the repository, or JSONL of decision points", "policies": _POLICIES},
     ),
     "abcd": Importer(
-        run=lambda **given: from_samples(import_abcd(**given)),
-        files={"input": "JSONL of decision points", "policies": "JSON of guidelines and tools"},
+        run=_import_abcd,
+        files={"input": "abcd_v1.1.json(.gz) or its folder, or JSONL of decision points", "policies": _POLICIES},
     ),
     "tau2": Importer(
-        run=lambda **given: from_trajectories(import_tau(**given)),
-        files={"input": "JSONL of conversations", "policies": "JSON of policies and tools"},
+        run=_import_tau,
+        files={"input": "results of simulations, folder of a domain, or JSONL of conversations", "policies": _POLICIES},
+    ),
+    "multiwoz": Importer(
+        run=lambda **given: from_trajectories(import_multiwoz(**given)),
+        files={"input": "dialogues_*.json, data.json, or their folder"},
     ),
     "messages": _CHATS,
     "sharegpt": _CHATS,

@@ -20,7 +20,7 @@ from hamr.types import ServiceSample
 _FIELDS = {"id": str, "ticket": dict, "policy_ref": str, "tools_ref": list, "history": list, "gold": dict}
 
 
-def import_abcd(*, input: Path, policies: Path, group: str | None = None) -> list[ServiceSample]:
+def import_abcd(*, input: Path, policies: Path | None, group: str | None = None) -> list[ServiceSample]:
     """Return one sample per decision point, in the order of the file.
 
     A button is a tool whose slots are optional texts. Other parameters of its calls in the file are accepted too.

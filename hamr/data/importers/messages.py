@@ -54,7 +54,7 @@ def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory
         for number, row in read_table(path, strict=True).rows:
             name = str(number) if len(files) == 1 else f"{path.relative_to(input).with_suffix('')}-{number}"
             columnar = path.suffix.lower() in (".parquet", ".arrow")
-            converted = _convert(_without_nulls(row) if columnar else row, name, f"{path}:{number}")
+            converted = chat_row(_without_nulls(row) if columnar else row, name, f"{path}:{number}")
             if split and input.is_dir():
                 converted["meta"]["split"] = split
             converted["meta"] |= group_meta(row, group)
@@ -143,7 +143,8 @@ def _sharegpt(turn: Any, place: str) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": called if isinstance(called, list) else [called]}
 
 
-def _convert(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]:
+def chat_row(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]:
+    """Return the trajectory row of a chat in any of the forms. `unnamed` is its id if it has none."""
     form, field, messages = _messages(row, where)
     names: dict[str, str] = {}
     policy: list[str] = []

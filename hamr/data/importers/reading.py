@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import re
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,16 +13,42 @@ from typing import Any
 from hamr.errors import DataError
 
 
-def json_object(path: Path, option: str, sections: Sequence[str]) -> dict[str, Any]:
-    """Return a JSON file that is an object with an object at each of `sections`. Raise DataError."""
+def json_file(path: Path, option: str) -> Any:
+    """Return the content of a JSON file, which may be compressed (.gz). Raise DataError."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(option, str(path), f"{(error.strerror or 'unreadable').lower()}; give a JSON file") from error
-    except ValueError as error:
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = (getattr(error, "strerror", None) or str(error) or "unreadable").lower()
+        raise DataError(option, str(path), f"{reason}; give a JSON file") from error
+    except (ValueError, RecursionError) as error:
         raise DataError(option, str(path), f"bad JSON ({error})") from error
+
+
+def is_release(path: Path, keys: Sequence[str]) -> bool:
+    """Return True for a folder, a compressed file, a JSON array, or a JSON object that begins with one of the keys: a
+    corpus as it is published. Other files have one JSON object per line. Raise DataError for a file that cannot be
+    read."""
+    if path.is_dir() or path.suffix == ".gz":
+        return True
+    try:
+        with path.open("rb") as file:
+            head = file.read(256).decode("utf-8", "replace").lstrip("\ufeff \r\n\t")
+    except OSError as error:
+        reason = (error.strerror or "unreadable").lower()
+        raise DataError("input", str(path), f"{reason}; give a file or folder") from error
+    return head.startswith("[") or re.match(rf'\{{\s*"(?:{"|".join(keys)})"', head) is not None
+
+
+def json_object(path: Path | None, option: str, sections: Sequence[str]) -> dict[str, Any]:
+    """Return a JSON file that is an object with an object at each of `sections`. Raise DataError."""
+    if path is None:
+        raise DataError(option, None, f"missing; give {option}=FILE.json, or the corpus as it is published")
+    content = json_file(path, option)
+    if not isinstance(content, dict):
+        raise DataError(option, str(path), "must be a JSON object")
     for section in sections:
-        if not isinstance(content, dict) or not isinstance(content.get(section), dict):
+        if not isinstance(content.get(section), dict):
             raise DataError(option, str(path), f"must be a JSON object with an object at {section!r}")
     return content
 

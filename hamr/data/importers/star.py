@@ -1,18 +1,20 @@
 """STAR (RasaHQ, MIT): conversations of human agents who followed a flow chart and queried a back end.
 
-A line of the input is a decision point: `ticket, policy_ref, tools_ref, history, gold, reference_candidates,
-privileged, window, source`. The policies file maps a `policy_ref` to {"start", "edges", "nodes", "tool"}.
+The input is the folder of the repository (`star_release`), or a file whose lines are decision points: `ticket,
+policy_ref, tools_ref, history, gold, reference_candidates, privileged, window, source`. The policies file maps a
+`policy_ref` to {"start", "edges", "nodes", "tool"}.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hamr.data.columns import check_column, group_meta
+from hamr.data.importers.reading import is_release, json_object
 from hamr.data.importers.sop import policy_text
+from hamr.data.importers.star_release import read_release
 from hamr.data.importers.widen import widened_tool
 from hamr.data.samples import from_json, read_rows
 from hamr.errors import DataError
@@ -25,7 +27,7 @@ _TASK_FIELDS = {"task": str, "start": str, "edges": dict, "nodes": dict, "tool":
 
 
 def import_star(
-    *, input: Path, policies: Path, group: str | None = None, max_references: int = MAX_REFERENCES
+    *, input: Path, policies: Path | None = None, group: str | None = None, max_references: int = MAX_REFERENCES
 ) -> list[ServiceSample]:
     """Return one sample per decision point, in the order of the file.
 
@@ -34,12 +36,10 @@ def import_star(
     is unknown to agents, so it moves from the ticket to `privileged`. Tool schemas are widened to accept the calls in
     the file. DataError has the place `file:line: field`.
     """
-    tasks = _read_policies(policies)
-    rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
-    for where, row in rows:
-        _check(row, tasks, where, policies)
-    if group:
-        check_column("group", group, (row for _, row in rows), input.name)
+    if is_release(input, ("DialogueID",)):
+        tasks, rows = read_release(input, group)
+    else:
+        tasks, rows = _read_points(input, policies, group)
     calls: dict[str, list[Mapping[str, Any]]] = {}
     for _, row in rows:
         for call in _calls(row):
@@ -48,22 +48,27 @@ def import_star(
     tools = {ref: widened_tool(task["tool"], calls.get(task["tool"]["name"], [])) for ref, task in tasks.items()}
     samples: dict[str, ServiceSample] = {}
     for where, row in rows:
-        sample = from_json(_convert(row, texts, tools, max_references, group), where=where)
+        sample = from_json(_convert(row, texts, tools, max_references), where=where)
         if sample.id in samples:
             raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
         samples[sample.id] = sample
     return list(samples.values())
 
 
-def _read_policies(path: Path) -> dict[str, Any]:
-    try:
-        tasks = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise DataError(
-            "policies", str(path), f"{(error.strerror or 'unreadable').lower()}; give a JSON file"
-        ) from error
-    except ValueError as error:
-        raise DataError("policies", str(path), f"bad JSON ({error})") from error
+def _read_points(
+    input: Path, policies: Path | None, group: str | None
+) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
+    tasks = _read_policies(policies)
+    rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
+    for where, row in rows:
+        _check(row, tasks, where, policies)
+    if group:
+        check_column("group", group, (row for _, row in rows), input.name)
+    return tasks, [(where, {**row, "grouped": group_meta(row, group)}) for where, row in rows]
+
+
+def _read_policies(path: Path | None) -> dict[str, Any]:
+    tasks = json_object(path, "policies", ())
     if not isinstance(tasks, dict) or not tasks:
         raise DataError("policies", str(path), "must be a JSON object of procedures")
     for ref, task in tasks.items():
@@ -77,7 +82,7 @@ def _read_policies(path: Path) -> dict[str, Any]:
     return tasks
 
 
-def _check(row: Any, tasks: Mapping[str, Any], where: str, policies: Path) -> None:
+def _check(row: Any, tasks: Mapping[str, Any], where: str, policies: Path | None) -> None:
     """Check the fields that the conversion needs before `from_json` validates the row."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
@@ -113,8 +118,12 @@ def _single(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
+def _as_list(refs: str | list[str]) -> list[str]:
+    return [refs] if isinstance(refs, str) else refs
+
+
 def _convert(
-    row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any], max_references: int, group: str | None
+    row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any], max_references: int
 ) -> dict[str, Any]:
     gold = row["gold"]
     ticket = {name: value for name, value in row["ticket"].items() if name != "happy_path"}
@@ -125,14 +134,14 @@ def _convert(
         "dialogue": str(source.get("dialogue_id", row["id"])),
         "point": row.get("point"),
         "window": row.get("window"),
-        **group_meta(row, group),
+        **row["grouped"],
     }
     if gold.get("sop_node") not in (None, "custom"):
         meta["cluster"] = gold["sop_node"]
     return {
         "id": row["id"],
         "ticket": ticket,
-        "policy": texts[row["policy_ref"]],
+        "policy": "\n\n".join(texts[ref] for ref in _as_list(row["policy_ref"])),
         "tools": [tools[ref] for ref in dict.fromkeys(row["tools_ref"])],
         "history": row["history"],
         "references": _references(gold, row.get("reference_candidates", []), max_references),

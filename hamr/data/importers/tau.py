@@ -20,7 +20,7 @@ from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 
 
-def import_tau(*, input: Path, policies: Path, group: str | None = None) -> list[Trajectory]:
+def import_tau(*, input: Path, policies: Path | None, group: str | None = None) -> list[Trajectory]:
     """Return the successful conversations (reward 1), in the order of the file. Actions of failed ones are not
     references.
 

@@ -11,6 +11,8 @@ import yaml
 
 from hamr import cli
 from tests.docs_pages import DOCS, commands, save_files
+from tests.releases import tau2_results, write_abcd, write_json, write_multiwoz_22, write_star
+from tests.unit.data.test_star import ROW, TASK
 
 PAGE = DOCS / "how-to" / "data.md"
 
@@ -32,8 +34,27 @@ def run(start: str) -> list[str]:
 
 
 def meta(folder: str) -> list[dict[str, str]]:
-    rows = "".join(path.read_text() for path in Path(folder).glob("t*.jsonl") if path.stem != "trajectories")
+    paths = [Path(folder) / f"{split}.jsonl" for split in ("train", "validation", "test")]
+    rows = "".join(path.read_text() for path in paths if path.exists())
     return [json.loads(line)["meta"] for line in rows.splitlines()]
+
+
+def write_star_points(folder: Path) -> None:
+    rows = [{**ROW, "id": f"star-{n}-1", "source": {"dialogue_id": n}} for n in range(4)]
+    (folder / "star_steps.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "star_policies.json").write_text(json.dumps({"star/room_book": TASK}))
+
+
+def test_public_corpora_are_imported_as_published(folder: Path) -> None:
+    write_star(folder / "STAR")
+    write_abcd(folder / "abcd" / "data")
+    write_json(folder / "results.json", tau2_results())
+    write_multiwoz_22(folder / "MultiWOZ_2.2")
+    write_star_points(folder)
+    for corpus, imports, samples in (("star", 2, 20), ("abcd", 1, 25), ("tau2", 1, 12), ("multiwoz", 1, 12)):
+        assert len(run(f"hamr data import {corpus} ")) == imports
+        assert len(meta(f"data/{corpus}")) == samples
+    assert len(meta("data/star_steps")) == 4
 
 
 def test_preview_proposes_the_mapping_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:

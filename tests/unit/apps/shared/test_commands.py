@@ -170,7 +170,6 @@ SAMPLED = ["data", "sampled", "input=a", "ledger=b", "output=c", "min_total=1"]
         ([*SAMPLED, "ledger="], "ledger: None: missing; give ledger=RUN"),
         (["data", "thought", "step=extract", "input=a", "output=b", "refine=2"],
          "data thought step=extract: 'refine=2': is an option of `hamr data thought step=migrate`; remove it"),
-        (["data", "import", "star", "input=a", "output=b"], "policies: None: missing; give policies="),
         (["data", "import", "tau"], "CORPUS: 'tau': no such corpus; did you mean 'tau2'? there"),
         (["status"], "RUN: None: missing; write hamr status RUN [--watch]"),
         (["status", "a", "b"], "status: 'b': unknown option; usage: hamr status RUN [--watch]"),

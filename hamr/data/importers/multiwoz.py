@@ -1,0 +1,142 @@
+"""MultiWOZ (MIT) and data in its form: dialogues of a customer with a town's information service.
+
+2.2, and the schema-guided dialogues:  dialogues_*.json, each a list of {"dialogue_id", "services", "turns":
+[{"speaker": "USER" | "SYSTEM", "utterance", "frames": [{"service", "state"?: {"slot_values"}, "service_call"?:
+{"method", "parameters"}, "service_results"?}]}]}, in folders `train`, `dev` and `test`.
+2.1:  data.json, {name: {"goal", "log": [{"text"}]}}, whose turns alternate, with valListFile and testListFile.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hamr.data.columns import check_column, group_meta
+from hamr.data.importers.reading import json_file, need
+from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
+from hamr.data.trajectories import Trajectory, trajectory_from_json
+from hamr.errors import DataError
+
+_SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
+_LISTS = {"validation": ("valListFile.json", "valListFile.txt"), "test": ("testListFile.json", "testListFile.txt")}
+_TAG = re.compile(r"<[^>]+>")
+
+
+def import_multiwoz(*, input: Path, group: str | None = None) -> list[Trajectory]:
+    """Return one trajectory per dialogue of a file or folder. Published splits are kept.
+
+    The services are the ticket; the customer's goal and wishes are privileged. There is no policy, and tools only where
+    the dialogues contain calls. DataError names the dialogue and its field.
+    """
+    files = _files(input)
+    rows: list[tuple[str, Mapping[str, Any], dict[str, Any]]] = []
+    for path in files:
+        content = json_file(path, "input")
+        read = _schema_guided if isinstance(content, list) else _logs
+        rows += read(content, path)
+    if not rows:
+        raise DataError("input", str(input), "contains no dialogue; give dialogues_*.json, data.json or their folder")
+    if group:
+        check_column("group", group, (whole for _, whole, _ in rows), input.name)
+    calls: Calls = {}
+    for _, _, row in rows:
+        calls_in(row["turns"], calls)
+    tools = tools_from_calls(calls, calls)
+    found: dict[str, Trajectory] = {}
+    for where, whole, row in rows:
+        meta = {"dataset": "multiwoz", "dialogue": row["id"], **row["meta"], **group_meta(whole, group)}
+        trajectory = trajectory_from_json({**row, "policy": "", "tools": tools, "meta": meta}, where=where)
+        if trajectory.id in found:
+            raise DataError(where, trajectory.id, "already used by an earlier dialogue; make it unique")
+        found[trajectory.id] = trajectory
+    return list(found.values())
+
+
+def _files(input: Path) -> list[Path]:
+    if not input.is_dir():
+        return [input]
+    files = [*sorted(input.rglob("dialogues*.json")), *sorted(input.rglob("data.json"))]
+    if not files:
+        raise DataError("input", str(input), "has no dialogues_*.json or data.json; give the folder of MultiWOZ")
+    return sorted(files, key=lambda path: path.parent.name != "train")
+
+
+# --- 2.2 and schema-guided dialogues -----------------------------------------------------------
+
+
+def _schema_guided(content: list[Any], path: Path) -> Iterator[tuple[str, Mapping[str, Any], dict[str, Any]]]:
+    split = _SPLITS.get(path.parent.name)
+    for i, dialogue in enumerate(content):
+        need(dialogue, f"{path}: [{i}]", {"dialogue_id": str, "turns": list})
+        where = f"{path}: {dialogue['dialogue_id']}"
+        wishes: dict[str, Any] = {}
+        turns: list[dict[str, Any]] = []
+        for j, turn in enumerate(dialogue["turns"]):
+            place = f"{where}: turns[{j}]"
+            need(turn, place, {"speaker": str, "utterance": str})
+            if turn["speaker"] not in ("USER", "SYSTEM"):
+                raise DataError(f"{place}.speaker", turn["speaker"], "unknown speaker; use USER or SYSTEM")
+            frames = [frame for frame in turn.get("frames") or () if isinstance(frame, dict)]
+            if turn["speaker"] == "USER":
+                for frame in frames:
+                    wishes.update((frame.get("state") or {}).get("slot_values") or {})
+                turns.append({"role": "customer", "content": turn["utterance"]})
+            else:
+                for frame in frames:
+                    turns.extend(_service_call(frame))
+                turns.append({"role": "agent", "content": turn["utterance"]})
+        row = {
+            "id": dialogue["dialogue_id"].removesuffix(".json"),
+            "ticket": {"services": list(dialogue.get("services") or ())},
+            "turns": turns,
+            "privileged": {"wishes": wishes},
+            "meta": {"split": split} if split else {},
+        }
+        yield where, dialogue, row
+
+
+def _service_call(frame: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    call = frame.get("service_call")
+    if isinstance(call, dict):
+        parameters = call.get("parameters") or {}
+        yield {"role": "agent", "action": "call_tool", "name": str(call.get("method")), "parameters": parameters}
+        results = json.dumps(frame.get("service_results") or [], ensure_ascii=False)
+        yield {"role": "tool", "name": str(call.get("method")), "content": results}
+
+
+# --- 2.1 ---------------------------------------------------------------------------------------
+
+
+def _logs(content: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any], dict[str, Any]]]:
+    if not isinstance(content, dict):
+        raise DataError("input", str(path), "must be a list of dialogues, or an object of dialogues with a log")
+    split_of = {name: split for split, files in _LISTS.items() for name in _names(path, files)}
+    for name, dialogue in content.items():
+        where = f"{path}: {name}"
+        need(dialogue, where, {"log": list})
+        turns = []
+        for j, turn in enumerate(dialogue["log"]):
+            need(turn, f"{where}: log[{j}]", {"text": str})
+            turns.append({"role": ("customer", "agent")[j % 2], "content": turn["text"].strip()})
+        goal = dialogue.get("goal") or {}
+        told = goal.get("message") or ""
+        row = {
+            "id": name.removesuffix(".json"),
+            "ticket": {"services": [domain for domain, wish in goal.items() if wish and domain in _DOMAINS]},
+            "turns": turns,
+            "privileged": {"goal": _TAG.sub("", told if isinstance(told, str) else " ".join(map(str, told)))},
+            "meta": {"split": split_of.get(name, "train")} if split_of else {},
+        }
+        yield where, dialogue, row
+
+
+_DOMAINS = ("attraction", "bus", "hospital", "hotel", "police", "restaurant", "taxi", "train")
+
+
+def _names(path: Path, files: tuple[str, ...]) -> list[str]:
+    """Return the dialogues that a list of the corpus names, one a line whatever its ending."""
+    found = next((path.with_name(name) for name in files if path.with_name(name).exists()), None)
+    return found.read_text(encoding="utf-8").split() if found else []

@@ -1,0 +1,178 @@
+"""tau2-bench as it is published: the results of simulations, and the tasks of a domain.
+
+Results are {"info": {"environment_info": {"domain_name", "policy", "tool_defs"?}}, "tasks": [task], "simulations":
+[{"id", "task_id", "trial", "reward_info": {"reward"}, "messages": [chat messages]}]}, in one file, or with every
+simulation in a file of the folder `simulations`. A domain is a folder with `tasks.json` and `policy.md`. A task is
+{"id", "user_scenario", "ticket"?, "evaluation_criteria": {"actions": [{"name", "arguments"}]}}.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hamr.data.columns import check_column, group_meta
+from hamr.data.importers.messages import chat_row
+from hamr.data.importers.reading import json_file, need
+from hamr.data.importers.widen import Calls, calls_in, tools_from_calls, widened_tool
+from hamr.data.trajectories import Trajectory, trajectory_from_json
+from hamr.errors import DataError
+
+_SIGNAL = re.compile(r"###(?:STOP|TRANSFER|OUT-OF-SCOPE)###")
+"""Words of a simulated customer that end the simulation."""
+
+
+def read_release(input: Path, group: str | None) -> list[Trajectory]:
+    """Return the successful simulations (reward 1), or the tasks of a domain that have a ticket.
+
+    All simulations of a task are in one split. Calls that the customer makes on its own device are left out: the agent
+    does not see them. A task with a ticket (tau2's solo mode) becomes the ticket and its expected calls. DataError
+    names the simulation or task.
+    """
+    rows = list(_simulations(input) if _is_results(input) else _tasks(input))
+    if group:
+        check_column("group", group, (whole for _, whole, _, _ in rows), input.name)
+    calls: Calls = {}
+    for _, _, row, _ in rows:
+        calls_in(row["turns"], calls)
+    made = []
+    for where, whole, row, defined in rows:
+        listed = [widened_tool(tool, calls.get(tool["name"], [])) for tool in defined]
+        own: Calls = {}
+        calls_in(row["turns"], own)
+        derived = tools_from_calls(calls, own.keys() - {tool["name"] for tool in listed})
+        row["meta"] |= group_meta(whole, group)
+        made.append(trajectory_from_json({**row, "tools": [*listed, *derived]}, where=where))
+    return made
+
+
+def _is_results(input: Path) -> bool:
+    if input.is_dir():
+        return not (input / "tasks.json").exists()
+    content = json_file(input, "input")
+    return isinstance(content, dict)
+
+
+Row = tuple[str, Mapping[str, Any], dict[str, Any], list[dict[str, Any]]]
+"""(place, object of the file, trajectory row without tools, tools that the file describes)."""
+
+# --- simulations -------------------------------------------------------------------------------
+
+
+def _simulations(input: Path) -> Iterator[Row]:
+    path = input / "results.json" if input.is_dir() else input
+    results = json_file(path, "input")
+    need(results, str(path), {"info": dict, "tasks": list})
+    environment = results["info"].get("environment_info") or {}
+    need(environment, f"{path}: info.environment_info", {"domain_name": str, "policy": str})
+    tasks = {str(task.get("id")): task for task in results["tasks"] if isinstance(task, dict)}
+    simulations = results.get("simulations") or [
+        json_file(file, "input") for file in sorted(path.with_name("simulations").glob("*.json"))
+    ]
+    tools = [_tool(name, given) for name, given in (environment.get("tool_defs") or {}).items()]
+    successes = 0
+    for i, run in enumerate(simulations):
+        where = f"{path}: simulations[{i}]"
+        need(run, where, {"id": str, "messages": list})
+        reward = (run.get("reward_info") or {}).get("reward")
+        if isinstance(reward, int | float) and reward >= 1.0:
+            successes += 1
+            yield where, run, _trajectory(run, tasks, environment, where), tools
+    if not successes:
+        raise DataError(
+            str(path), f"{len(simulations)} simulations", "none has reward 1; there is nothing to learn from"
+        )
+
+
+def _trajectory(
+    run: Mapping[str, Any], tasks: Mapping[str, Any], environment: Mapping[str, Any], where: str
+) -> dict[str, Any]:
+    number, domain = str(run.get("task_id")), environment["domain_name"]
+    row = chat_row({"messages": list(_agent_view(run["messages"]))}, run["id"], where)
+    meta = {
+        "dataset": "tau2",
+        "dialogue": run["id"],
+        "group": f"{domain}/{number}",
+        "reward": run["reward_info"]["reward"],
+    }
+    policy = run.get("policy") or environment["policy"]
+    return {**row, "policy": policy, "privileged": _hidden_facts(tasks.get(number, {})), "meta": meta}
+
+
+def _agent_view(messages: list[Any]) -> Iterator[Any]:
+    """Yield the messages that the agent writes and sees, as those of chat APIs."""
+    for message in messages:
+        if not isinstance(message, dict):
+            yield message
+        elif message.get("role") == "tool":
+            for result in message.get("tool_messages") or [message]:
+                if result.get("requestor") != "user":
+                    yield {**result, "tool_call_id": result.get("id")}
+        elif message.get("role") == "user":
+            text = _SIGNAL.sub("", message.get("content") or "").strip()
+            yield {"role": "user", "content": text}
+        elif message.get("role") != "system":
+            yield message
+
+
+def _tool(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tool of a signature {"doc", "params": JSON schema}."""
+    schema = given.get("params")
+    schema = schema if isinstance(schema, dict) and "properties" in schema else {"type": "object", "properties": {}}
+    return {"name": name, "description": given.get("doc") or "", "parameters": schema}
+
+
+# --- tasks -------------------------------------------------------------------------------------
+
+
+def _tasks(input: Path) -> Iterator[Row]:
+    path = input / "tasks.json" if input.is_dir() else input
+    tasks = json_file(path, "input")
+    policy = next(
+        (path.with_name(name) for name in ("policy.md", "main_policy.md") if path.with_name(name).exists()), None
+    )
+    if not isinstance(tasks, list) or policy is None:
+        raise DataError(
+            "input", str(input), "must be results of simulations, or tasks.json with policy.md in its folder"
+        )
+    found = 0
+    for i, task in enumerate(tasks):
+        where = f"{path}: [{i}]"
+        need(task, where, {"id": str, "user_scenario": dict})
+        actions = (task.get("evaluation_criteria") or {}).get("actions") or []
+        if task.get("ticket") and actions:
+            found += 1
+            domain = path.parent.name
+            turns = [{"role": "customer", "content": task["ticket"]}, *map(_call, actions)]
+            yield (
+                where,
+                task,
+                {
+                    "id": f"{domain}-{task['id']}",
+                    "ticket": {},
+                    "policy": policy.read_text(encoding="utf-8"),
+                    "turns": turns,
+                    "privileged": _hidden_facts(task),
+                    "meta": {"dataset": "tau2", "dialogue": f"{domain}-{task['id']}"},
+                },
+                [],
+            )
+    if not found:
+        remedy = "none has a ticket and expected calls; a task is no dialogue, give the results of simulations"
+        raise DataError(str(path), f"{len(tasks)} tasks", remedy)
+
+
+def _call(action: Mapping[str, Any]) -> dict[str, Any]:
+    return {"role": "agent", "action": "call_tool", "name": action["name"], "parameters": action.get("arguments") or {}}
+
+
+def _hidden_facts(task: Mapping[str, Any]) -> dict[str, Any]:
+    scenario = task.get("user_scenario") or {}
+    told = scenario.get("instructions") or ""
+    if isinstance(told, dict):
+        told = "\n".join(f"{name}: {text}" for name, text in told.items() if text)
+    actions = (task.get("evaluation_criteria") or {}).get("actions") or []
+    calls = [{"name": action.get("name"), "parameters": action.get("arguments") or {}} for action in actions]
+    return {"user_instructions": told, "gold_actions": calls}
