@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hamr.data.actions import ResponseFormat, parse_action, parse_arguments, render_action
+from hamr.data.actions import ResponseFormat, parse_action, render_requested
 from hamr.data.rendering import policy_messages
 from hamr.data.tools import function_schemas
-from hamr.types import Answer, MalformedResponse, Question, Reply, RequestedCall, ServiceSample, ToolCall
+from hamr.types import Answer, MalformedResponse, Question, Reply, RequestedCall, ServiceSample
 
 
 def decision_question(
@@ -39,13 +39,5 @@ def text_and_calls(answer: Answer) -> tuple[str, tuple[RequestedCall, ...] | Mal
 
 def response_text(answer: Answer) -> str:
     """Return an answer in the wire format of actions (`hamr.data.actions`): its text, then each tool call."""
-    calls = (_wire(call) for call in answer.tool_calls)
+    calls = (render_requested(call.name, call.arguments) for call in answer.tool_calls)
     return "".join([answer.text or "", *calls])
-
-
-def _wire(call: RequestedCall) -> str:
-    """Return the call in the wire format. Arguments that are not JSON are kept, so that the response is malformed."""
-    arguments = parse_arguments(call.arguments)
-    if isinstance(arguments, dict) and call.name.strip():
-        return render_action(ToolCall(name=call.name, parameters=arguments))
-    return f'<tool_call>{{"name": {json.dumps(call.name)}, "arguments": {call.arguments}}}</tool_call>'

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, PositiveFloat, PositiveInt
 
 from hamr.config.agents import AnswerConfig
+from hamr.config.section import NonNegative
 
 
 class EcsConfig(AnswerConfig):
@@ -19,8 +20,12 @@ class EcsConfig(AnswerConfig):
     probabilities. The votes are stored with both, so the other is available without new calls."""
     stage: str = "rl"
     """Stage of a run folder whose responses to the test split are scored (base, sft, rl)."""
+    temperature: NonNegative = 0.0
+    """Sampling temperature of the policy."""
+    max_new_tokens: PositiveInt = 512
+    """Maximum length of a response of the policy in tokens."""
     seed: int = 0
-    """Determines the resampling."""
+    """Determines the sampling and the resampling."""
     resamples: PositiveInt = 1000
     """Resamples of the bootstrap intervals and of the permutation test."""
     attempts: PositiveInt = 3

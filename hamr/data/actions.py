@@ -191,6 +191,20 @@ def _parse_call(body: str) -> ToolCall | MalformedResponse:
     return ToolCall(name=name.strip(), parameters=arguments)
 
 
+def render_requested(name: str, arguments: str) -> str:
+    """Return a tool call that a model requested, with the JSON text of its arguments, in the wire format.
+
+    What is not valid is kept, so that the response is malformed.
+
+    >>> render_requested("lookup", '{"order": 7}')
+    '<tool_call>{"name": "lookup", "arguments": {"order": 7}}</tool_call>'
+    """
+    parameters = parse_arguments(arguments)
+    if isinstance(parameters, dict) and name.strip():
+        return _render_call(ToolCall(name=name, parameters=parameters))
+    return f'<tool_call>{{"name": {json.dumps(name)}, "arguments": {arguments}}}</tool_call>'
+
+
 def parse_arguments(text: str) -> dict[str, Any] | MalformedResponse:
     """Return the arguments of a tool call from their JSON text, which may be empty."""
     call = _parse_call(f'{{"name": "-", "arguments": {text.strip() or "{}"}}}')

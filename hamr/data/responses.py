@@ -1,16 +1,18 @@
 """Finished responses for scoring without training. A sample with its responses is a group.
 
 In a file, a line is a sample (`hamr.data.samples`) with an additional field: `response`, a text, or `responses`, a
-list.
+list. An assistant message of OpenAI's format may replace a text: {"content": "...", "tool_calls": [...]}.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hamr.data.actions import render_requested
 from hamr.data.samples import from_json, stream_rows
 from hamr.errors import DataError
 from hamr.types import Rollout, SampleKey, ServiceSample
@@ -82,8 +84,34 @@ def _responses(row: dict[str, Any], where: str) -> tuple[str, ...]:
     if one is not None and several is not None:
         raise DataError(f"{where}: response", one, "the line has `responses` too; keep one of the two fields")
     found = [one] if one is not None else several
-    if not isinstance(found, list) or not found or not all(isinstance(text, str) for text in found):
+    texts = [text_of_response(each) for each in found] if isinstance(found, list) else []
+    if not texts or None in texts:
         raise DataError(
-            f"{where}: response", one if one is not None else several, "give a text, or `responses`: a list of texts"
+            f"{where}: response",
+            one if one is not None else several,
+            "give a text, or `responses`: a list of texts; each may be an assistant message with content or tool_calls",
         )
-    return tuple(found)
+    return tuple(text for text in texts if text is not None)
+
+
+def text_of_response(response: Any) -> str | None:
+    """Return a response in the wire format of actions; None if it is neither a text nor an assistant message.
+
+    >>> text_of_response({"content": None, "tool_calls": [{"function": {"name": "lookup", "arguments": "{}"}}]})
+    '<tool_call>{"name": "lookup", "arguments": {}}</tool_call>'
+    """
+    if isinstance(response, str):
+        return response
+    content, calls = (response.get("content"), response.get("tool_calls")) if isinstance(response, dict) else (0, ())
+    if not isinstance(content, str | None) or not isinstance(calls, list | None) or not (content or calls):
+        return None
+    texts = []
+    for call in calls or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            return None
+        arguments = function.get("arguments", "{}")
+        texts.append(
+            render_requested(function["name"], arguments if isinstance(arguments, str) else json.dumps(arguments))
+        )
+    return "".join([content or "", *texts])

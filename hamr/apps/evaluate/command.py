@@ -39,7 +39,7 @@ def _section(command: S, section: type[S]) -> S:
     return section(**{name: getattr(command, name) for name in section.model_fields})
 
 
-class EvaluateEcs(EcsConfig, ConfiguredCommand):
+class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
     """Judges compare each response with every reference of its sample, as yes, part or no; per response the highest of
     the references' means (Multi-ECS), and the logged reference's (Single-ECS).
 
@@ -52,6 +52,7 @@ class EvaluateEcs(EcsConfig, ConfiguredCommand):
     examples = (
         "hamr evaluate benchmark=ecs input=responses.jsonl judges=judge output=ecs",
         "hamr evaluate benchmark=ecs run=runs/quickstart compare=runs/other output=ecs",
+        "hamr evaluate benchmark=ecs policy=my_agent.py:reply samples=test.jsonl judges=judge output=ecs",
     )
     outputs: ClassVar = {"folder": "."}
     work = "hamr.apps.evaluate.ecs.run:start"
@@ -59,9 +60,13 @@ class EvaluateEcs(EcsConfig, ConfiguredCommand):
     output: Output
     """Folder of the results."""
     input: Annotated[File | None, Field(title="RESPONSES.jsonl")] = None
-    """Responses to score, in the input format of `hamr score`. Either this or `run` is required."""
+    """Responses to score, in the input format of `hamr score`. This, `run` or `policy` is required."""
     run_folder: Annotated[Folder | None, Field(alias="run", title="RUN")] = None
     """Run folder whose evaluation is scored."""
+    policy: Annotated[str, Field(title="WHO")] = ""
+    """Pool, or your own reply(messages, tools) as FILE.py:FUNCTION, that answers `samples` and is scored."""
+    samples: Annotated[File | None, Field(title="SAMPLES.jsonl")] = None
+    """Samples with references for `policy`."""
     compare: Annotated[File | None, Field(title="OTHER.jsonl|RUN")] = None
     """Responses or run of a second policy on the same samples; adds a p-value."""
     labels: Annotated[File | None, Field(title="PAIRS.jsonl")] = None
@@ -71,14 +76,20 @@ class EvaluateEcs(EcsConfig, ConfiguredCommand):
 
     @model_validator(mode="after")
     def _one_source(self) -> EvaluateEcs:
-        if (self.input is None) == (self.run_folder is None):
-            given = f"input={self.input} run={self.run_folder}" if self.input else None
-            raise BadInput("input", given, "give either input=<jsonl of responses> or run=<run folder>")
+        sources = {"input": self.input, "run": self.run_folder, "policy": self.policy or None}
+        given = [f"{key}={value}" for key, value in sources.items() if value is not None]
+        if len(given) != 1:
+            remedy = "give one of input=<jsonl of responses>, run=<run folder> and policy=<pool or function>"
+            raise BadInput("input", " ".join(given) or None, remedy)
+        if bool(self.policy) != (self.samples is not None):
+            missing, other = ("samples", "policy") if self.policy else ("policy", "samples")
+            raise BadInput(missing, None, f"missing; required with {other}")
         return self
 
     @property
     def source(self) -> Path:
-        path = self.input or self.run_folder
+        """File of the responses, folder of the run, or file of the samples that the policy answers."""
+        path = self.input or self.run_folder or self.samples
         assert path is not None
         return path
 
@@ -95,10 +106,11 @@ class EvaluateEcs(EcsConfig, ConfiguredCommand):
         return load_config([*([] if self.judges or chosen else ["pools=ecs"]), *self.overrides])
 
 
-class EvaluateOlabench(OlabenchConfig, ConfiguredCommand):
+class EvaluateOlabench(OlabenchConfig, AgentConfig, ConfiguredCommand):
     """Policies answer items of three kinds (rag, workflow, agent). The judges of the side rewards grade dialogue,
     policy and tool calling from 1 to 5 (several policies' responses in one prompt) and find risks and hallucinations.
-    WHO is a pool, a run folder (its newest checkpoint) or a file of {"id", "response"}.
+    WHO is a pool, a run folder (its newest checkpoint), your own reply(messages, tools) as FILE.py:FUNCTION, or a file
+    of {"id", "response"}.
 
     The folder gets responses.jsonl, judgements.jsonl, items.jsonl, summary.json and report.html. The same command
     collects only what is missing. rewards.policy.judging=comparative|single and

@@ -1,17 +1,24 @@
-"""Policies that an evaluation may test: a pool, the newest checkpoint of a run folder, or a file of finished
-responses."""
+"""Policies that an evaluation may test: a pool, the newest checkpoint of a run folder, a function of the user's own, or
+a file of finished responses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from hamr.apps.evaluate.functions import check_native, find_functions
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.apps.shared.trained_policy import TrainedPolicy
+from hamr.config.agents import AgentConfig
 from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
+from hamr.data.policy_chat import PolicyChat, ToolsPrompt
+from hamr.data.responses import text_of_response
 from hamr.data.samples import read_rows
 from hamr.errors import BadInput, DataError, did_you_mean
+from hamr.models.tokenizer import load_tokenizer
+from hamr.rewards.custom import AgentSource
 
 LEARNED = {
     "plain": ("none",),
@@ -22,34 +29,61 @@ LEARNED = {
 """Response orders that a policy trained in a format supports."""
 
 
-def with_policies(config: Config, key: str, names: Sequence[str], cot: str) -> tuple[Config, dict[str, str]]:
-    """Return (the configuration with a pool for every policy to be queried, name -> pool).
+@dataclass(frozen=True, kw_only=True)
+class AskedPolicies:
+    """Policies to be queried. `config` has a pool for each that needs one; `pools`: name -> pool. `native`: those that
+    get their tools as schemas."""
 
-    A name is a pool, or the path of a run folder; the pool of a run folder is created with the engine of the run's
-    rollouts. Files of responses (`*.jsonl`) need no pool and are skipped. Raises BadInput for any other name, and for a
-    run that was not trained to answer in the order `cot`.
+    config: Config
+    pools: Mapping[str, str]
+    functions: Mapping[str, AgentSource]
+    native: frozenset[str]
+
+
+def with_policies(
+    config: Config, key: str, names: Sequence[str], cot: str, options: AgentConfig | None = None
+) -> AskedPolicies:
+    """Return the policies to be queried.
+
+    A name is a pool, the path of a function, or of a run folder; the pool of a run folder is created with the engine of
+    the run's rollouts, and its tools are shown as in its training. Files of responses (`*.jsonl`) are skipped. Raises
+    BadInput for any other name, and for a run that was not trained to answer in the order `cot`.
     """
+    options = options or AgentConfig()
+    functions = find_functions(key, [name for name in names if name not in config.pools], options)
     pools: dict[str, PoolConfig] = dict(config.pools)
     asked: dict[str, str] = {}
+    native = set(functions) if options.tools != "prompt" else set()
     for given in names:
-        if is_file(given):
+        if given in functions or is_file(given):
             continue
         if given in config.pools:
             asked[given] = writing_pool(config, key, given)
+            if options.tools == "native":
+                check_native(config, given)
+                native.add(given)
             continue
         path = Path(given).expanduser()
         if not path.is_dir():
             known = sorted(config.pools)
             remedy = (
-                f"no such pool, run folder or file of responses; {did_you_mean(given, known)}pools: {', '.join(known)}"
+                f"no such pool, run folder, function or file of responses; {did_you_mean(given, known)}"
+                f"pools: {', '.join(known)}"
             )
             raise BadInput(key, given, remedy)
         name = f"run-{path.resolve().name}"
         if name in pools:
             raise BadInput(key, given, f"has the same name {name} as another; rename one of the folders")
-        pools[name] = _pool_of_run(key, path, cot)
+        trained = TrainedPolicy.of(key, path)
+        pools[name] = _pool_of_run(trained, cot)
         asked[name] = name
-    return config.model_copy(update={"pools": pools}), asked
+        wanted: ToolsPrompt = trained.config.model.tools_prompt
+        if options.tools is not None:
+            wanted = "template" if options.tools == "native" else "compact"
+        if wanted != "compact" and PolicyChat.of(load_tokenizer(pools[name].model), wanted).native:
+            native.add(name)
+    config = config.model_copy(update={"pools": pools})
+    return AskedPolicies(config=config, pools=asked, functions=functions, native=frozenset(native))
 
 
 def is_file(given: str) -> bool:
@@ -70,9 +104,10 @@ def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for number, row in read_rows(path):
         where = f"{path}:{number}"
-        name, text = (row.get("id"), row.get("response")) if isinstance(row, dict) else (None, None)
-        if not isinstance(name, str) or not isinstance(text, str):
-            raise DataError(where, row, "give an object with the item's id and its response, both texts")
+        name, text = (row.get("id"), text_of_response(row.get("response"))) if isinstance(row, dict) else (None, None)
+        if not isinstance(name, str) or text is None:
+            remedy = "give an object with the item's id, and its response: a text or an assistant message"
+            raise DataError(where, row, remedy)
         if name in found:
             raise DataError(f"{where}: id", name, "already used on an earlier line; give one response per item")
         found[name] = text
@@ -83,12 +118,12 @@ def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _pool_of_run(key: str, path: Path, cot: str) -> PoolConfig:
-    trained = TrainedPolicy.of(key, path)
+def _pool_of_run(trained: TrainedPolicy, cot: str) -> PoolConfig:
     run = trained.config
     orders = LEARNED[run.model.response_format]
     if cot not in orders:
-        remedy = f"{path} learned model.response_format={run.model.response_format}; set cot={' or '.join(orders)}"
+        learned = f"{trained.folder.path} learned model.response_format={run.model.response_format}"
+        remedy = f"{learned}; set cot={' or '.join(orders)}"
         raise BadInput("cot", cot, remedy)
     return PoolConfig(
         role="grader",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.bench.agreement import Rating, level
+from hamr.bench.answers import process_all
 from hamr.bench.folder import RowFolder, rows_of
 from hamr.cascade.cached_pool import failure_of
 from hamr.cascade.retry import ask_again
@@ -25,8 +26,6 @@ from hamr.rewards.verdict import canonical_label
 from hamr.types import TRANSIENT, Answer, Question
 
 FILE = "judgements.jsonl"
-GIVE_UP = 32
-"""Number of consecutive transient failures after which a judge is considered unavailable for the rest of this call."""
 
 Report = Callable[[str, int], None]
 """Callback after every vote: the judge, and its number of votes."""
@@ -107,28 +106,12 @@ class JudgeVotes(RowFolder):
         await asyncio.gather(*(self._collect(judge, asked, asks[judge.name], report) for judge in wanted))
 
     async def _collect(self, judge: EcsJudge, asked: Sequence[VoteQuestion], ask: Ask, report: Report) -> None:
-        left = self.open(judge, asked)
-        waiting, away, done = iter(left), 0, 0
+        async def one(asked: VoteQuestion) -> bool:
+            answer = await ask_again(ask, asked.question, attempts=judge.attempts, longest_wait_s=judge.longest_wait_s)
+            self._add(judge, asked, answer)
+            return answer.failure not in TRANSIENT
 
-        async def work() -> None:
-            nonlocal away, done
-            for one in waiting:
-                if away >= GIVE_UP:
-                    return
-                answer = await ask_again(
-                    ask, one.question, attempts=judge.attempts, longest_wait_s=judge.longest_wait_s
-                )
-                away = away + 1 if answer.failure in TRANSIENT else 0
-                done += 1
-                self._add(judge, one, answer)
-                report(judge.name, done)
-
-        workers = [asyncio.create_task(work()) for _ in range(min(judge.at_once, len(left)))]
-        try:
-            await asyncio.gather(*workers)
-        finally:
-            for worker in workers:
-                worker.cancel()
+        await process_all(self.open(judge, asked), one, judge.at_once, lambda done: report(judge.name, done))
 
     def _add(self, judge: EcsJudge, one: VoteQuestion, answer: Answer) -> None:
         key, vote = vote_key(judge, one.question), read_vote(answer)

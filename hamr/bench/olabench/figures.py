@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from hamr.bench.answers import PolicyResponse
 from hamr.bench.olabench.items import KINDS, SUBSETS, BenchItem
 from hamr.bench.olabench.overall import overall
 from hamr.bench.olabench.rates import hallucination_rates, risk_rates
-from hamr.bench.olabench.responses import PolicyResponse, ResponseReading
+from hamr.bench.olabench.responses import ResponseReading
 from hamr.bench.statistics import LEVEL, Estimate, mean_interval
 from hamr.errors import BadInput
 from hamr.rewards import hallucination, risk

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hamr.bench.folder import RowFolder, rows_of
-from hamr.bench.olabench.responses import PolicyResponse
+from hamr.bench.answers import ResponseLog
+from hamr.bench.folder import rows_of
 from hamr.errors import BadInput
 from hamr.types import Judgement
 
-RESPONSES, VERDICTS = "responses.jsonl", "judgements.jsonl"
+VERDICTS = "judgements.jsonl"
 AWAY = ("judge_timeout", "judge_unavailable")
 
 
@@ -33,21 +33,16 @@ class JudgeVerdict:
         return self.failure in AWAY
 
 
-class Journal(RowFolder):
+class Journal(ResponseLog):
     """Responses and verdicts by key."""
 
     def __init__(self, folder: Path) -> None:
         """Raises BadInput where another process uses the folder or a row is damaged."""
-        super().__init__(folder, (RESPONSES, VERDICTS))
+        super().__init__(folder, (VERDICTS,))
 
     def _load(self) -> None:
-        self.responses = dict(_response(where, row) for where, row in rows_of(self.folder / RESPONSES))
+        super()._load()
         self.verdicts = dict(_verdict(where, row) for where, row in rows_of(self.folder / VERDICTS))
-
-    def add_response(self, key: str, response: PolicyResponse, about: Mapping[str, Any]) -> None:
-        """Append a response. `about`: informative fields for readers of the rows."""
-        self.responses[key] = response
-        self._write(RESPONSES, {"key": key, **about, **response.to_json()})
 
     def add_verdict(self, key: str, verdict: JudgeVerdict, about: Mapping[str, Any]) -> None:
         self.verdicts[key] = verdict
@@ -57,16 +52,6 @@ class Journal(RowFolder):
 
 
 _SAID = ("grade", "labels", "reason", "compared")
-
-
-def _response(where: str, row: Mapping[str, Any]) -> tuple[str, PolicyResponse]:
-    try:
-        response = PolicyResponse(**{name: row[name] for name in PolicyResponse.__dataclass_fields__})
-        if (response.text is None) == (response.failure is None):
-            raise KeyError("text")
-        return str(row["key"]), response
-    except KeyError as error:
-        raise BadInput(where, str(error), "is not a response; restore the line, or remove it") from error
 
 
 def _verdict(where: str, row: Mapping[str, Any]) -> tuple[str, JudgeVerdict]:

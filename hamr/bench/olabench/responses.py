@@ -4,41 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from hamr.bench.decisions import decision_question
 from hamr.bench.olabench.items import BenchItem, visible_sample
 from hamr.data.actions import ResponseFormat, parse_action, unfence
-from hamr.data.rendering import policy_messages
 from hamr.rewards.questions import JudgedText, words_of
-from hamr.types import TRANSIENT, Answer, MalformedResponse, Question, Reply
+from hamr.types import MalformedResponse, Question, Reply
 
 Cot = Literal["none", "pre", "post"]
 ANSWER_END = "</answer>"
 _FORMAT: Mapping[Cot, ResponseFormat] = {"none": "plain", "pre": "think_answer", "post": "answer_think"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyResponse:
-    """Either `text`, with its cost if the policy was queried now, or `failure`.
-
-    `seconds` from the start at the replica to the end of the text; in post-CoT to the end of the answer, where
-    generation stops. `tokens`: number of generated tokens.
-    """
-
-    text: str | None = None
-    seconds: float | None = None
-    tokens: int | None = None
-    prompt_tokens: int | None = None
-    cut_off: bool = False
-    failure: str | None = None
-    detail: str = ""
-
-    @property
-    def passing(self) -> bool:
-        return self.failure in TRANSIENT
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,31 +30,18 @@ class ResponseReading:
     cot_share: float = 0.0
 
 
-def response_question(item: BenchItem, cot: Cot, *, temperature: float, max_new_tokens: int, seed: int) -> Question:
-    messages = policy_messages(visible_sample(item), _FORMAT[cot])
-    return Question(
-        messages=tuple(messages),
+def response_question(
+    item: BenchItem, cot: Cot, *, native: bool = False, temperature: float, max_new_tokens: int, seed: int
+) -> Question:
+    return decision_question(
+        visible_sample(item),
+        _FORMAT[cot],
+        native=native,
         affinity=item.sample.id,
         temperature=temperature,
         max_new_tokens=max_new_tokens,
         seed=seed,
         stop=(ANSWER_END,) if cot == "post" else (),
-    )
-
-
-def response_of(answer: Answer) -> PolicyResponse:
-    """Return the response. A truncated text counts as such, since a customer would have received it."""
-    cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
-    text = answer.reasoning if cut_off else answer.text
-    if text is None:
-        return PolicyResponse(failure=answer.failure or "unparsable", detail=answer.detail[:300])
-    call = answer.call
-    return PolicyResponse(
-        text=text,
-        seconds=call.service_s if call else None,
-        tokens=call.output_tokens if call else None,
-        prompt_tokens=call.prompt_tokens if call else None,
-        cut_off=cut_off,
     )
 
 

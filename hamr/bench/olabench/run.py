@@ -8,13 +8,14 @@ compares, and unparseable answers are retried.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
+from hamr.bench.answers import PolicyResponse, process_all, response_key, response_of
 from hamr.bench.olabench.items import BenchItem, Subset, visible_sample
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
-from hamr.bench.olabench.responses import PolicyResponse, read_response, response_of, response_question
+from hamr.bench.olabench.responses import read_response, response_question
 from hamr.cascade.cached_pool import CachedPool
 from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
@@ -35,27 +36,26 @@ COMPONENTS: Mapping[Subset, tuple[str, ...]] = {
     "hallucination": ("hallucination",),
 }
 ALL = tuple(name for names in COMPONENTS.values() for name in names)
-GIVE_UP = 32
-"""Number of consecutive transient failures after which a pool is considered unavailable for the rest of this call."""
 _PATIENCE_S = 6 * 3600.0
 """Client timeout in seconds: the pool has its own deadlines, and its queue may be long."""
 
 Report = Callable[[str, int], None]
 """Callback after every answer: the policy or judge, and the number of finished tasks."""
-Work = TypeVar("Work")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyUnderTest:
     """A policy under test.
 
-    `settings`: what determines its answers. `given`: finished responses by item, where no pool is queried.
+    `settings`: what determines its answers. `given`: finished responses by item, where no pool is queried. `native`: it
+    gets the tools as schemas.
     """
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     at_once: int = 1
     given: Mapping[str, str] | None = None
+    native: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,18 +82,18 @@ class Trial:
 # --- answers -----------------------------------------------------------------------------------
 
 
-def response_key(policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> str:
-    question = _question(item, options)
-    return item_key("response", dict(policy.settings), [dict(m) for m in question.messages], *_how(question))
+def _key(policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> str:
+    return response_key(policy.settings, _question(policy, item, options))
 
 
-def _how(question: Question) -> tuple[Any, ...]:
-    return question.temperature, question.max_new_tokens, question.seed, question.stop
-
-
-def _question(item: BenchItem, options: OlabenchConfig) -> Question:
+def _question(policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> Question:
     return response_question(
-        item, options.cot, temperature=options.temperature, max_new_tokens=options.max_new_tokens, seed=options.seed
+        item,
+        options.cot,
+        native=policy.native,
+        temperature=options.temperature,
+        max_new_tokens=options.max_new_tokens,
+        seed=options.seed,
     )
 
 
@@ -101,8 +101,7 @@ def response_to(journal: Journal, policy: PolicyUnderTest, item: BenchItem, opti
     """Return the policy's response; a missing response counts as a transient failure."""
     if policy.given is not None:
         return PolicyResponse(text=policy.given[item.sample.id])
-    nothing = PolicyResponse(failure="unavailable", detail="not asked")
-    return journal.responses.get(response_key(policy, item, options), nothing)
+    return journal.response(_key(policy, item, options))
 
 
 def open_items(
@@ -134,14 +133,14 @@ async def _answers(
     report: Report,
 ) -> None:
     async def one(item: BenchItem) -> bool:
-        question = _question(item, options)
+        question = _question(policy, item, options)
         answer = await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
         response = response_of(answer)
         about = {"policy": policy.name, "item": item.sample.id}
-        journal.add_response(response_key(policy, item, options), response, about)
+        journal.add_response(_key(policy, item, options), response, about)
         return not response.passing
 
-    await _through(left, one, options.at_once or policy.at_once, lambda done: report(policy.name, done))
+    await process_all(left, one, options.at_once or policy.at_once, lambda done: report(policy.name, done))
 
 
 # --- verdicts ----------------------------------------------------------------------------------
@@ -231,7 +230,7 @@ async def judge_all(
             return not all(_verdict(opinion).passing for opinion in opinions.values())
 
         try:
-            await _through(left, one, judge.at_once, lambda n: report(judge.component, n))
+            await process_all(left, one, judge.at_once, lambda n: report(judge.component, n))
         finally:
             await bench.close()
 
@@ -280,29 +279,3 @@ def _about(trial: Trial, name: str, opinion: JudgedComponent) -> dict[str, Any]:
         "tokens": sum(call.prompt_tokens + call.output_tokens for call in opinion.calls),
         "cost": sum(call.cost for call in opinion.calls),
     }
-
-
-async def _through(
-    left: Sequence[Work], one: Callable[[Work], Awaitable[bool]], at_once: int, report: Callable[[int], None]
-) -> None:
-    """Process all of `left`, up to `at_once` concurrently.
-
-    `one` returns whether the pool answered; processing ends early when it is unavailable.
-    """
-    waiting, away, done = iter(left), 0, 0
-
-    async def work() -> None:
-        nonlocal away, done
-        for each in waiting:
-            if away >= GIVE_UP:
-                return
-            away = 0 if await one(each) else away + 1
-            done += 1
-            report(done)
-
-    workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(left)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()

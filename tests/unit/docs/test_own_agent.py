@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 from hamr import cli
 from hamr.pools.scorer_openai import OpenAIScorer
+from hamr.types import Answer, Question
 from tests.docs_pages import DOCS, commands, save_files
 
 PAGE = DOCS / "how-to" / "own-agent.md"
@@ -65,8 +67,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def without_a_cluster(config: Any, names: list[str], work: Any, *, run: str) -> None:
     """Ask the endpoints from this process: what the pool's replica does on a cluster."""
-    import asyncio
-
     scorers = {name: OpenAIScorer(name, config.pools[name]) for name in names}
 
     def ask(scorer: OpenAIScorer) -> Any:
@@ -76,6 +76,18 @@ def without_a_cluster(config: Any, names: list[str], work: Any, *, run: str) -> 
         return one
 
     asyncio.run(work({name: ask(scorer) for name, scorer in scorers.items()}))
+
+
+def with_judge(config: Any, names: list[str], work: Any, *, run: str, splits: Any = None) -> None:
+    """Start no pool, and let a judge say yes."""
+
+    async def ask(question: Question) -> Answer:
+        if not question.prompt:
+            return Answer(score=1.0, verdict="yes")
+        said = {"risk": '{"reason": "", "risk": "no"}', "hallucination": '{"reason": "", "judgment": "none"}'}
+        return Answer(text=said.get(question.prompt.partition(".")[0], '{"reason": "", "score": 4}'))
+
+    asyncio.run(work(dict.fromkeys(names, ask)))
 
 
 def run(start: str, **replaced: str) -> None:
@@ -115,3 +127,16 @@ def test_endpoint_gets_the_tools_and_their_results(
     last = endpoint.asked[-1]["messages"]
     answered = {m["tool_call_id"] for m in last if m["role"] == "tool"}
     assert answered == {call["id"] for m in last for call in m.get("tool_calls", ())}
+
+
+def test_function_is_graded_by_olabench_and_ecs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for benchmark in ("olabench", "ecs"):
+        monkeypatch.setattr(f"hamr.apps.evaluate.{benchmark}.run.with_pools", with_judge)
+    run("hamr data olabench")
+    run("benchmark=olabench")
+    graded = json.loads(Path("graded/summary.json").read_text())["policies"]["my_agent.py:reply"]["all"]
+    assert graded["responses"]["given"] == 5 and graded["grades"]["dialogue"]["mean"] == 4
+    run("hamr data sage")
+    run("benchmark=ecs")
+    found = json.loads(Path("ecs/metrics.json").read_text())["policies"]["my_agent.py:reply"]
+    assert found["samples"] == 12 and found["values"]["multi_ecs"]["mean"] > 0

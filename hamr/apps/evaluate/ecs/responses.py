@@ -1,19 +1,38 @@
-"""Responses that `hamr evaluate benchmark=ecs` scores, from a file or a run folder."""
+"""Responses that `hamr evaluate benchmark=ecs` scores: from a file, a run folder, or an agent that is asked now."""
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from rich.console import Console
+
+from hamr.apps.evaluate.functions import open_functions
+from hamr.apps.evaluate.policies import with_policies
+from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.preparation import load_splits
+from hamr.apps.shared.progress import progress
+from hamr.bench.answers import RESPONSES, ResponseLog, process_all, response_key, response_of
+from hamr.bench.decisions import decision_question
 from hamr.bench.ecs.figures import check_same_samples
+from hamr.cascade.retry import ask_again
 from hamr.config.load import load_dumped
+from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.formats import Formats
 from hamr.data.responses import ResponseGroup, stream_groups
-from hamr.errors import BadInput, DataError
+from hamr.data.samples import read_samples
+from hamr.errors import BadInput, DataError, HamrError
+from hamr.pools.function_pool import ASYNC_CALLS
+from hamr.protocols import Ask
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from hamr.apps.evaluate.command import EvaluateEcs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +58,80 @@ def read_policy(path: Path, config: Config, stage: str) -> PolicyResponses:
         seen[group.sample.id] = group.number
         groups.append(group)
     return PolicyResponses(name=path.stem, groups=tuple(groups), formats=Formats.of_model(config.model))
+
+
+def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> PolicyResponses:
+    """Ask the policy for one response to each sample. Earlier responses of the folder are kept.
+
+    A sample without a response is left out, and the failures are printed.
+
+    Raises:
+        BadInput: No such pool or function, or samples that cannot be read.
+        HamrError: The policy answered nothing.
+    """
+    options, name = request.ecs, request.policy
+    formats = Formats.of_model(config.model)
+    asked = with_policies(config, "policy", [name], "none", request)
+    if name not in {**asked.pools, **asked.functions}:
+        raise BadInput("policy", name, "give a pool or FILE.py:FUNCTION; run= and input= take runs and responses")
+    settings = (
+        {"function": name, "sha256": asked.functions[name].sha256}
+        if name in asked.functions
+        else config.pools[name].model_dump(mode="json", exclude=SPEED_ONLY)
+    )
+    samples = read_samples(request.source)
+    questions = {
+        sample.id: decision_question(
+            sample,
+            formats.of(sample),
+            native=name in asked.native,
+            affinity=sample.id,
+            temperature=options.temperature,
+            max_new_tokens=options.max_new_tokens,
+            seed=options.seed,
+        )
+        for sample in samples
+    }
+    keys = {sample: response_key(settings, question) for sample, question in questions.items()}
+    with ResponseLog(request.output) as log:
+        left = [sample for sample, key in keys.items() if log.response(key).passing]
+        console.print(f"ecs: {len(samples)} samples for {name}, to answer: {len(left)}", highlight=False)
+
+        async def collect(ask: Ask, at_once: int) -> None:
+            async def one(sample: str) -> bool:
+                answer = await ask_again(
+                    ask, questions[sample], attempts=options.attempts, longest_wait_s=options.longest_wait_s
+                )
+                response = response_of(answer)
+                log.add_response(keys[sample], response, {"policy": name, "item": sample})
+                return not response.passing
+
+            with progress({name: len(left)}, console, "answers") as report:
+                await process_all(left, one, at_once, lambda done: report(name, done))
+
+        async def ask_function() -> None:
+            async with open_functions(asked.functions, request) as own:
+                await collect(own[name], ASYNC_CALLS * request.agent_processes)
+
+        if left and name in asked.functions:
+            asyncio.run(ask_function())
+        elif left:
+            pool = asked.config.pools[name]
+            with_pools(
+                asked.config, [name], lambda asks: collect(asks[name], pool.places), run=pools_of("ecs", request.output)
+            )
+        said = {sample: log.response(key) for sample, key in keys.items()}
+    failed = Counter(response.failure for response in said.values() if response.text is None)
+    if failed:
+        console.print(f"not answered by {name}: {dict(failed)}; transient failures are asked again", highlight=False)
+    if sum(failed.values()) == len(said):
+        raise HamrError(f"{name} answered nothing ({dict(failed)}); see {request.output / RESPONSES}")
+    groups = [
+        ResponseGroup(sample=sample, responses=(text,), number=number)
+        for number, sample in enumerate(samples, start=1)
+        if (text := said[sample.id].text) is not None
+    ]
+    return PolicyResponses(name=name, groups=tuple(groups), formats=formats)
 
 
 def _of_run(path: Path, stage: str) -> PolicyResponses:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.ecs.responses import PolicyResponses, check_comparable, read_policy
+from hamr.apps.evaluate.ecs.responses import PolicyResponses, answer_samples, check_comparable, read_policy
 from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
 from hamr.apps.shared.progress import progress
@@ -45,7 +45,11 @@ def start(request: EvaluateEcs) -> int:
     """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no judge voted."""
     config = request.config()
     judges = judges_of(request, config)
-    policies = [read_policy(request.source, config, request.ecs.stage)]
+    console = Console()
+    if request.policy:
+        policies = [answer_samples(request, config, console)]
+    else:
+        policies = [read_policy(request.source, config, request.ecs.stage)]
     if request.compare is not None:
         policies.append(read_policy(request.compare, config, request.ecs.stage))
         check_comparable(*policies)
@@ -55,7 +59,6 @@ def start(request: EvaluateEcs) -> int:
         for name, policy in _name_policies(policies, request).items()
     }
     asked = questions(plans, pairs)
-    console = Console()
     with JudgeVotes(request.output, judges) as votes:
         _ask(config, votes, asked, console)
         found = compute_results(votes, plans, pairs, asked, request.ecs)

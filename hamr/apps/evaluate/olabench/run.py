@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.policies import is_file, name_of, read_responses, with_policies
+from hamr.apps.evaluate.functions import open_functions
+from hamr.apps.evaluate.policies import AskedPolicies, is_file, name_of, read_responses, with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.olabench.items import read_items
@@ -32,6 +33,7 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
+from hamr.pools.function_pool import ASYNC_CALLS
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.judged import check_prompts
@@ -46,11 +48,11 @@ RUN = "olabench"
 def start(request: EvaluateOlabench) -> int:
     """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no policy
     answered."""
-    config, asked = with_policies(request.config(), "policy", request.policy, request.options.cot)
-    bench = read_bench(request, config, asked)
+    asked = with_policies(request.config(), "policy", request.policy, request.options.cot, request)
+    bench = read_bench(request, asked)
     console = Console()
     with Journal(request.output) as journal:
-        _ask(request, config, bench, journal, asked, console)
+        _ask(request, bench, journal, asked, console)
         metrics, rows = summarise(bench, journal, request.options)
         write_atomic(request.output / "summary.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
         text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
@@ -69,7 +71,8 @@ def start(request: EvaluateOlabench) -> int:
 # --- what there is to do -----------------------------------------------------------------------
 
 
-def read_bench(request: EvaluateOlabench, config: Config, asked: Mapping[str, str]) -> OlaBenchWork:
+def read_bench(request: EvaluateOlabench, asked: AskedPolicies) -> OlaBenchWork:
+    config = asked.config
     items = read_items(request.data)[: request.options.limit] if request.data is not None else []
     ids = [item.sample.id for item in items]
     policies = [
@@ -77,8 +80,18 @@ def read_bench(request: EvaluateOlabench, config: Config, asked: Mapping[str, st
             name=name,
             settings=config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY),
             at_once=config.pools[pool].places,
+            native=name in asked.native,
         )
-        for name, pool in asked.items()
+        for name, pool in asked.pools.items()
+    ]
+    policies += [
+        PolicyUnderTest(
+            name=name,
+            settings={"function": name, "sha256": source.sha256},
+            at_once=ASYNC_CALLS * request.agent_processes,
+            native=name in asked.native,
+        )
+        for name, source in asked.functions.items()
     ]
     for given in request.policy:
         if is_file(given):
@@ -119,10 +132,9 @@ def judge_of(request: EvaluateOlabench, config: Config, component: str) -> Compo
 
 def _ask(
     request: EvaluateOlabench,
-    config: Config,
     bench: OlaBenchWork,
     journal: Journal,
-    asked: Mapping[str, str],
+    asked: AskedPolicies,
     console: Console,
 ) -> None:
     """Start the pools with remaining work; judges are started with the policies, since their work follows."""
@@ -138,23 +150,30 @@ def _ask(
         f"{f' (to answer: {counts})' if counts else ''}, {sum(map(len, bench.labelled.values()))} labelled responses",
         highlight=False,
     )
-    wanted = [asked[name] for name, count in left.items() if count]
+    wanted = [asked.pools[name] for name, count in left.items() if count and name in asked.pools]
     wanted += [judge.pool for judge in bench.judges if judge.component in busy]
     if not wanted:
         return
 
     async def work(asks: Mapping[str, Ask]) -> None:
-        by_policy = {name: asks[pool] for name, pool in asked.items() if pool in asks}
         if any(left.values()):
-            with progress({name: count for name, count in left.items() if count}, console, "answers") as report:
-                await collect(journal, bench.policies, bench.items, by_policy, options, report)
+            pools = {name: asks[pool] for name, pool in asked.pools.items() if pool in asks}
+            async with open_functions(asked.functions, request) as own:
+                await answer({**pools, **own})
+        await judge(asks)
+
+    async def answer(by_policy: Mapping[str, Ask]) -> None:
+        with progress({name: count for name, count in left.items() if count}, console, "answers") as report:
+            await collect(journal, bench.policies, bench.items, by_policy, options, report)
+
+    async def judge(asks: Mapping[str, Ask]) -> None:
         trials = bench.trials(journal, options)
-        judges = [judge for judge in bench.judges if judge.pool in asks]
-        open_now = {judge.component: len(open_trials(journal, judge, trials)) for judge in judges}
+        judges = [one for one in bench.judges if one.pool in asks]
+        open_now = {one.component: len(open_trials(journal, one, trials)) for one in judges}
         with progress({name: count for name, count in open_now.items() if count}, console, "judged") as report:
             await judge_all(journal, judges, trials, asks, options, report)
 
-    with_pools(config, wanted, work, run=pools_of(RUN, journal.folder))
+    with_pools(asked.config, wanted, work, run=pools_of(RUN, journal.folder))
 
 
 def _exit_code(metrics: Mapping[str, Any]) -> int:

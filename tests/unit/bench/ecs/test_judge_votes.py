@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from hamr.bench.ecs.judge_votes import FILE, GIVE_UP, EcsJudge, EcsVote, JudgeVotes, VoteQuestion, read_vote
+from hamr.bench.answers import GIVE_UP
+from hamr.bench.ecs.judge_votes import FILE, EcsJudge, EcsVote, JudgeVotes, VoteQuestion, read_vote
 from hamr.errors import BadInput
 from hamr.types import Answer, Question
 

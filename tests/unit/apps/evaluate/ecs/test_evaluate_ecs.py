@@ -235,7 +235,7 @@ def test_scorers_to_be_trained_get_their_data(tmp_path, monkeypatch):
         (["scores=medium"], "scores: 'medium': must be hard or soft"),
         (["resamples=0"], "resamples: 0: must be above 0"),
         (["output="], "output: None: missing"),
-        (["run=somewhere"], "give either input=<jsonl of responses> or run=<run folder>"),
+        (["run=somewhere"], "give one of input=<jsonl of responses>, run=<run folder>"),
         (["labls=x"], "unknown option; did you mean labels=...?"),
         (["input=nowhere.jsonl"], "nowhere.jsonl"),
         (["compare=COMPARE"], "compare: 'a': its references differ"),
@@ -290,3 +290,62 @@ def test_run_is_evaluated_at_its_last_evaluation_step(tmp_path, monkeypatch, cap
     assert metrics(tmp_path)["policies"]["run-base"]["kinds"] == {"malformed": 2}
     assert main(["evaluate", "benchmark=ecs", *given, "stage=sft"]) == 2
     assert "stage: 'sft': was not evaluated in" in capsys.readouterr().err
+
+
+AGENT = """
+def reply(messages, tools):
+    if "t." in messages[-1]["content"]:
+        call = {"name": tools[0]["function"]["name"], "arguments": {"order": 7}}
+        return {"content": None, "tool_calls": [{"function": call}]}
+    if "x." in messages[-1]["content"]:
+        raise ValueError("no idea")
+    return "Hi."
+"""
+
+
+def test_own_function_answers_samples_and_is_scored(tmp_path, monkeypatch, capsys):
+    judges = Judges(monkeypatch, judge={("Hello.", "Hi."): "part"})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(AGENT)
+    calls = [({"order": 7}, "logged")]
+    rows = [row("a", A), row("t", calls), row("x", A)]
+    file_of(tmp_path / "samples.jsonl", *({k: v for k, v in one.items() if k != "responses"} for one in rows))
+    command = ["evaluate", "benchmark=ecs", "policy=mine.py:reply", "samples=samples.jsonl", "output=out"]
+    for _ in range(2):
+        assert main([*command, "judges=judge", "resamples=50", *POOLS]) == 0
+    found = values(tmp_path, "mine.py:reply")
+    assert found == {"multi_ecs": 1.0, "single_ecs": 0.75, "call_tool_accuracy": 1.0}
+    assert "not answered by mine.py:reply: {'function_failed': 1}" in capsys.readouterr().out
+    assert len((tmp_path / "out" / "responses.jsonl").read_text().splitlines()) == 3
+    assert len(judges.asked) == 2
+    (tmp_path / "mine.py").write_text("def reply(messages, tools): raise ValueError")
+    assert main([*command, "judges=judge", *POOLS]) == 1
+    assert "mine.py:reply answered nothing" in capsys.readouterr().err
+
+
+def test_messages_with_tool_calls_are_responses(tmp_path, monkeypatch):
+    Judges(monkeypatch)
+    message = {"role": "assistant", "content": None}
+    message["tool_calls"] = [{"function": {"name": "lookup", "arguments": '{"order": 7}'}}]
+    file_of(tmp_path / "in.jsonl", row("t", [({"order": 7}, "logged")], message, {"content": "Hm."}))
+    assert evaluate(tmp_path) == 0
+    items = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
+    assert [item["kind"] for item in items] == ["tool_call", "type_mismatch"]
+    assert items[0]["response"] == CALL
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["policy=judge"], "samples: None: missing; required with policy"),
+        (["input=in.jsonl", "policy=judge", "samples=in.jsonl"], "give one of input="),
+        (["policy=nobody", "samples=in.jsonl"], "no such pool, run folder, function"),
+        (["policy=none.py:f", "samples=in.jsonl"], "policy: 'none.py:f': no such file"),
+        (["policy=in.jsonl", "samples=in.jsonl"], "give a pool or FILE.py:FUNCTION"),
+    ],
+)
+def test_policy_is_a_pool_or_a_function(tmp_path, monkeypatch, capsys, args, said):
+    monkeypatch.chdir(tmp_path)
+    assert main(["evaluate", "benchmark=ecs", "output=out", "judges=judge", *args, *POOLS]) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1

@@ -7,9 +7,12 @@ import pytest
 
 from hamr.apps.evaluate.policies import with_policies
 from hamr.cli import main
+from hamr.config.agents import AgentConfig
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, HamrError
-from hamr.types import Answer, Question, ScorerCall
+from hamr.trainer.checkpoints import Checkpoints
+from hamr.types import Answer, Question, RequestedCall, ScorerCall
+from tests.tool_models import tiny_with_tools
 
 POOLS = ["pools=tiny", "pools.second={role: grader, model: tiny, dtype: float32}"]
 CASE = {
@@ -123,6 +126,66 @@ def test_policies_are_compared_with_responses_from_files(tmp_path, monkeypatch):
     assert found["policies"]["mine"]["all"]["latency"]["seconds"]["mean"] is None
 
 
+AGENT = """
+def reply(messages, tools):
+    if not tools:
+        return "No tool."
+    call = {"name": tools[0]["function"]["name"], "arguments": {"order": 7}}
+    return {"content": "One moment.", "tool_calls": [{"function": call}]}
+
+
+def broken(messages, tools):
+    return messages
+"""
+TOOLS = [{"name": "lookup", "description": "", "parameters": {"type": "object", "properties": {"order": {}}}}]
+
+
+def test_function_answers_the_items_with_tool_calls(tmp_path, monkeypatch):
+    pools = Pools(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(AGENT)
+    agent = {"kind": "agent", "tools": TOOLS, "evidence": []}
+    file_of(tmp_path / "items.jsonl", ITEMS[0], item("t", **agent))
+    message = {"content": None, "tool_calls": [{"function": {"name": "lookup", "arguments": '{"order": 7}'}}]}
+    said = file_of(tmp_path / "said.jsonl", {"id": "a", "response": "Hi."}, {"id": "t", "response": message})
+    assert evaluate(tmp_path, policy=f"mine.py:reply,mine.py:broken,{said}") == 1
+    assert evaluate(tmp_path, policy=f"mine.py:reply,{said}") == 0
+    rows = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
+    call = '<tool_call>{"name": "lookup", "arguments": {"order": 7}}</tool_call>'
+    assert [row["response"] for row in rows] == ["No tool.", f"One moment.{call}", "Hi.", call]
+    assert not any(row["malformed"] for row in rows)
+    assert rows[0]["seconds"] >= 0 and rows[0]["tokens"] is None
+    assert [kind for _, kind in pools.asked].count("answer") == 0
+    kept = [json.loads(line) for line in (tmp_path / "out" / "responses.jsonl").read_text().splitlines()]
+    assert {row["failure"] for row in kept if row["policy"] == "mine.py:broken"} == {"function_failed"}
+    assert len(kept) == 4, "the second command asked for nothing again"
+
+
+def test_endpoint_gets_tools_and_its_calls_are_responses(tmp_path, monkeypatch):
+    asked = []
+
+    async def ask(question):
+        if question.prompt:
+            return Answer(text='{"reason": "so", "score": 4}')
+        asked.append(question)
+        return Answer(text="", tool_calls=(RequestedCall(name="lookup", arguments="{}"),))
+
+    monkeypatch.setattr(
+        "hamr.apps.evaluate.olabench.run.with_pools",
+        lambda config, names, work, *, run: asyncio.run(work(dict.fromkeys(names, ask))),
+    )
+    called = {"role": "agent", "action": "call_tool", "name": "lookup", "parameters": {"order": 7}}
+    history = [item("t")["history"][0], called, {"role": "tool", "name": "lookup", "content": "lost"}]
+    file_of(tmp_path / "items.jsonl", item("t", kind="agent", tools=TOOLS, evidence=[], history=history))
+    endpoint = "pools.mine={role: grader, type: openai, endpoint: 'http://127.0.0.1:1/v1', model: m}"
+    assert evaluate(tmp_path, "tools=native", endpoint, policy="mine") == 0
+    [question] = asked
+    assert [tool["function"]["name"] for tool in question.tools] == ["lookup"]
+    assert [message["role"] for message in question.messages] == ["system", "user", "assistant", "tool"]
+    [row] = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
+    assert row["response"] == '<tool_call>{"name": "lookup", "arguments": {}}</tool_call>'
+
+
 def test_all_judges_grade_all_items_without_subsets(tmp_path, monkeypatch):
     Pools(monkeypatch)
     file_of(tmp_path / "items.jsonl", *ITEMS[:2])
@@ -185,7 +248,7 @@ def test_interrupted_evaluation_loses_no_results(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["policy=nobody"], "policy: 'nobody': no such pool, run folder or file of responses"),
+        (["policy=nobody"], "policy: 'nobody': no such pool, run folder, function or file of responses"),
         (["policy=reranker"], "policy: 'reranker': is a reranker and cannot write"),
         (["policy=second,second"], "policy: 'second,second': names one twice"),
         (["policy=", "labels=x.jsonl"], "policy: None: missing; required with data"),
@@ -228,8 +291,23 @@ def test_bad_input_is_reported_in_one_line(tmp_path, monkeypatch, capsys, args, 
     assert said in error and "\n" not in error and pools.started == []
 
 
-def test_run_folder_is_served_from_its_newest_checkpoint(tmp_path):
+@pytest.mark.parametrize(("tools", "native"), [(None, True), ("native", True), ("prompt", False)])
+def test_run_folder_gets_its_tools_as_in_training(tmp_path, tools, native):
     config = load_config(["experiment=smoke"])
+    run = tmp_path / "my-run"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text(dump_config(config))
+
+    async def write(folder):
+        tiny_with_tools(folder / "policy")
+
+    asyncio.run(Checkpoints(run / "checkpoints").save(1, write, {}))
+    asked = with_policies(config, "policy", [str(run)], "none", AgentConfig(tools=tools))
+    assert (asked.native == {"run-my-run"}) == native
+
+
+def test_run_folder_is_served_from_its_newest_checkpoint(tmp_path):
+    config = load_config(["experiment=smoke", "model.tools_prompt=compact"])
     run = tmp_path / "my-run"
     (run / "checkpoints").mkdir(parents=True)
     (run / "config.yaml").write_text(dump_config(config))
@@ -238,15 +316,13 @@ def test_run_folder_is_served_from_its_newest_checkpoint(tmp_path):
         (folder / "policy").mkdir()
         (folder / "policy" / "config.json").write_text("{}")
 
-    from hamr.trainer.checkpoints import Checkpoints
-
     with pytest.raises(BadInput, match="has no complete checkpoint"):
         with_policies(config, "policy", [str(run)], "none")
     for step in (1, 2):
         asyncio.run(Checkpoints(run / "checkpoints").save(step, write, {}))
-    made, asked = with_policies(config, "policy", [str(run), "judge", "some.jsonl"], "none")
-    assert asked == {"run-my-run": "run-my-run", "judge": "judge"}
-    pool = made.pools["run-my-run"]
+    asked = with_policies(config, "policy", [str(run), "judge", "some.jsonl"], "none")
+    assert asked.pools == {"run-my-run": "run-my-run", "judge": "judge"}
+    pool = asked.config.pools["run-my-run"]
     assert pool.model == str(run / "checkpoints" / "step_2" / "policy")
     with pytest.raises(BadInput, match="cot: 'post': .* learned model.response_format=plain; set cot=none"):
         with_policies(config, "policy", [str(run)], "post")

@@ -1,0 +1,129 @@
+"""Answers of one policy to many questions: bounded concurrency, and a file that keeps them row by row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hamr.bench.decisions import response_text
+from hamr.bench.folder import RowFolder, rows_of
+from hamr.data.progress import item_key
+from hamr.errors import BadInput
+from hamr.types import TRANSIENT, Answer, Question
+
+RESPONSES = "responses.jsonl"
+GIVE_UP = 32
+"""Number of consecutive transient failures after which a pool is considered unavailable for the rest of this call."""
+Work = TypeVar("Work")
+
+
+async def process_all(
+    left: Sequence[Work], one: Callable[[Work], Awaitable[bool]], at_once: int, report: Callable[[int], None]
+) -> None:
+    """Process all of `left`, up to `at_once` concurrently.
+
+    `one` returns whether the pool answered; processing ends early when it is unavailable.
+    """
+    waiting, away, done = iter(left), 0, 0
+
+    async def work() -> None:
+        nonlocal away, done
+        for each in waiting:
+            if away >= GIVE_UP:
+                return
+            away = 0 if await one(each) else away + 1
+            done += 1
+            report(done)
+
+    workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(left)))]
+    try:
+        await asyncio.gather(*workers)
+    finally:
+        for worker in workers:
+            worker.cancel()
+
+
+# --- responses of an agent ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyResponse:
+    """Either `text`, with its cost if the policy was queried now, or `failure`.
+
+    `seconds` from the start at the replica to the end of the text; in post-CoT to the end of the answer, where
+    generation stops. `tokens`: number of generated tokens.
+    """
+
+    text: str | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    prompt_tokens: int | None = None
+    cut_off: bool = False
+    failure: str | None = None
+    detail: str = ""
+
+    @property
+    def passing(self) -> bool:
+        return self.failure in TRANSIENT
+
+    def to_json(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    @classmethod
+    def from_json(cls, where: str, row: Mapping[str, Any]) -> PolicyResponse:
+        """Parse a row. Raises BadInput."""
+        try:
+            response = cls(**{name: row[name] for name in cls.__dataclass_fields__})
+            missing = "key" if "key" not in row else "text"
+            if missing == "key" or (response.text is None) == (response.failure is None):
+                raise KeyError(missing)
+        except KeyError as error:
+            raise BadInput(where, str(error), "is not a response; restore the line, or remove it") from error
+        return response
+
+
+def response_of(answer: Answer) -> PolicyResponse:
+    """Return the response. A truncated text counts as such, since a customer would have received it."""
+    cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
+    if answer.text is None and not cut_off:
+        return PolicyResponse(failure=answer.failure or "unparsable", detail=answer.detail[:300])
+    call = answer.call
+    return PolicyResponse(
+        text=answer.reasoning if cut_off else response_text(answer),
+        seconds=call.service_s if call else None,
+        tokens=(call.output_tokens or None) if call else None,
+        prompt_tokens=(call.prompt_tokens or None) if call else None,
+        cut_off=cut_off,
+    )
+
+
+def response_key(settings: Mapping[str, Any], question: Question) -> str:
+    """Return what identifies a response: the settings of its policy, and its question."""
+    messages, tools = [dict(m) for m in question.messages], [list(question.tools)] if question.tools else []
+    how = question.temperature, question.max_new_tokens, question.seed, question.stop
+    return item_key("response", dict(settings), messages, *tools, *how)
+
+
+class ResponseLog(RowFolder):
+    """Responses of a folder by key, appended on arrival. Transient failures are retried by the next call."""
+
+    def __init__(self, folder: Path, names: Sequence[str] = ()) -> None:
+        """`names`: other row files of a subclass. Raises BadInput where another process uses the folder or a row is
+        damaged."""
+        super().__init__(folder, (RESPONSES, *names))
+
+    def _load(self) -> None:
+        rows = rows_of(self.folder / RESPONSES)
+        self._responses = {str(row.get("key")): PolicyResponse.from_json(where, row) for where, row in rows}
+
+    def response(self, key: str) -> PolicyResponse:
+        """Return a response; a missing one counts as a transient failure."""
+        return self._responses.get(key, PolicyResponse(failure="unavailable", detail="not asked"))
+
+    def add_response(self, key: str, response: PolicyResponse, about: Mapping[str, Any]) -> None:
+        """Append a response. `about`: informative fields for readers of the rows."""
+        self._responses[key] = response
+        self._write(RESPONSES, {"key": key, **about, **response.to_json()})
