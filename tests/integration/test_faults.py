@@ -177,7 +177,7 @@ async def both_running(pool: str) -> bool:
 # --- exactly once ------------------------------------------------------------------------------
 
 REWARDS = RewardsConfig.model_validate({"format": {"weight": 0.1}, "policy": {"weight": 0.5, "pool": "side"}})
-GROUPS, SIZE = 16, 8
+GROUPS, SIZE = 8, 8
 
 
 async def score_batch(tiny: Path, disturb: bool) -> tuple[list[RewardRecord], dict[str, float]]:
@@ -208,7 +208,7 @@ async def score_batch(tiny: Path, disturb: bool) -> tuple[list[RewardRecord], di
 
 
 async def test_batch_scored_through_crashes_equals_an_undisturbed_batch(tiny: Path, tmp_path: Path) -> None:
-    """128 responses in 16 groups, with the cascade and a reward that compares. A reranker's replica dies with requests
+    """64 responses in 8 groups, with the cascade and a reward that compares. A reranker's replica dies with requests
     in hand, then the router with everything: every record is there, once, and says what it would have said."""
     calm, calm_metrics = await score_batch(tiny, disturb=False)
     await until(lambda: both_running("reranker"))

@@ -18,7 +18,7 @@ from hamr.types import Answer, Question
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
 
-RUN = "real"
+RUN, TWO = "real", "two"
 ENGINE = EngineConfig(threads=1, kv_cache_mb=64, num_cpus=0.5)
 POOLS = {
     "reranker": PoolConfig(
@@ -26,7 +26,6 @@ POOLS = {
         prompt="reranker.en",
         model="tiny",
         dtype="float32",
-        replicas=2,
         engine=ENGINE,
         batch_size=4,
         price_per_1k_tokens=0.5,
@@ -52,10 +51,10 @@ def questions(count: int, start: int = 0) -> list[Question]:
     ]
 
 
-async def ask_all(pool: str, asked: list[Question], kill_after: int | None = None) -> list[Answer]:
+async def ask_all(pool: str, asked: list[Question], kill_after: int | None = None, run: str = RUN) -> list[Answer]:
     """Return all answers; `kill_after` kills one replica's process after that number of answers."""
-    client = PoolClient(pool, POOLS[pool], RUN)
-    victim = pool_status(RUN)[pool]["pids"][0]
+    client = PoolClient(pool, POOLS[pool], run)
+    victim = pool_status(run)[pool]["pids"][0]
     tasks = [asyncio.create_task(client.ask(q)) for q in asked]
     try:
         if kill_after is not None:
@@ -122,8 +121,18 @@ async def test_call_record_names_the_replica_and_its_cost() -> None:
     assert call.cost == pytest.approx(0.5 * (call.prompt_tokens + 1) / 1000)
 
 
-async def test_group_stays_on_one_replica_and_groups_spread() -> None:
-    answers = await ask_all("reranker", questions(80))
+@pytest.fixture(scope="module")
+def two_replicas(pools: None, tiny: Path) -> Iterator[None]:
+    """A reranker with two engines, of another run."""
+    wide = {"reranker": POOLS["reranker"].model_copy(update={"replicas": 2})}
+    asyncio.run(start_pools(wide, {"reranker": tiny}, run=TWO, timeout_s=300))
+    yield
+    asyncio.run(stop_pools(TWO))
+
+
+@pytest.mark.deep
+async def test_group_stays_on_one_replica_and_groups_spread(two_replicas: None) -> None:
+    answers = await ask_all("reranker", questions(80), run=TWO)
     replicas = [a.call.replica for a in answers if a.call]
     groups = [set(replicas[i : i + 4]) for i in range(0, 80, 4)]
     assert len(set(replicas)) == 2
@@ -139,6 +148,7 @@ async def test_question_longer_than_the_context_is_unparsable() -> None:
         assert short.failure is None, "its neighbour in the request is answered"
 
 
+@pytest.mark.deep
 async def test_killing_the_only_replica_delays_but_loses_no_score() -> None:
     before = pool_status(RUN)["judge"]["pids"]
     answers = await ask_all("judge", questions(200, start=2000), kill_after=20)
@@ -148,8 +158,9 @@ async def test_killing_the_only_replica_delays_but_loses_no_score() -> None:
     assert status["pids"] != before
 
 
-async def test_killing_one_of_two_replicas_loses_no_score() -> None:
-    answers = await ask_all("reranker", questions(400, start=1000), kill_after=40)
+@pytest.mark.deep
+async def test_killing_one_of_two_replicas_loses_no_score(two_replicas: None) -> None:
+    answers = await ask_all("reranker", questions(400, start=1000), kill_after=40, run=TWO)
     assert [a.failure for a in answers] == [None] * 400
-    again = await ask_all("reranker", questions(400, start=1000))
+    again = await ask_all("reranker", questions(400, start=1000), run=TWO)
     assert [a.score for a in answers] == pytest.approx([a.score for a in again], abs=1e-5)

@@ -97,6 +97,7 @@ def test_ray_session_cleans_up_when_the_body_raises(tmp_path: Path) -> None:
     assert not (tmp_path / ".ray").exists(), "no token in the home folder"
 
 
+@pytest.mark.deep
 def test_ray_session_cleans_up_after_sigterm(tmp_path: Path) -> None:
     session = Session(tmp_path, "wait")
     replica = session.replica()

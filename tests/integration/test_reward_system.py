@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -116,12 +117,14 @@ async def test_system_scores_in_a_running_loop_and_from_threads(system: RewardSy
 
 def test_hanging_scorer_is_a_typed_failure_and_reward_none(system: RewardSystem) -> None:
     samples = [(SAMPLE, [words(3, "stuck"), words(8)])]
-    stuck, fine = system.score(samples)
-    assert isinstance(stuck.total, JudgeTimeout) and isinstance(fine.total, Scored)
-    assert system.rewards(samples) == [[None, 0.8]]
     reward = TrlReward(system)
-    values = reward(prompts=["p"] * 2, completions=samples[0][1], completion_ids=[[1]] * 2, sample=[SAMPLE] * 2)
-    assert values == [None, 0.8]
+    columns = {"prompts": ["p"] * 2, "completions": samples[0][1], "completion_ids": [[1]] * 2, "sample": [SAMPLE] * 2}
+    with ThreadPoolExecutor() as threads:  # each waits for the deadline
+        records, rewards = threads.submit(system.score, samples), threads.submit(system.rewards, samples)
+        assert reward(**columns) == [None, 0.8]
+    stuck, fine = records.result()
+    assert isinstance(stuck.total, JudgeTimeout) and isinstance(fine.total, Scored)
+    assert rewards.result() == [[None, 0.8]]
 
 
 def test_file_is_scored_and_resumed_through_the_pools(system: RewardSystem, tmp_path: Path) -> None:
@@ -141,7 +144,7 @@ def test_file_is_scored_and_resumed_through_the_pools(system: RewardSystem, tmp_
                 raise KeyboardInterrupt
 
         with ScoreOutput(target, source, {}, resume=resume) as output:
-            groups = output.remaining(tally.add)
+            groups = ((group, raw, ()) for group, raw in output.remaining(tally.add))
             asyncio.run(score_file(output, groups, system.ascore_group, tally, at_once=4, report=report))
         return tally
 
@@ -172,8 +175,10 @@ def url(system: RewardSystem) -> Iterator[str]:
 def test_http_server_returns_the_same_rewards_and_records(system: RewardSystem, url: str) -> None:
     client = RewardClient(url, attempts=1)
     samples = [(SAMPLE, [words(8), words(3, "stuck")]), ({**SAMPLE, "id": "t"}, [words(7)])]
-    assert client.rewards(samples) == [[0.8, None], [0.7]] == system.rewards(samples)
-    [[record, failed], _] = client.score(samples)
+    with ThreadPoolExecutor() as threads:  # each waits for the deadline
+        calls = [threads.submit(call, samples) for call in (client.rewards, system.rewards, client.score)]
+    assert calls[0].result() == [[0.8, None], [0.7]] == calls[1].result()
+    [[record, failed], _] = calls[2].result()
     assert record_from_dict(record).total == Scored(value=0.8)
     assert isinstance(record_from_dict(failed).total, Failure)
     health = client.health()
@@ -212,19 +217,35 @@ def in_a_process(body: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], env=env, **pipes, **options)  # type: ignore[call-overload, no-any-return]
 
 
-def test_system_starts_and_stops_its_own_ray(tmp_path: Path) -> None:
-    """From a run folder's YAML: once as an async context manager, once by a script that does not call close."""
+def check_output(process: subprocess.Popen[str], lines: list[str]) -> None:
+    out, err = process.communicate(timeout=200)
+    assert (process.returncode, out.splitlines()) == (0, lines), err
+    assert "Traceback" not in err
+
+
+FORGETFUL = """
+from hamr import RewardSystem
+forgetful = RewardSystem.from_config({path!r}, scorer_factory=t.Scripted)
+print(forgetful.rewards([(t.SAMPLE, [t.words(7)])]), flush=True)
+"""
+
+
+def test_script_that_does_not_close_its_system_stops_its_own_ray(tmp_path: Path) -> None:
+    """From a run folder's YAML."""
     (tmp_path / "config.yaml").write_text(dump_config(load_config(OVERRIDES)))
-    process = in_a_process(f"""
+    check_output(in_a_process(FORGETFUL.format(path=str(tmp_path / "config.yaml"))), ["[[0.7]]"])
+
+
+@pytest.mark.deep
+def test_system_starts_and_stops_its_own_ray_twice(tmp_path: Path) -> None:
+    """From a run folder: once as an async context manager, once by a script that does not call close."""
+    (tmp_path / "config.yaml").write_text(dump_config(load_config(OVERRIDES)))
+    managed = f"""
 from hamr import RewardSystem
 async def main():
     async with RewardSystem.from_config({str(tmp_path)!r}, scorer_factory=t.Scripted) as system:
         print((await system.ascore([(t.SAMPLE, [t.words(8)])]))[0].s_r, flush=True)
 asyncio.run(main())
 assert not ray.is_initialized()
-forgetful = RewardSystem.from_config({str(tmp_path / "config.yaml")!r}, scorer_factory=t.Scripted)
-print(forgetful.rewards([(t.SAMPLE, [t.words(7)])]), flush=True)
-""")
-    out, err = process.communicate(timeout=200)
-    assert (process.returncode, out.splitlines()) == (0, ["0.8", "[[0.7]]"]), err
-    assert "Traceback" not in err
+"""
+    check_output(in_a_process(managed + FORGETFUL.format(path=str(tmp_path))), ["0.8", "[[0.7]]"])

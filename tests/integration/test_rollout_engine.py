@@ -176,7 +176,8 @@ def test_new_weights_reach_head_and_cache(
     check_new_weights(host, tiny, [request_of(prompt_ids, samples=4, tokens=16)], oracle, tmp_path)
 
 
-def test_untied_head_is_updated_and_engine_death_fails_all_requests(
+@pytest.mark.deep
+def test_untied_head_is_updated(
     start_engine: Callable[..., Any],
     tiny_untied: Path,
     prompt_ids: tuple[int, ...],
@@ -184,14 +185,8 @@ def test_untied_head_is_updated_and_engine_death_fails_all_requests(
     oracle: Any,
     tmp_path: Path,
 ) -> None:
-    """Two claims share one engine, since starting it is expensive. Its death comes last."""
     engine = start_engine(tiny_untied)
     check_new_weights(engine, tiny_untied, [request_of(prompt_ids, samples=4, tokens=16)], oracle, tmp_path)
-    told = ask(engine.die_while_generating.remote([request_of(prompt_ids)]))
-    assert len(told) == 3
-    for words in told:
-        assert words.startswith("EngineDied")
-        assert "the step broke" in words
 
 
 def test_weights_are_loaded_in_place_or_through_vllm(
@@ -291,3 +286,14 @@ def test_extra_sampling_parameters_change_what_is_drawn(
         assert {token for ids in drawn for token in ids} <= {5, 6, 7}
     else:
         assert len(drawn) == 1, "only the most likely token is left"
+
+
+def test_engine_death_fails_all_requests(
+    fresh: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
+) -> None:
+    """This test ends the file's engine, so it is the last one."""
+    told = ask(fresh.die_while_generating.remote([request_of(prompt_ids)]))
+    assert len(told) == 3
+    for words in told:
+        assert words.startswith("EngineDied")
+        assert "the step broke" in words

@@ -83,15 +83,14 @@ async def test_workers_stream_survive_a_crash_and_sync_weights(
     seen = []
     async for rollout in workers.generate(asked):
         if not seen:
-            for pid in killed:
-                os.kill(pid, signal.SIGKILL)
+            os.kill(killed[0], signal.SIGKILL)
         seen.append(rollout)
     assert len(seen) == 17
     assert {r.key for r in seen} == {key for request in asked for key in request.keys}
-    assert workers.replaced == 2
-    assert not set(killed) & set(await workers.pids())
+    assert workers.replaced == 1
+    assert set(killed) & set(await workers.pids()) == {killed[1]}
     assert {span.version for r in seen for span in r.versions} == {1}
-    for rollout in seen[-3:]:
+    for rollout in seen:
         assert rollout.logprobs == pytest.approx(new.logprobs(prompt_ids, rollout.token_ids), abs=1e-3)
 
     # A sync brings the trainer's weights into every engine and measures that they agree; one file stays for

@@ -132,6 +132,7 @@ def test_checkpoint_losses_in_transformers_match_the_summary(folder: Path) -> No
     assert sum(losses) / len(losses) == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.deep
 def test_checkpoint_gives_equal_logprobs_in_vllm_and_transformers(
     folder: Path,
     joined: tuple[str, ...],

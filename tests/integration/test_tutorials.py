@@ -1,4 +1,5 @@
-"""Commands of the tutorials that score with a judge or with rules, run as written except for the judge's address."""
+"""Commands of the tutorials that score with a judge or with rules, run as written except for the judge's address.
+Three of them join the session's Ray, since starting one takes seconds."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ def judge() -> Iterator[ScorerEndpoint]:
         yield server
 
 
-def score(folder: Path, command: str, judge: ScorerEndpoint | None = None) -> list[dict]:
-    """Run `hamr score` in the folder and return its records."""
-    words = shlex.split(command)[1:]
+def score(folder: Path, command: str, cluster: tuple[str, ...] = (), judge: ScorerEndpoint | None = None) -> list[dict]:
+    """Run `hamr score` in the folder, on a running cluster or on its own Ray, and return its records."""
+    words = [*shlex.split(command)[1:], *cluster]
     if judge:
         words = [word.replace("127.0.0.1:8001", f"127.0.0.1:{judge.server_port}") for word in words]
     done = subprocess.run(hamr(*words), cwd=folder, capture_output=True, text=True, timeout=300)
@@ -40,11 +41,11 @@ def outcomes(record: dict) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("page", [REWARD, HOOKS], ids=lambda page: page.stem)
-def test_custom_reward_function_scores_as_documented(page: Path, tmp_path: Path) -> None:
+def test_custom_reward_function_scores_as_documented(page: Path, tmp_path: Path, joined: tuple[str, ...]) -> None:
     save_files(REWARD, tmp_path)
     save_files(page, tmp_path)
     [command] = [command for command in commands(page) if command.startswith("hamr score ") and "my_rewards" in command]
-    records = score(tmp_path, command)
+    records = score(tmp_path, command, joined)
     assert [outcomes(record)["politeness"] for record in records] == [1.0, 0.0]
     if page == HOOKS:
         assert [outcomes(record)["novelty"] for record in records] == [1.0, 1.0]
@@ -63,12 +64,14 @@ def test_custom_judge_prompt_scores_as_documented(tmp_path: Path, judge: ScorerE
     save_files(REWARD, tmp_path)
     judge.says = 'Warm. {"reason": "short", "score": 5}'
     [graded] = [command for command in commands(REWARD) if "tone.yaml" in command]
-    assert [outcomes(record)["tone"] for record in score(tmp_path, graded, judge)] == [1.0, 1.0]
+    assert [outcomes(record)["tone"] for record in score(tmp_path, graded, judge=judge)] == [1.0, 1.0]
 
 
-def test_judge_behind_an_endpoint_scores_as_documented(tmp_path: Path, judge: ScorerEndpoint) -> None:
+def test_judge_behind_an_endpoint_scores_as_documented(
+    tmp_path: Path, joined: tuple[str, ...], judge: ScorerEndpoint
+) -> None:
     save_files(REWARD, tmp_path)
     [command] = [command for command in commands(ENDPOINT) if command.startswith("hamr score ")]
-    records = score(tmp_path, command, judge)
+    records = score(tmp_path, command, joined, judge)
     assert all(0.5 < record["s_j"] <= 1.0 for record in records)
     assert all(call["pool"] == "judge" for record in records for call in record["calls"])
