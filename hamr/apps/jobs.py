@@ -77,6 +77,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "scale": ("hamr.apps.status.command:ScaleCommand", "resize the pools of a running job"),
     "report": ("hamr.apps.report.command:ReportCommand", "write an HTML report with plots from a run folder"),
     "export": ("hamr.apps.export.command:ExportCommand", "write the policy of a run as a servable Hugging Face folder"),
+    "chat": ("hamr.apps.chat.command:ChatCommand", "talk to the policy of a run in the terminal"),
     "plan": (
         "hamr.apps.plan.command:PlanCommand",
         "estimate replicas, GPUs and step time; write files to start a cluster",

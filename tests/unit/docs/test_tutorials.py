@@ -31,6 +31,7 @@ ELSEWHERE = {
     "hamr report RUN": "tests/unit/apps/report/test_report.py",
     "hamr evaluate benchmark=ecs run=": "tests/unit/bench/ecs",
     "hamr serve": "tests/integration/test_reward_system.py",
+    "hamr chat": "tests/unit/apps/chat/test_chat.py",
     "hamr export": "tests/integration/test_serving.py",
     "hamr train experiment=quickstart rewards=calibrated": "tests/unit/docs/test_tutorials.py",
 }
