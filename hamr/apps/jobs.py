@@ -34,6 +34,8 @@ JOBS: dict[str, tuple[str, str]] = {
     "data import": (f"{_DATA}:ImportCorpus", "import a public corpus or chats as samples"),
     "data import tickets": (f"{_DATA}:ImportTickets", "import a ticket export as samples"),
     "data import tickets --preview": (f"{_DATA}:PreviewTickets", "propose a mapping for a ticket export"),
+    "data import zendesk": (f"{_DATA}:ImportZendesk", "import tickets of Zendesk as samples"),
+    "data import intercom": (f"{_DATA}:ImportIntercom", "import conversations of Intercom as samples"),
     "data patm": (f"{_DATA}:PatmCommand", "rewrite planning windows of whole tickets, as SFT items"),
     "data dra": (f"{_DATA}:DraCommand", "add the reasoning behind decisions and plans, as SFT items"),
     "data multigt": (f"{_DATA}:MultiGtCommand", "add references to samples"),

@@ -21,7 +21,7 @@ from charset_normalizer import from_bytes
 from hamr.data.samples import parse_line
 from hamr.errors import DataError
 
-ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".ndjson")
 DELIMITERS: Mapping[str, str] = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
 _BOMS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _LEGACY = ["cp1252", "gb18030", "big5", "shift_jis", "cp1251"]

@@ -6,7 +6,6 @@ reason.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -113,7 +112,7 @@ def read_tickets(
     if mapping.tools is None:
         _tools_from_calls([row for _, row in made])
     form = f"{table.form}, dates with the {order.partition('_')[0]} first" if order else table.form
-    return dataclasses.replace(_finish(made, faults, path, hide, blank, names), form=form)
+    return collect_tickets(made, faults, path, hide, blank, names, form=form)
 
 
 def _date_order(
@@ -125,14 +124,20 @@ def _date_order(
     return date_order(column, times, given)
 
 
-def _finish(
+def collect_tickets(
     made: Sequence[tuple[int, dict[str, Any]]],
     faults: list[TicketFault],
     path: Path,
     hide: bool,
     blank: int,
     names: NameFinder | None,
+    *,
+    form: str,
 ) -> Tickets:
+    """Return the tickets of (line, trajectory row) without private values and duplicates. Faulty ones join `faults`.
+
+    Raises DataError if none is valid.
+    """
     kept: dict[str, Trajectory] = {}
     seen: dict[str, str] = {}
     duplicates, hidden = [], dict[str, int]()
@@ -166,6 +171,7 @@ def _finish(
         duplicates=tuple(duplicates),
         hidden=hidden,
         blank=blank,
+        form=form,
     )
 
 

@@ -193,11 +193,40 @@ class PreviewTickets(TicketFile):
     """hide: show private values of the samples as aliases, as in the import."""
 
 
+class HelpdeskCommand(ImportCommand):
+    input: Annotated[File, Field(title="FILE.json|.jsonl|FOLDER")]
+    """JSON or JSONL of the export, or a folder of such files."""
+    internal: Literal["drop", "privileged"] = "drop"
+    """Internal notes: dropped, or kept in privileged.internal_notes, which judges and simulators see. They are never
+    turns."""
+    policy: Annotated[File | None, Field(title="FILE.txt")] = None
+    """Text that becomes the policy of all samples."""
+
+
+class ImportZendesk(HelpdeskCommand):
+    """Tickets of Zendesk: the JSON export with comments, or answers of the API (tickets, comments, users). Comments of
+    end users are the customer's turns, public comments of agents and admins the agent's."""
+
+    examples = ("hamr data import zendesk input=export.jsonl output=data/zendesk",)
+    work = "hamr.apps.data.import_data:import_zendesk"
+
+
+class ImportIntercom(HelpdeskCommand):
+    """Conversations of Intercom with their parts. Texts of users and leads are the customer's turns, comments of admins
+    the agent's."""
+
+    examples = ("hamr data import intercom input=conversations.json output=data/intercom",)
+    work = "hamr.apps.data.import_data:import_intercom"
+
+    bots: Literal["agent", "drop"] = "agent"
+    """Texts of bots: turns of the agent, or dropped."""
+
+
 def _known_corpus(name: str) -> str:
     from hamr.data.importers import IMPORTERS
 
     if name not in IMPORTERS:
-        known = [*IMPORTERS, "tickets"]
+        known = [*IMPORTERS, "tickets", "zendesk", "intercom"]
         raise ValueError(f"no such corpus; {did_you_mean(name, known)}there are: {', '.join(known)}")
     return name
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from hamr.apps.data.write_splits import show_splits
 from hamr.apps.shared.outputs import output_folder
+from hamr.data.helpdesk import HelpdeskOptions, read_intercom, read_zendesk
 from hamr.data.hiding import hide_in
 from hamr.data.importers import IMPORTERS, Imported, from_trajectories
 from hamr.data.language import language_of
@@ -27,7 +28,14 @@ from hamr.report.values import Column, Table
 from hamr.types import ServiceSample, ToolCall
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import ImportCommand, ImportCorpus, ImportTickets
+    from hamr.apps.data.command import (
+        HelpdeskCommand,
+        ImportCommand,
+        ImportCorpus,
+        ImportIntercom,
+        ImportTickets,
+        ImportZendesk,
+    )
 
 SPLITS = ("train", "validation", "test")
 _FILES = tuple(f"{name}.jsonl" for name in (*SPLITS, "trajectories"))
@@ -55,6 +63,36 @@ def import_tickets(command: ImportTickets) -> int:
     print(f"read as {tickets.form}", flush=True)
     imported = from_trajectories(tickets.trajectories)
     return _finish(command, imported, tickets, Counter(tickets.hidden) if hide else None)
+
+
+def import_zendesk(command: ImportZendesk) -> int:
+    """Import tickets of Zendesk. Raises BadInput for invalid input."""
+    return _import_helpdesk(command, "zendesk", read_zendesk, HelpdeskOptions())
+
+
+def import_intercom(command: ImportIntercom) -> int:
+    """Import conversations of Intercom. Raises BadInput for invalid input."""
+    return _import_helpdesk(command, "intercom", read_intercom, HelpdeskOptions(bots=command.bots))
+
+
+def _import_helpdesk(
+    command: HelpdeskCommand, name: str, read: Callable[[Path, HelpdeskOptions], Tickets], options: HelpdeskOptions
+) -> int:
+    hide = command.pii != "keep"
+    names = _name_finder(command, hide=hide)
+    _begin(command, name, command.input)
+    policy = ""
+    if command.policy is not None:
+        try:
+            policy = command.policy.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadInput("policy", str(command.policy), f"cannot be read ({error})") from error
+    options = dataclasses.replace(
+        options, internal=command.internal, policy=policy, group=command.group, hide=hide, names=names
+    )
+    tickets = read(command.input, options)
+    print(f"read as {tickets.form}", flush=True)
+    return _finish(command, from_trajectories(tickets.trajectories), tickets, Counter(tickets.hidden) if hide else None)
 
 
 def import_corpus(command: ImportCorpus) -> int:

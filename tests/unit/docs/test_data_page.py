@@ -62,6 +62,16 @@ def test_preview_proposes_the_mapping_of_the_page(capsys: pytest.CaptureFixture[
     assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(Path("map.yaml").read_text())
 
 
+def test_help_desks_are_imported_without_internal_notes() -> None:
+    run("hamr data import zendesk")
+    run("hamr data import intercom")
+    zendesk, intercom = (Path(f"data/{name}/train.jsonl").read_text() for name in ("zendesk", "intercom"))
+    assert "Lost by the carrier" not in zendesk
+    assert json.loads(zendesk)["references"][0]["content"] == "I am sorry. I refund it now."
+    assert json.loads(intercom)["privileged"]["internal_notes"] == ["Lost by the carrier."]
+    assert json.loads(intercom)["references"][0]["content"] == "I refund it now."
+
+
 def test_tickets_are_grouped_by_the_mapping_or_the_option() -> None:
     assert len(run("hamr data import tickets input=")) == 2
     assert len({row["group"] for row in meta("data/tickets")}) <= 3

@@ -75,7 +75,10 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
         (["sage", "output={out}", "form=sage", "data.sage.procedure=false"], "answers by the procedure"),
         (["sage", "output={out}", "judge=judge"], "requires a teacher"),
         (["import"], "missing; write hamr data import CORPUS output=FOLDER input=FILE|FOLDER"),
-        (["import", "moon"], "there are: star, abcd, tau2, multiwoz, messages, sharegpt, trl, verl, tickets"),
+        (
+            ["import", "moon"],
+            "there are: star, abcd, tau2, multiwoz, messages, sharegpt, trl, verl, tickets, zendesk, intercom",
+        ),
         (["import", "star", "output={out}"], "give input="),
         (["import", "star", "input=/none", "policies=/none", "output={out}"], "no such file"),
         (["import", "star", "input=/x", "policies=/x", "output={out}", "held_out_frac=0.9"], "must be below 0.5"),
