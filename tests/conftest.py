@@ -35,6 +35,7 @@ LONGEST = (
     "e2e/test_preempted.py",
     "integration/test_rollout_workers.py",
     "integration/test_scorer_training.py",
+    "integration/test_serving.py",
     "integration/test_slurm_script.py",
     "integration/test_reward_system.py",
     "e2e/test_own_data.py",

@@ -1,15 +1,18 @@
-"""The bundled model `tiny` with a chat template that supports tools in the Hermes form, as those of Qwen do."""
+"""The bundled model `tiny` with a chat template that supports tools in the Hermes form, as those of Qwen do; its
+runs, and a sample with a tool."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 
 from hamr.config.load import dump_config, load_config
 from hamr.models.bundled import resolve_model
 from hamr.telemetry.run_folder import RunFolder
 from hamr.trainer.checkpoints import Checkpoints
+from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
 TEMPLATE = """\
 {%- for message in messages %}
@@ -36,6 +39,37 @@ Call a tool with <tool_call>{"name": ..., "arguments": ...}</tool_call><|im_end|
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
+
+NESTED = {
+    "type": "object",
+    "properties": {
+        "order_id": {"type": "string", "description": "As printed on the invoice."},
+        "items": {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}},
+        "reason": {"enum": [f"reason_{i}" for i in range(20)]},
+    },
+    "required": ["order_id"],
+}
+REFUND = {"name": "issue_refund", "description": "Pays money back.", "parameters": NESTED}
+CALL = ToolCall(name="issue_refund", parameters={"order_id": "A-7", "items": [{"sku": "x"}]})
+HISTORY = (
+    Turn(role="customer", content="Refund, <b>please</b> (Ärger)."),
+    Turn(role="agent", content="One moment."),
+    Turn(role="agent", tool_call=CALL),
+    Turn(role="tool", name="issue_refund", content="paid"),
+    Turn(role="customer", content="Thanks"),
+)
+
+
+def tool_sample(*history: Turn, **changes: Any) -> ServiceSample:
+    given: dict[str, Any] = {
+        "id": "s",
+        "ticket": {"Plan": "Surf"},
+        "policy": "Be brief.",
+        "tools": (REFUND,),
+        "history": history or HISTORY,
+        "references": (Reference(action=CALL), Reference(action=Reply(content="Done."))),
+    }
+    return ServiceSample(**{**given, **changes})
 
 
 def tiny_with_tools(out: Path) -> Path:

@@ -25,26 +25,11 @@ from hamr.data.rendering import policy_messages
 from hamr.data.samples import write_samples
 from hamr.data.tools import function_schemas
 from hamr.models.tokenizer import load_tokenizer
-from hamr.types import Reference, ServiceSample, ToolCall, Turn
 from tests.docs_pages import TUTORIALS, blocks, commands
-from tests.tool_models import run_of, tiny_with_tools
+from tests.tool_models import run_of, tiny_with_tools, tool_sample
 
 RESULT = TUTORIALS[-1]
 START_S = 240
-TOOL = {
-    "name": "issue_refund",
-    "description": "Pays money back.",
-    "parameters": {
-        "type": "object",
-        "properties": {
-            "order_id": {"type": "string", "description": "As printed on the invoice."},
-            "items": {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}},
-            "reason": {"enum": [f"reason_{i}" for i in range(20)]},
-        },
-        "required": ["order_id"],
-    },
-}
-CALL = ToolCall(name="issue_refund", parameters={"order_id": "Ä-7", "items": [{"sku": "x"}]})
 
 
 @pytest.fixture
@@ -52,28 +37,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run, its exported policy and samples, where the tutorial expects them."""
     monkeypatch.chdir(tmp_path)
     run_of(tiny_with_tools(tmp_path / "tiny_tools"), tmp_path / "run")
-    write_samples("data/mine/test.jsonl", [make_sample()])
+    write_samples("data/mine/test.jsonl", [tool_sample()])
     [export] = [command for command in commands(RESULT) if command.startswith("hamr export")]
     assert cli.main(shlex.split(export)[1:]) == 0
     return tmp_path
-
-
-def make_sample() -> ServiceSample:
-    history = (
-        Turn(role="customer", content="Refund, <b>please</b>."),
-        Turn(role="agent", content="One moment."),
-        Turn(role="agent", tool_call=CALL),
-        Turn(role="tool", name="issue_refund", content='{"paid": 4.50}'),
-        Turn(role="customer", content="Thanks"),
-    )
-    return ServiceSample(
-        id="s",
-        ticket={"Plan": "Surf", "Fee": 20},
-        policy="Be brief.\n\nNever promise.",
-        tools=(TOOL,),
-        history=history,
-        references=(Reference(action=CALL),),
-    )
 
 
 @contextlib.contextmanager
@@ -122,7 +89,7 @@ def test_server_makes_the_prompts_of_the_training(folder: Path) -> None:
     codec = Codec(
         tokenizer=load_tokenizer(folder / "run/checkpoints/step_1/policy"), config=load_dumped(Path("run/config.yaml"))
     )
-    sample = make_sample()
+    sample = tool_sample()
     with served(folder) as port:
         [code] = [block.text for block in blocks(RESULT, "python") if "OpenAI(" in block.text]
         names: dict[str, Any] = {}

@@ -36,7 +36,7 @@ def export(command: ExportCommand) -> int:
             _write_generation_config(aside / "generation_config.json", policy, tokenizer)
             (aside / "README.md").write_text(model_card(policy, chat, out.name), encoding="utf-8")
     except OSError as error:
-        raise BadInput("output", str(command.output), f"cannot be written ({error.strerror})") from error
+        raise BadInput("output", str(command.output), f"cannot be written ({error.strerror or error})") from error
     print(f"model of step {policy.step}: {out}")
     print(f"to serve it: python -m vllm.entrypoints.openai.api_server --model {out}{_tool_flags(chat)}")
     print(f"requests that match the training: {out / 'README.md'}")

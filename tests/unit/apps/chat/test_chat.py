@@ -20,10 +20,9 @@ from hamr.models.local_model import LocalModel
 from hamr.models.tokenizer import load_tokenizer
 from hamr.types import ToolCall, Turn
 from tests.docs_pages import TUTORIALS, commands
-from tests.tool_models import run_of, tiny_with_tools
-from tests.unit.data.test_policy_chat import sample
+from tests.tool_models import run_of, tiny_with_tools, tool_sample
 
-DESK = sample(history=())
+DESK = tool_sample(history=())
 CALL = ToolCall(name="issue_refund", parameters={"order_id": "A"})
 CALLING = '<tool_call>\n{"name": "issue_refund", "arguments": {"order_id": "A"}}\n</tool_call>'
 
@@ -99,7 +98,7 @@ def test_answers_of_the_model_are_printed_as_it_writes_them(
     assert "policy of step 1; sample telecom_package-test" in first and "change_order" in first
     assert len(answers) == 2 and all(answers)
     assert outputs[0] == outputs[1], "greedy by default"
-    write_samples(tmp_path / "own.jsonl", [sample(), replace(sample(), id="other")])
+    write_samples(tmp_path / "own.jsonl", [tool_sample(), replace(tool_sample(), id="other")])
     say(monkeypatch)
     assert cli.main(["chat", str(run), f"samples={tmp_path / 'own.jsonl'}", "id=other"]) == 0
     assert capsys.readouterr().out.startswith("policy of step 1; sample other; tools: issue_refund; ticket: Plan=Surf;")

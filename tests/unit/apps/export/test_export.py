@@ -13,8 +13,7 @@ from hamr.data.policy_chat import PolicyChat
 from hamr.data.rendering import policy_messages
 from hamr.models.bundled import resolve_model
 from hamr.models.tokenizer import load_tokenizer
-from tests.tool_models import run_of, tiny_with_tools
-from tests.unit.data.test_policy_chat import sample
+from tests.tool_models import run_of, tiny_with_tools, tool_sample
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def export(run: Path, output: Path, *words: str) -> int:
 def request_of_card(folder: Path) -> dict:
     """Run the card's code for a sample."""
     [code] = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    names: dict = {"sample": sample()}
+    names: dict = {"sample": tool_sample()}
     exec(code, names)
     return names["request"]
 
@@ -69,14 +68,14 @@ def test_code_of_the_card_makes_the_prompt_of_the_training(run: Path, model: Pat
     request = request_of_card(tmp_path / "model")
     assert tokenizer.chat_ids(request["messages"], tools=request["tools"]) == PolicyChat.of(
         load_tokenizer(model), "template"
-    ).prompt(sample())
+    ).prompt(tool_sample())
 
 
 @pytest.mark.parametrize("asked", ["plain", "think_answer"])
 def test_card_of_a_compact_policy_has_no_tools(tmp_path: Path, asked: str) -> None:
     run = run_of(resolve_model("tiny"), tmp_path / "run", f"model.response_format={asked}")
     export(run, tmp_path / "model")
-    assert request_of_card(tmp_path / "model") == {"messages": policy_messages(sample(), asked)}
+    assert request_of_card(tmp_path / "model") == {"messages": policy_messages(tool_sample(), asked)}
     assert "--enable-auto-tool-choice" not in (tmp_path / "model" / "README.md").read_text()
 
 

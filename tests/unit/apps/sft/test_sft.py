@@ -16,14 +16,17 @@ from hamr.apps.sft.preview import stretches
 from hamr.apps.sft.run import SftRun, check_resumable, take_steps
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
 from hamr.apps.shared.preemption import Preemption
+from hamr.apps.shared.preparation import Codec
 from hamr.cli import main
 from hamr.config.load import load_config
-from hamr.data.sft_items import PARTS, Kind, SftItem, TargetPart, write_items
+from hamr.data.sft_items import PARTS, Kind, SftItem, TargetPart, decision_item, write_items
 from hamr.errors import BadInput, Preempted
+from hamr.models.tokenizer import load_tokenizer
 from hamr.telemetry.console import Console
 from hamr.telemetry.run_folder import RunFolder
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
 from hamr.types import Reference, Reply, ServiceSample, Turn
+from tests.tool_models import tiny_with_tools, tool_sample
 
 TEXTS = {
     "decision": ("May I ask why?",),
@@ -288,3 +291,26 @@ async def test_stopped_run_resumes_from_its_last_step_with_validations(
     await take_steps(resumed, newest)
     expected = [{"step": step, "sets": {"after": step}} for step in (0, 2, 4)]
     assert resumed.validations == expected
+
+
+def test_items_are_encoded_as_the_prompts_and_answers_of_rl(files: Path) -> None:
+    """With a chat template that supports tools, also for calls that a file has in hamr's form."""
+    made = tool_sample()
+    write_items(files / "calls.jsonl", [decision_item(made, made.references[0].action)])
+    overrides = [f"model.path={tiny_with_tools(files / 'model')}", "model.max_context=2048"]
+    [entry] = prepared("sft.sets=[{path: calls.jsonl}]", "sft.held_out_frac=0", *overrides).sets
+    config = load_config(["experiment=smoke", *overrides])
+    codec = Codec(tokenizer=load_tokenizer(config.model.path), config=config)
+    assert codec.chat.native and tuple(entry.train[0].prompt_ids) == codec.prompt(made)
+    assert tuple(entry.train[0].token_ids) == codec.answer(made.references[0].action)
+
+
+@pytest.mark.parametrize("job", [["train"], ["sft", MIX]])
+def test_chat_template_without_tools_is_one_line(
+    files: Path, job: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A unit test that starts Ray fails, so the check comes before it."""
+    assert main([*job, "experiment=smoke", "model.tools_prompt=template", f"experiment.run_dir={files / 'run'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("hamr: model.tools_prompt: 'template': the model's chat template does not show tools")
+    assert said.count("\n") == 1 and "set auto or compact" in said
