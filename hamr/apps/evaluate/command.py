@@ -205,6 +205,9 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
     """Pool or script that speaks for the customers."""
     judges: Annotated[List, AfterValidator(_number_judges), Field(title="WHO[,WHO,WHO]")] = ()
     """Judges. One that is named several times is sampled several times."""
+    dialogues: Annotated[File | None, Field(title="DIALOGUES.jsonl")] = None
+    """Finished dialogues of an agent, which are judged and scored without a simulator. Replaces `agent` and
+    `simulator`."""
     rejudge: bool = False
     """Judge existing dialogues with other judges. Other options are those of the folder, unless given."""
 
@@ -212,18 +215,24 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
     def _complete(self) -> EvaluateSage:
         if self.tools == "native" and self.agent_prompt not in (None, "actions"):
             raise BadInput("agent_prompt", self.agent_prompt, "has no tools; set agent_prompt=actions, or tools=prompt")
+        if self.dialogues is not None:
+            for key, value in (("agent", self.agents), ("simulator", self.simulator), ("rejudge", self.rejudge)):
+                if value:
+                    shown = ",".join(value) if isinstance(value, tuple) else value
+                    raise BadInput(key, shown, "the dialogues are finished; remove it, or remove dialogues")
         for key, value in self._participants().items():
             if not value and not self.rejudge:
                 raise BadInput(key, None, f"missing; give {key}=..., see `hamr evaluate benchmark=sage --help`")
         return self
 
     def _participants(self) -> dict[str, Any]:
-        return {
-            "scenario": self.scenario,
-            "agent": self.agents,
-            "simulator": self.simulator,
-            "judges": self.judges,
-        }
+        talking = {} if self.dialogues is not None else {"agent": self.agents, "simulator": self.simulator}
+        return {"scenario": self.scenario, **talking, "judges": self.judges}
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """Names of the agents in traces and tables: that of finished dialogues is the name of their file."""
+        return self.agents if self.dialogues is None else (self.dialogues.stem,)
 
     def with_kept_options(self) -> EvaluateSage:
         """Return the command with the options that its folder keeps, if it judges again. Raises BadInput."""

@@ -154,6 +154,8 @@ def _worth(
 def _truth(scenario: Scenario, trace: Trace, output: AgentOutput | None, config: SageConfig) -> LogicScore | None:
     if output is None:
         return NOTHING if config.unreadable == "zero" else None
+    if not trace.plan.fields:
+        return None
     reference = reference_of(scenario, _deciding(scenario, trace), trace.plan.system)
     assert reference is not None, "the deciding fields lead to the end"
     return logic_score(output, reference, scenario, path=config.path, action=config.action)

@@ -120,10 +120,11 @@ def summarise(
 ) -> Evaluated:
     """Compute the results. Only finished dialogues are assessed; interrupted ones are counted."""
     assessed: dict[str, dict[str, list[Assessment]]] = {}
+    simulated = [plan for plan in plans if plan.source != "file"]
     summary: dict[str, Any] = {
         "agents": {},
         "coverage": {
-            name: [asdict(row) for row in coverage(scenario, [p for p in plans if p.scenario == name], config)]
+            name: [asdict(row) for row in coverage(scenario, [p for p in simulated if p.scenario == name], config)]
             for name, scenario in scenarios.items()
         },
     }

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from hamr.procedures.schema import Value
 
-Source = Literal["intent", "path"]
+Source = Literal["intent", "path", "file"]
 Outcome = Literal[
     "ended", "max_turns", "user_ended_at_once", "user_broke_character", "context_full", "user_failed", "agent_failed"
 ]
@@ -23,7 +23,8 @@ class DialoguePlan:
     """One customer: intent, persona and knowledge.
 
     `fields` is what the customer's words should show, `system` the ticket (its variables and facts), `source` the
-    reason for this customer: its intent, or a path that had too few.
+    reason for this customer: its intent, or a path that had too few. The customer of a finished dialogue comes from a
+    file, and its `fields` may be unknown (empty).
     """
 
     id: str

@@ -140,3 +140,14 @@ def test_function_is_graded_by_olabench_and_ecs(folder: Path, monkeypatch: pytes
     run("benchmark=ecs")
     found = json.loads(Path("ecs/metrics.json").read_text())["policies"]["my_agent.py:reply"]
     assert found["samples"] == 12 and found["values"]["multi_ecs"]["mean"] > 0
+
+
+def test_finished_dialogues_are_scored_without_an_agent(folder: Path) -> None:
+    run("dialogues=dialogues.jsonl")
+    run("dialogues=dialogues.jsonl")
+    found = average("said", "dialogues")
+    assert found["truth_action"]["mean"] == 100 and found["chat"]["mean"] == 90
+    assert len(Path("said/traces.jsonl").read_text().splitlines()) == 2
+    rows = [json.loads(line) for line in Path("said/assessments.jsonl").read_text().splitlines()]
+    assert [row["dialogue"] for row in rows] == ["d1", "d2"]
+    assert rows[1]["truth"] is None and rows[1]["reference"] is None, "the case of d2 is not known"

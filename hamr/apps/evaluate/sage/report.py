@@ -65,14 +65,20 @@ def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
                 lead="The first turns; in brackets the path and the action that the agent named.",
                 detail=True,
             ),
-            PageSection.of(
-                "Coverage",
-                coverage_table(summary["coverage"]),
-                *(Fold(f"Paths of {name}", (_paths(name, rows),)) for name, rows in summary["coverage"].items()),
-                lead="Customers per path: some of each intent, then more where a path had too few.",
-            ),
+            *_coverage(summary["coverage"]),
         ),
     )
+
+
+def _coverage(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[PageSection]:
+    """Yield the section on the customers, which finished dialogues do not have."""
+    if any(row["by_intent"] + row["by_path"] for rows in coverage.values() for row in rows):
+        yield PageSection.of(
+            "Coverage",
+            coverage_table(coverage),
+            *(Fold(f"Paths of {name}", (_paths(name, rows),)) for name, rows in coverage.items()),
+            lead="Customers per path: some of each intent, then more where a path had too few.",
+        )
 
 
 # --- words and tables --------------------------------------------------------------------------

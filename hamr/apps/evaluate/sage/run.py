@@ -16,11 +16,12 @@ from hamr.apps.evaluate.functions import check_native, find_functions, open_func
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.sage.coverage import plan_dialogues
+from hamr.bench.sage.finished import read_dialogues
 from hamr.bench.sage.judging import AGAIN
 from hamr.bench.sage.run import Cast, DialogueProgress, Evaluated, hold, summarise
 from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
-from hamr.bench.sage.traces import DialoguePlan
+from hamr.bench.sage.traces import DialoguePlan, Trace
 from hamr.config.agents import names_function
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
@@ -53,18 +54,22 @@ def start(request: EvaluateSage) -> int:
     if request.simulator == f"{PREFIX}worded":
         for scenario in scenarios.values():
             load_words(scenario, request.sage.language)
+    finished = _finished(request, scenarios)
     settings = settings_of(request, scenarios, config, functions)
     console = Console()
     with Store(request.output, settings, rejudge=request.rejudge) as store:
-        pairs = _pairs(request, scenarios, store)
+        for trace in finished:
+            if store.finished(trace.agent, trace.plan.id) is None:
+                store.add_trace(trace)
+        pairs = [(trace.agent, trace.plan) for trace in finished] or _pairs(request, scenarios, store)
         plans = list({plan.id: plan for _, plan in pairs}.values())
         done = sum(store.finished(agent, plan.id) is not None for agent, plan in pairs)
-        counts = f"{len(request.agents)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues"
+        counts = f"{len(request.tested)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues"
         console.print(f"sage: {counts}, {done} held before", highlight=False)
         try:
             _work(request, scenarios, config, functions, store, pairs, console)
         finally:
-            found = summarise(store, scenarios, plans, request.agents, request.sage)
+            found = summarise(store, scenarios, plans, request.tested, request.sage)
             write_figures(request.output, request.sage, found)
         show(write_report(request.output, found, store), console=console)
         print(f"written: {request.output / 'report.html'}", flush=True)
@@ -94,7 +99,7 @@ def _needs_no_pool(name: str) -> bool:
 
 def _asked_pools(request: EvaluateSage) -> Iterator[tuple[str, str]]:
     """Yield (key, pool or script) of every participant that may be queried."""
-    if not request.rejudge:
+    if not request.rejudge and request.dialogues is None:
         yield from (("agent", name) for name in request.agents)
         yield "simulator", request.simulator
     yield from (("judges", name.partition(AGAIN)[0]) for name in request.judges)
@@ -114,6 +119,16 @@ def _check_name(config: Config | None, key: str, name: str) -> None:
     writing_pool(config, key, name)
 
 
+def _finished(request: EvaluateSage, scenarios: Mapping[str, Scenario]) -> list[Trace]:
+    """Return the dialogues of `dialogues=`. Raises DataError, and BadInput where there are none."""
+    if request.dialogues is None:
+        return []
+    found = read_dialogues(request.dialogues, scenarios, request.sage, agent=request.tested[0])
+    if not found:
+        raise BadInput("dialogues", str(request.dialogues), "is empty; give one dialogue per line")
+    return found
+
+
 def settings_of(
     request: EvaluateSage,
     scenarios: Mapping[str, Scenario],
@@ -122,16 +137,9 @@ def settings_of(
 ) -> dict[str, Any]:
     """Return the settings that determine the dialogues and the votes, to be stored in the folder."""
     sage = request.sage.model_dump(mode="json", exclude=set(FREE))
-    before = read_settings(request.output) if request.rejudge else None
     told = prompt_ids(request.sage.language)
     return {
-        "agents": before["agents"]
-        if before
-        else {
-            name: _pool_settings(config, name, functions) | ({"tools": "native"} if request.is_native(name) else {})
-            for name in request.agents
-        },
-        "simulator": before["simulator"] if before else _pool_settings(config, request.simulator),
+        **_who_talks(request, config, functions),
         "scenarios": {
             name: {"given": request.scenarios[name], "digest": digest_of(scenario)}
             for name, scenario in scenarios.items()
@@ -142,6 +150,21 @@ def settings_of(
             "judges": {name: _pool_settings(config, name.partition(AGAIN)[0]) for name in request.judges},
             "prompt": told["judge"],
         },
+    }
+
+
+def _who_talks(request: EvaluateSage, config: Config | None, functions: Mapping[str, AgentSource]) -> dict[str, Any]:
+    """Return the settings of the agents and the simulator: those of the folder where it is judged again."""
+    if request.rejudge:
+        before = read_settings(request.output) or {}
+        return {key: before[key] for key in ("agents", "simulator")}
+    if request.dialogues is not None:
+        digest = hashlib.sha256(request.dialogues.read_bytes()).hexdigest()
+        return {"agents": {request.tested[0]: {"sha256": digest}}, "simulator": {"name": "file"}}
+    native = {name: {"tools": "native"} if request.is_native(name) else {} for name in request.agents}
+    return {
+        "agents": {name: _pool_settings(config, name, functions) | native[name] for name in request.agents},
+        "simulator": _pool_settings(config, request.simulator),
     }
 
 
@@ -184,6 +207,7 @@ def _work(
     console: Console,
 ) -> None:
     plans = {plan.id: plan for _, plan in pairs}
+    done = request.rejudge or request.dialogues is not None
     names = [name for _, name in _asked_pools(request) if not _needs_no_pool(name)]
     talking = {name for key, name in _asked_pools(request) if key != "judges" and not _needs_no_pool(name)}
     at_once = request.sage.at_once or SCRIPTED_AT_ONCE
@@ -201,8 +225,8 @@ def _work(
             return asks[name]
 
         cast = Cast(
-            agents={} if request.rejudge else {name: find_ask("agent", name) for name in request.agents},
-            user=_unused_ask if request.rejudge else find_ask("simulator", request.simulator),
+            agents={} if done else {name: find_ask("agent", name) for name in request.agents},
+            user=_unused_ask if done else find_ask("simulator", request.simulator),
             simulator=request.simulator,
             judges={name: find_ask("judges", name.partition(AGAIN)[0]) for name in request.judges},
             native=frozenset(filter(request.is_native, request.agents)),
@@ -223,7 +247,7 @@ def _work(
 
 
 async def _unused_ask(question: Any) -> Any:
-    raise AssertionError("judging again queries no customer")
+    raise AssertionError("finished dialogues have no customer to query")
 
 
 def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:

@@ -138,7 +138,7 @@ def test_dialogue_ended_at_once_by_the_simulator_is_counted(tmp_path):
         ({"agent": "hamr.cli:__doc__"}, "is not a function"),
         ({"agent": "hamr.cli:main"}, "cannot be called as main(messages, tools)"),
         ({"judges": "hamr.cli:main"}, "only an agent may be one"),
-        ({"agent": "talk", "pools": "sage_small", "tools": "native"}, "does not suit talk"),
+        ({"agent": "judge", "pools": "tiny", "tools": "native"}, "does not suit judge"),
         ({"tools": "native", "agent_prompt": "service"}, "set agent_prompt=actions"),
         ({"rejudge": "yes"}, "true or false"),
         ({"pools.judge.modle": "tiny"}, "pools.judge.modle"),
@@ -150,6 +150,86 @@ def test_bad_input_is_reported_in_one_line_with_its_remedy(tmp_path, capsys, cha
     assert said in error
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+DIALOGUE = {
+    "id": "d",
+    "ticket": {"PackageStatus": "NoContract", "Penalty": 0},
+    "fields": {"ConsumptionType": "Cancel"},
+    "messages": [
+        {"role": "assistant", "content": "Welcome."},
+        {"role": "user", "content": "Hello."},
+        {"role": "user", "content": "Cancel it."},
+        {"role": "assistant", "content": "One moment.", "tool_calls": [{"function": {"name": "change_order"}}]},
+        {"role": "assistant", "content": "Done."},
+        {"role": "user", "content": "Thanks."},
+    ],
+}
+ALONE = {"agent": None, "simulator": None}
+
+
+def dialogues(tmp_path, *rows):
+    file = tmp_path / "said.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
+
+
+def test_turns_of_a_finished_dialogue_are_those_between_the_customers_messages(tmp_path):
+    assert evaluate(tmp_path, dialogues=dialogues(tmp_path, DIALOGUE), **ALONE) == 0
+    [trace] = rows(tmp_path, "traces.jsonl")
+    [turn] = trace["turns"]
+    assert (turn["user"], turn["agent"], trace["parting"]) == ("Hello.\nCancel it.", "One moment.\nDone.", "Thanks.")
+    assert [(use["name"], use["action"]) for use in turn["calls"]] == [("change_order", "ChangeOrder")]
+    assert metrics(tmp_path)["agents"]["said"]["average"]["action"]["mean"] == 100
+    again = ["evaluate", "benchmark=sage", f"output={tmp_path / 'out'}", "rejudge=true", "judges=scripted:strict"]
+    assert main(again) == 0
+    assert metrics(tmp_path)["agents"]["said"]["average"]["chat"]["mean"] == 30
+
+
+@pytest.mark.parametrize(("fence", "logic"), [("strip", 100.0), ("error", 0.0)])
+def test_finished_dialogue_in_the_format_of_the_contract_is_read(tmp_path, fence, logic):
+    said = {
+        "classification_output": {"ConsumptionType": "Cancel"},
+        "cot": "",
+        "now_path": ["stage1", "stage2", "stage5"],
+        "finals": {"Action": "ChangeOrder"},
+        "chat": "Done.",
+    }
+    text = f"```json\n{json.dumps(said)}\n```"
+    messages = [{"role": "user", "content": "Cancel it."}, {"role": "assistant", "content": text}]
+    file = dialogues(tmp_path, {**DIALOGUE, "messages": messages})
+    assert evaluate(tmp_path, dialogues=file, agent_prompt="service", fence=fence, **ALONE) == 0
+    assert metrics(tmp_path)["agents"]["said"]["average"]["truth"]["mean"] == pytest.approx(logic)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"ticket": {"Penalty": 0}}, "said.jsonl:1: ticket: ['Penalty']: missing variable; add 'PackageStatus'"),
+        ({"ticket": {"PackageStatus": "Free", "Penalty": 0}}, "ticket.PackageStatus: 'Free': allowed:"),
+        ({"ticket": {"PackageStatus": "NoContract", "Penalty": 9}}, "a penalty belongs to a contract"),
+        ({"fields": {"ConsumptionTyp": "Cancel"}}, "did you mean 'ConsumptionType'"),
+        ({"fields": {"ConsumptionType": "Enquiry"}}, "missing field; add 'ConsumptionProfile', or leave fields out"),
+        ({"scenario": "airline_refund"}, "scenario: 'airline_refund': must be one of scenario=telecom_package"),
+        ({"messages": DIALOGUE["messages"][:1]}, "has no answer to a customer"),
+        ({"messages": [{"role": "customer", "content": "x"}]}, "messages.0.role: 'customer'"),
+        ({"turns": []}, "turns: []: unknown field; remove it"),
+        ({"id": ""}, "id: ''"),
+    ],
+)
+def test_invalid_dialogue_is_reported_with_its_line(tmp_path, capsys, change, said):
+    assert evaluate(tmp_path, dialogues=dialogues(tmp_path, {**DIALOGUE, **change}), **ALONE) == 2
+    error = capsys.readouterr().err
+    assert said in error and len(error.splitlines()) == 1
+
+
+def test_finished_dialogues_take_no_agent_and_no_second_id(tmp_path, capsys):
+    assert evaluate(tmp_path, dialogues=dialogues(tmp_path, DIALOGUE)) == 2
+    assert "agent: 'scripted:perfect': the dialogues are finished; remove it" in capsys.readouterr().err
+    assert evaluate(tmp_path, dialogues=dialogues(tmp_path, DIALOGUE, DIALOGUE), **ALONE) == 2
+    assert "said.jsonl:2: id: 'd': is used on an earlier line" in capsys.readouterr().err
+    assert evaluate(tmp_path, dialogues=dialogues(tmp_path), **ALONE) == 2
+    assert "is empty" in capsys.readouterr().err
 
 
 def test_custom_scenario_file_needs_no_code(tmp_path):

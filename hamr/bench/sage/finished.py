@@ -1,0 +1,160 @@
+"""Finished dialogues of an agent, read from a file, as traces that are judged and scored like simulated ones.
+
+A line has the messages in OpenAI's format and what the back end knew:
+
+    {"id": "d1", "ticket": {"PackageStatus": "Contracted", "Penalty": 0},
+     "messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+
+`scenario` names the procedure where there are several. `fields` is the customer's own case, if it is known. `intent`,
+`persona` and `level` are for the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from hamr.bench.sage.desk import ServiceDesk
+from hamr.bench.sage.traces import DialoguePlan, Exchange, ToolUse, Trace
+from hamr.config.sage import SageConfig
+from hamr.data.actions import unfence
+from hamr.data.samples import read_rows
+from hamr.errors import DataError, did_you_mean
+from hamr.pools.chat_reply import ReplyMessage, ReplyToolCall
+from hamr.procedures.contract import whole
+from hamr.procedures.graph import Scenario
+from hamr.procedures.schema import Value
+
+
+class _Call(ReplyToolCall):
+    id: str | None = None
+
+
+class _Message(ReplyMessage):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    tool_calls: list[_Call] | None = None  # type: ignore[assignment]
+    tool_call_id: str | None = None
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    id: str = Field(min_length=1)
+    messages: list[_Message]
+    ticket: dict[str, Value]
+    scenario: str | None = None
+    fields: dict[str, Value] = {}
+    intent: str = ""
+    persona: str = ""
+    level: str = ""
+
+
+def read_dialogues(path: Path, scenarios: Mapping[str, Scenario], config: SageConfig, *, agent: str) -> list[Trace]:
+    """Return the dialogues of a file, the first `config.limit` of them.
+
+    Messages before the customer's first, such as a greeting, are skipped. Messages of the agent until the customer's
+    next are one turn. Without `config.agent_prompt` the agent acts by tools; with `service` or `sample` its text is the
+    JSON of the contract.
+
+    Raises:
+        DataError: A line is invalid (file, line and field).
+    """
+    traces: dict[str, Trace] = {}
+    for number, row in read_rows(path)[: config.limit]:
+        where = f"{path}:{number}"
+        trace = _trace(_parse(row, where), where, scenarios, config, agent)
+        if trace.plan.id in traces:
+            raise DataError(f"{where}: id", trace.plan.id, "is used on an earlier line; make it unique")
+        traces[trace.plan.id] = trace
+    return list(traces.values())
+
+
+def _parse(row: Any, where: str) -> _Row:
+    try:
+        return _Row.model_validate(row)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = ".".join(str(part) for part in fault["loc"] if part not in ("str", "int", "bool"))
+        remedy = "unknown field; remove it" if fault["type"] == "extra_forbidden" else fault["msg"]
+        raise DataError(f"{where}: {place}", fault["input"], remedy) from None
+
+
+def _trace(row: _Row, where: str, scenarios: Mapping[str, Scenario], config: SageConfig, agent: str) -> Trace:
+    name = row.scenario or (next(iter(scenarios)) if len(scenarios) == 1 else "")
+    if name not in scenarios:
+        hint = did_you_mean(name, scenarios)
+        raise DataError(f"{where}: scenario", name, f"{hint}must be one of scenario={','.join(scenarios)}")
+    scenario = scenarios[name]
+    _check_case(scenario, row, where)
+    plan = DialoguePlan(
+        id=row.id,
+        scenario=name,
+        intent=row.intent,
+        persona=row.persona,
+        level=row.level,
+        fields=row.fields,
+        system=row.ticket,
+        source="file",
+        language=config.language,
+        seed=config.seed,
+    )
+    turns, parting = _exchanges(row.messages, ServiceDesk(scenario, plan), config)
+    if not turns:
+        raise DataError(f"{where}: messages", len(row.messages), "has no answer to a customer; give whole dialogues")
+    return Trace(agent=agent, simulator="file", plan=plan, turns=tuple(turns), outcome="ended", parting=parting)
+
+
+def _check_case(scenario: Scenario, row: _Row, where: str) -> None:
+    """Raise DataError unless the ticket has every system variable, and the fields, if given, lead to an action."""
+    file = scenario.file
+    for key, given, known in (("ticket", row.ticket, file.system), ("fields", row.fields, file.fields)):
+        for name, variable in known.items():
+            if name in given and (problem := variable.problem(given[name])):
+                raise DataError(f"{where}: {key}.{name}", given[name], problem)
+            if name not in given and key == "ticket":
+                raise DataError(f"{where}: ticket", sorted(given), f"missing variable; add {name!r}")
+    unknown = next((name for name in row.fields if name not in file.fields), None)
+    if unknown is not None:
+        hint = did_you_mean(unknown, file.fields)
+        raise DataError(f"{where}: fields", unknown, f"no such field; {hint}fields: {', '.join(file.fields)}")
+    if refused := file.refusal(row.ticket):
+        raise DataError(f"{where}: ticket", row.ticket, refused.why)
+    if row.fields and (awaits := scenario.walk(row.fields, row.ticket).awaits):
+        raise DataError(f"{where}: fields", sorted(row.fields), f"missing field; add {awaits!r}, or leave fields out")
+
+
+def _exchanges(messages: Sequence[_Message], desk: ServiceDesk, config: SageConfig) -> tuple[list[Exchange], str]:
+    """Return the turns, and the customer's last message if it has no answer."""
+    acts = config.agent_prompt in (None, "actions")
+    turns: list[Exchange] = []
+    used: list[ToolUse] = []
+    user: list[str] = []
+    said: list[_Message] = []
+
+    def end_turn() -> None:
+        calls = [call for message in said for call in message.tool_calls or ()]
+        mine: list[ToolUse] = []
+        for call, request in zip(calls, (r for message in said for r in message.tool_requests), strict=True):
+            use = desk.use(request, [*used, *mine])
+            told = next((m.text for m in said if m.role == "tool" and m.tool_call_id == call.id), None)
+            mine.append(use if told is None else ToolUse(**{**vars(use), "result": whole(told)}))
+        used.extend(mine)
+        text = "\n".join(message.text for message in said if message.role == "assistant" and message.text)
+        text = unfence(text) if config.fence == "strip" else text
+        turns.append(Exchange(user="\n".join(user), agent=whole(text), calls=tuple(mine) if acts else None))
+
+    for message in messages:
+        if message.role == "user":
+            if said:
+                end_turn()
+                user, said = [], []
+            user.append(whole(message.text))
+        elif message.role in ("assistant", "tool") and user:
+            said.append(message)
+    if said:
+        end_turn()
+        user = []
+    return turns, "\n".join(user)
