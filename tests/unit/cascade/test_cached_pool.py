@@ -16,6 +16,7 @@ CHANGES = {
     "schema": {"type": "object"},
     "attempt": 1,
     "messages": ({"role": "user", "content": "x"},),
+    "tools": ({"type": "function", "function": {"name": "x"}},),
     "temperature": 0.7,
     "max_new_tokens": 9,
     "seed": 3,

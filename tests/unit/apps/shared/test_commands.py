@@ -179,7 +179,7 @@ SAMPLED = ["data", "sampled", "input=a", "ledger=b", "output=c", "min_total=1"]
         (["doctor", "x=1"], "doctor: 'x=1': unknown option; usage: hamr doctor"),
         (["train", "resum=runs/a"], "train: 'resum=runs/a': unknown option; did you mean resume=...?"),
         (["train", "resume=runs/a", "experiment.seed=1"], "a resumed run keeps its configuration"),
-        (["evaluate", "benchmark=ecs", "output=a", "input=b", "run=c"], "input: 'input=b run=c': give either"),
+        (["evaluate", "benchmark=ecs", "output=a", "input=b", "run=c"], "input: 'input=b run=c': give one of"),
         (["evaluate", "benchmark=ecs", "output=a", "input=b", "judges=x,x"], "judges: 'x,x': names one twice"),
     ],
 )  # fmt: skip
