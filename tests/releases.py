@@ -189,7 +189,10 @@ def tau2_simulation(task: str, trial: int, *, reward: float | None = 1.0) -> dic
 
 def tau2_results(**changes: Any) -> dict[str, Any]:
     instructions = {"reason_for_call": "You want to cancel.", "known_info": "You are Mia.", "unknown_info": None}
-    actions = [{"action_id": "1", "name": "cancel", "arguments": {"order": "1"}}]
+    actions = [
+        {"action_id": "1", "name": "cancel", "arguments": {"order": "1"}},
+        {"action_id": "2", "name": "refund", "arguments": {"payments": ["card_77"]}},
+    ]
     tasks = [
         {
             "id": task,

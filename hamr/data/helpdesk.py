@@ -63,8 +63,8 @@ Converted = tuple[Sequence[_Text], Mapping[str, Any], Mapping[str, Any]]
 def read_zendesk(path: Path, options: HelpdeskOptions) -> Tickets:
     """Return the tickets. Raise DataError for an unreadable file, or if no ticket is valid.
 
-    The role of an author is that of the users. Without it, authors of internal notes and assignees are agents, and the
-    requester is the customer; a ticket with another author is rejected.
+    The role of an author is that of the users. Without it, the requester is the customer, and assignees and authors of
+    internal notes are agents; a ticket with another author is rejected.
     """
     objects, faults = _objects(path)
     export = _ZendeskExport()
@@ -182,11 +182,12 @@ class _Markup(HTMLParser):
         self.parts.append(data)
 
 
-def _plain(body: Any) -> str:
+def _from_html(body: Any) -> str:
+    """Return the text of HTML, or of a plain text as it is."""
     if not isinstance(body, str):
         return ""
     if not _MARKUP.search(body):
-        return html.unescape(body).replace("\xa0", " ")
+        return body
     markup = _Markup()
     markup.feed(body)
     markup.close()
@@ -204,7 +205,9 @@ class _ZendeskExport:
         self.tickets: dict[str, tuple[str, Row]] = {}
         self.comments: dict[str, list[Any]] = {}
         self.roles: dict[str, str] = {}
-        self.agents: set[str] = set()
+        self.assignees: set[str] = set()
+        self.note_authors: set[str] = set()
+        self.requesters: set[str] = set()
 
     def add(self, row: Row, place: str) -> None:
         """Add an object of the export. Raise DataError for one that is neither ticket, comment nor user."""
@@ -231,8 +234,9 @@ class _ZendeskExport:
         self.tickets[str(ticket["id"])] = (place, ticket)
         for key in ("requester", "submitter", "assignee"):
             self._add_user(ticket.get(key))
+        self.requesters.add(str(_requester(ticket)))
         if ticket.get("assignee_id"):
-            self.agents.add(str(ticket["assignee_id"]))
+            self.assignees.add(str(ticket["assignee_id"]))
         if isinstance(ticket.get("comments"), list):
             self._add_comments(str(ticket["id"]), ticket["comments"])
 
@@ -242,7 +246,7 @@ class _ZendeskExport:
             if isinstance(comment, dict):
                 self._add_user(comment.get("author"))
                 if comment.get("public") is False:
-                    self.agents.add(str(comment.get("author_id")))
+                    self.note_authors.add(str(comment.get("author_id")))
 
     def _add_user(self, user: Any) -> None:
         if isinstance(user, dict) and isinstance(user.get("role"), str):
@@ -252,7 +256,6 @@ class _ZendeskExport:
         comments = self.comments.get(str(ticket["id"]))
         if comments is None:
             raise DataError(f"{where}: comments", None, "missing; export the comments of the ticket too")
-        requester = ticket.get("requester_id") or (ticket.get("requester") or {}).get("id")
         texts = []
         for i, comment in enumerate(comments):
             place = f"{where}: comments[{i}]"
@@ -260,27 +263,39 @@ class _ZendeskExport:
                 raise DataError(place, comment, "must be an object with an author_id")
             if not isinstance(comment.get("public"), bool):
                 raise DataError(f"{place}.public", comment.get("public"), "must be true or false")
-            body = comment.get("plain_body") or comment.get("body") or comment.get("html_body")
-            role = self._role(comment["author_id"], requester, place) if comment["public"] else None
-            texts.append(_Text(role=role, text=_plain(body), public=comment["public"], time=comment.get("created_at")))
+            role = self._role(comment["author_id"], str(_requester(ticket)), place) if comment["public"] else None
+            texts.append(
+                _Text(role=role, text=_comment_text(comment), public=comment["public"], time=comment.get("created_at"))
+            )
         rating = ticket.get("satisfaction_rating") or {}
         facts = {"subject": ticket.get("subject"), "channel": (ticket.get("via") or {}).get("channel")}
         hidden = {"status": ticket.get("status"), "tags": ticket.get("tags"), "rating": rating.get("score")}
         return texts, facts, hidden
 
-    def _role(self, author: Any, requester: Any, place: str) -> Literal["customer", "agent"] | None:
+    def _role(self, author: Any, requester: str, place: str) -> Literal["customer", "agent"] | None:
         number = str(author)
         if author == _ZENDESK_SYSTEM:
             return None
         if number in self.roles:
             return "agent" if self.roles[number] in _AGENTS else "customer"
-        if number in self.agents:
-            return "agent"
-        if requester is not None and number == str(requester):
+        if number == requester:
             return "customer"
+        # Zendesk makes replies of third parties private, so a requester elsewhere is no agent because of a note.
+        if number in self.assignees or number in self.note_authors - self.requesters:
+            return "agent"
         raise DataError(
             f"{place}.author_id", author, "its role is unknown; put the users' export (users) into the folder"
         )
+
+
+def _requester(ticket: Row) -> Any:
+    return ticket.get("requester_id") or (ticket.get("requester") or {}).get("id")
+
+
+def _comment_text(comment: Row) -> str:
+    if plain := comment.get("plain_body"):
+        return html.unescape(str(plain)).replace("\xa0", " ")
+    return str(comment.get("body") or "") or _from_html(comment.get("html_body"))
 
 
 def _ticket_of_file(place: str, comments: list[Any]) -> str:
@@ -307,7 +322,7 @@ def _conversation(conversation: Row, where: str, options: HelpdeskOptions) -> Co
         raise DataError(f"{where}: conversation_parts", parts, remedy)
     opening = {**source, "part_type": "comment", "created_at": conversation.get("created_at")}
     texts = list(_parts([opening, *parts], where, options))
-    subject = conversation.get("title") or _plain(source.get("subject"))
+    subject = conversation.get("title") or _from_html(source.get("subject"))
     facts = {"subject": subject, "channel": source.get("type")}
     tags = (conversation.get("tags") or {}).get("tags") or []
     rating = (conversation.get("conversation_rating") or {}).get("rating")
@@ -320,7 +335,7 @@ def _parts(parts: Sequence[Any], where: str, options: HelpdeskOptions) -> Iterat
         place = f"{where}: {f'conversation_parts[{i - 1}]' if i else 'source'}"
         if not isinstance(part, dict):
             raise DataError(place, part, "must be an object with part_type, author and body")
-        body = _plain(part.get("body"))
+        body = _from_html(part.get("body"))
         if part.get("redacted") or (not body and part.get("part_type") != "comment"):
             continue  # assignments, state changes
         sender = (part.get("author") or {}).get("type")

@@ -81,6 +81,8 @@ class _Column:
 def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     """Return a mapping for the rows of an export. Raise DataError if no column says who speaks, or what is said."""
     rows = rows[:_PROBE]
+    if better := next(filter(None, map(_other_form, rows)), None):
+        raise DataError("input", source, f"{better}; it needs no mapping")
     columns = _columns(rows)
     turns = next((column for column in columns if _holds_turns(column)), None)
     if turns is None:
@@ -121,6 +123,20 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
         if not any(_is_part(column, name) for name in named) and not isinstance(column.present[0], dict)
     ]
     return Proposal(mapping=mapping, unused=tuple(unused))
+
+
+def _other_form(row: Row) -> str | None:
+    """Return the command for a row in a form that has a reader of its own."""
+    comments, messages = row.get("comments"), row.get("messages")
+    if isinstance(comments, list) and any(
+        isinstance(c, dict) and {"author_id", "public"} <= c.keys() for c in comments
+    ):
+        return "is an export of Zendesk: use hamr data import zendesk"
+    if "conversation_parts" in row:
+        return "is an export of Intercom: use hamr data import intercom"
+    if isinstance(messages, list) and any(isinstance(m, dict) and m.get("role") == "assistant" for m in messages):
+        return "has messages of a chat API: use hamr data import messages"
+    return None
 
 
 # --- columns -----------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ def read_tickets(
     delimiter: str | None = None,
     dates: DateOrder | None = None,
     group: str | None = None,
+    most: int | None = None,
 ) -> Tickets:
     """Read every ticket of the export.
 
@@ -86,6 +87,7 @@ def read_tickets(
         delimiter: Delimiter of a CSV. By default, it is detected.
         dates: Order of day and month in `turn.time`. By default, the dates of the whole column decide it.
         group: Column whose tickets are in one split. Replaces that of the mapping.
+        most: Maximum number of tickets, the first of the export. By default, all.
 
     Without a mapping for tools, they are derived from the calls.
 
@@ -102,7 +104,7 @@ def read_tickets(
     _check_columns(grouped, mapping, path)
     order = _date_order(grouped, mapping.turn.time, path, dates)
     made, blank = [], 0
-    for line, ticket, turns in grouped:
+    for line, ticket, turns in grouped[:most]:
         try:
             row, blanks = _convert_ticket(ticket, turns, mapping, shared, f"{path}:{line}", order)
             made.append((line, row))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from hamr.apps.data.command import PreviewTickets
 
 _SAMPLES = 3
+_TICKETS = 300
+"""Tickets that are read, so that a preview is quick."""
 _LONGEST = 400
 """Characters of a shown text."""
 
@@ -37,6 +39,7 @@ def preview_tickets(command: PreviewTickets) -> int:
         encoding=command.encoding,
         delimiter=command.delimiter,
         dates=command.dates,
+        most=_TICKETS,
     )
     for line in _lines(command, proposal, tickets):
         print(line)
@@ -45,8 +48,9 @@ def preview_tickets(command: PreviewTickets) -> int:
 
 def _lines(command: PreviewTickets, proposal: Proposal, tickets: Tickets) -> Iterator[str]:
     samples = [sample for trajectory in tickets.trajectories for _, sample in decision_points(trajectory)]
-    yield f"# Proposed for {command.input}, read as {tickets.form}: {len(tickets.trajectories)} tickets,"
-    yield f"# {len(samples)} samples. Check it, save it as map.yaml, then:"
+    yield f"# Proposed for {command.input}, read as {tickets.form}."
+    yield f"# The first {len(tickets.trajectories)} tickets are {len(samples)} samples."
+    yield "# Check the mapping, save it as map.yaml, then:"
     yield f"# hamr data import tickets input={command.input} mapping=map.yaml output=FOLDER"
     yield yaml.safe_dump(
         dict(proposal.mapping), sort_keys=False, default_flow_style=None, allow_unicode=True, width=110
@@ -72,7 +76,8 @@ def _lines(command: PreviewTickets, proposal: Proposal, tickets: Tickets) -> Ite
 def _choose_samples(samples: Sequence[ServiceSample]) -> list[ServiceSample]:
     """Return samples of different tickets where there are enough."""
     first = {sample.meta["dialogue"]: sample for sample in reversed(samples)}
-    ordered = [*reversed(first.values()), *(sample for sample in samples if sample not in first.values())]
+    chosen = {sample.id for sample in first.values()}
+    ordered = [*reversed(first.values()), *(sample for sample in samples if sample.id not in chosen)]
     return ordered[:_SAMPLES]
 
 

@@ -28,8 +28,8 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     """Return the successful simulations (reward 1), or the tasks of a domain that have a ticket.
 
     All simulations of a task are in one split. Calls that the customer makes on its own device are left out: the agent
-    does not see them. A task with a ticket (tau2's solo mode) becomes the ticket and its expected calls. DataError
-    names the simulation or task.
+    does not see them. A task with a ticket (tau2's solo mode) becomes the ticket and its expected calls, up to
+    the first with an id that the agent has to look up. DataError names the simulation or task.
     """
     rows = list(_simulations(input) if _is_results(input) else _tasks(input))
     if group:
@@ -142,10 +142,13 @@ def _tasks(input: Path) -> Iterator[Row]:
         where = f"{path}: [{i}]"
         need(task, where, {"id": str, "user_scenario": dict})
         actions = (task.get("evaluation_criteria") or {}).get("actions") or []
-        if task.get("ticket") and actions:
+        ticket = task.get("ticket") or ""
+        end = next((k for k, act in enumerate(actions) if not _is_known(act.get("arguments"), ticket)), len(actions))
+        expected = actions[:end]
+        if ticket and expected:
             found += 1
             domain = path.parent.name
-            turns = [{"role": "customer", "content": task["ticket"]}, *map(_call, actions)]
+            turns = [{"role": "customer", "content": ticket}, *map(_call, expected)]
             yield (
                 where,
                 task,
@@ -162,6 +165,13 @@ def _tasks(input: Path) -> Iterator[Row]:
     if not found:
         remedy = "none has a ticket and expected calls; a task is no dialogue, give the results of simulations"
         raise DataError(str(path), f"{len(tasks)} tasks", remedy)
+
+
+def _is_known(value: Any, ticket: str) -> bool:
+    """Return False for arguments with a number or id that the ticket lacks: they come from the result of a call."""
+    if isinstance(value, dict | list):
+        return all(_is_known(inner, ticket) for inner in (value.values() if isinstance(value, dict) else value))
+    return not re.search(r"\d", str(value)) or str(value) in ticket
 
 
 def _call(action: Mapping[str, Any]) -> dict[str, Any]:

@@ -104,6 +104,20 @@ def test_role_of_the_user_decides_against_the_ticket(tmp_path: Path) -> None:
     assert [turn.role for turn in made.turns] == ["agent", "customer", "agent"]
 
 
+def test_requester_elsewhere_is_no_agent_because_of_a_private_reply(tmp_path: Path) -> None:
+    """Zendesk makes the replies of third parties private."""
+    copied = ticket(2, comments=[*comments(), comment(OTHER, "I ask the same.", 10)])
+    own = ticket(3, requester_id=OTHER, comments=[comment(OTHER, "From another address", 1, public=False)])
+    found = zendesk(write(tmp_path / "t.jsonl", ticket(), copied, own))
+    assert [fault.line for fault in found.faults] == [2, 3], "not the agent's reply"
+
+
+def test_plain_text_is_no_markup(tmp_path: Path) -> None:
+    said = [comment(CUSTOMER, "Use <b>&amp; here", 1), comment(AGENT, "", 2, html_body="<p>So &lt;b&gt;.</p>")]
+    (made,) = zendesk(write(tmp_path / "t.jsonl", ticket(comments=said))).trajectories
+    assert [turn.content for turn in made.turns] == ["Use <b>&amp; here", "So <b>."]
+
+
 def test_author_of_unknown_role_rejects_the_ticket(tmp_path: Path) -> None:
     stranger = ticket(2, comments=[*comments(), comment(OTHER, "I ask the same.", 10)])
     found = zendesk(write(tmp_path / "t.jsonl", ticket(), stranger))

@@ -220,7 +220,10 @@ def test_tau2_simulations_become_dialogues_of_the_agent(tmp_path: Path, layout: 
     assert (first.policy, first.tools[0]["description"]) == ("Cancel pending orders only.", "Find an order.")
     assert first.privileged == {
         "user_instructions": "reason_for_call: You want to cancel.\nknown_info: You are Mia.",
-        "gold_actions": [{"name": "cancel", "parameters": {"order": "1"}}],
+        "gold_actions": [
+            {"name": "cancel", "parameters": {"order": "1"}},
+            {"name": "refund", "parameters": {"payments": ["card_77"]}},
+        ],
     }
     assert {t.meta["group"] for t in found.trajectories} == {"retail/1", "retail/2", "retail/3"}
 
@@ -234,7 +237,7 @@ def test_tau2_tools_without_definitions_come_from_the_calls(tmp_path: Path) -> N
 
 def test_tau2_tasks_with_a_ticket_become_their_expected_calls(tmp_path: Path) -> None:
     found = read("tau2", write_tau2_domain(tmp_path))
-    assert len(found.samples) == 3
+    assert len(found.samples) == 3, "without the call whose id no result has shown"
     assert found.samples[0].history == (Turn(role="customer", content="The customer wants order 1 cancelled. (1)"),)
     assert found.samples[0].references[0].action == ToolCall(name="cancel", parameters={"order": "1"})
     assert found.samples[0].policy == "Cancel pending orders only."
