@@ -47,6 +47,7 @@ RULE_POOL = (
     "pools.reranker.prompt=''",
     "rewards.consistency.mode=reranker",
     "rewards.consistency.judge_best_k=null",
+    "scorers.on_alarm=warn",  # a rule cannot be refitted
 )
 RESAMPLES = 10_000
 
@@ -114,8 +115,8 @@ def finished(arm: str, seed: int, args: argparse.Namespace, sft_steps: int | Non
     folder = args.out / f"{arm}_{seed}"
     if not (folder / "summary.json").is_file():
         overrides = [f"experiment={args.experiment}", f"experiment.seed={seed}", f"experiment.run_dir={folder}"]
-        overrides += RULE_POOL if arm in ("true", "shuffled", "sft") else ()
         overrides += args.overrides
+        overrides += RULE_POOL if arm in ("true", "shuffled", "sft") else ()
         if sft_steps is not None:
             overrides += ["experiment.steps=0", f"experiment.sft.steps={sft_steps}"]
         child = [sys.executable, str(HERE / "learning.py"), "--here", arm, *overrides]
