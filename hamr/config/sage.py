@@ -12,7 +12,7 @@ from hamr.config.section import NonNegative
 TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
 ActionForm = Literal["exact", "group"]
-Unreadable = Literal["left_out", "zero"]
+Unreadable = Literal["zero", "left_out"]
 AgentPrompt = Literal["service", "sample", "actions"]
 SCRIPTED = "scripted:"
 """Prefix of the names of participants that need no pool."""
@@ -67,9 +67,10 @@ class SageConfig(AnswerConfig):
     """`intersection`: the paper's Eq. 6. `prefix`: order and additional stages count too."""
     action: ActionForm = "exact"
     """`exact`: Eq. 7. `group`: the right tool with the wrong option scores the `group_credit` of the scenario."""
-    unreadable: Unreadable = "left_out"
-    """A turn with unparseable output is excluded from the averages (they are 0 if no turn is parseable), or counts as
-    0."""
+    unreadable: Unreadable = "zero"
+    """`zero`: a turn with unparseable output counts as 0. `left_out`: it is excluded from the averages, as in the
+    paper's released code; they are 0 if no turn is parseable. Both report the share of readable turns next
+    to the scores."""
     resamples: PositiveInt = 1000
     """Resamples of the bootstrap intervals."""
 

@@ -24,6 +24,8 @@ from hamr.procedures.scores import (
 )
 
 NOTHING = LogicScore(classification=0.0, path=0.0, action=0.0, logic=0.0)
+NO_ACTION = LogicScore(classification=None, path=None, action=0.0, logic=None)
+"""Score of an unreadable turn of an agent with tools, which states neither labels nor a path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +137,11 @@ def _worth(
     *,
     last: bool,
 ) -> Worth:
+    if output is None and config.unreadable == "zero":
+        acts = trace.turns[-1].calls is not None
+        return Worth(logic=NO_ACTION if acts else NOTHING, chat=0.0, overall=None if acts else 0.0)
     if output is None:
-        zero = config.unreadable == "zero"
-        return Worth(logic=NOTHING if zero else None, chat=0.0 if zero else None, overall=0.0 if zero else None)
+        return Worth(logic=None, chat=None, overall=None)
     if not votes:
         return Worth(logic=None, chat=None, overall=None)
     held = consensus(votes, scenario, config.tie)
@@ -152,10 +156,10 @@ def _worth(
 
 
 def _truth(scenario: Scenario, trace: Trace, output: AgentOutput | None, config: SageConfig) -> LogicScore | None:
-    if output is None:
-        return NOTHING if config.unreadable == "zero" else None
-    if not trace.plan.fields:
+    if not trace.plan.fields or (output is None and config.unreadable == "left_out"):
         return None
+    if output is None:
+        return NOTHING if trace.turns[-1].calls is None else NO_ACTION
     reference = reference_of(scenario, _deciding(scenario, trace), trace.plan.system)
     assert reference is not None, "the deciding fields lead to the end"
     return logic_score(output, reference, scenario, path=config.path, action=config.action)

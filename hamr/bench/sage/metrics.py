@@ -33,14 +33,15 @@ VALUES: Mapping[str, Callable[[Assessment], float | None]] = {
     "truth": lambda a: a.truth.logic if a.truth else None,
     "truth_action": lambda a: _percent(a.truth.action) if a.truth else None,
     "judges_right": lambda a: None if a.judges_right is None else 100 * a.judges_right,
+    "readable": lambda a: 100.0 if a.readable else 0.0,
     "unreadable": lambda a: 0.0 if a.readable else 100.0,
     "format_error": lambda a: 100.0 if a.faults else 0.0,
     "chat_length": lambda a: a.chat_words,
 }
 """All in [0, 100] except `chat_length`, in words. `unreadable` is the paper's format error rate: the share of turns
-whose JSON cannot be parsed. `format_error` counts every contract violation. `truth` and `truth_action` are logic and
-action against the customer's own case, without a judge, and `judges_right` measures how well the judges identify that
-case; these three cover last turns only."""
+whose JSON cannot be parsed, and `readable` the share of the others. `format_error` counts every contract violation.
+`truth` and `truth_action` are logic and action against the customer's own case, without a judge, and `judges_right`
+measures how well the judges identify that case; these three cover last turns only."""
 
 AT_LAST = ("truth", "truth_action")
 EARNED = ("overall", "logic", "chat", "classification", "path", "action", *AT_LAST)
@@ -70,10 +71,22 @@ def average_scenarios(by_scenario: Mapping[str, Sequence[Assessment]], config: S
 def means(assessed: Sequence[Assessment]) -> dict[str, float | None]:
     """Return every value's mean over the turns that have it."""
     found: dict[str, float | None] = {}
-    for name, value in VALUES.items():
-        known = [v for a in assessed if (v := value(a)) is not None]
+    for name in VALUES:
+        known = [v for v in _values(name, assessed) if v is not None]
         found[name] = sum(known) / len(known) if known else _nothing_earned(name, assessed)
     return found
+
+
+def _values(name: str, assessed: Sequence[Assessment]) -> list[float | None]:
+    """Return the value of each turn.
+
+    A score that no readable turn has (no judge voted, or a reply by tools) is unknown at the unreadable turns too.
+    """
+    values = [VALUES[name](a) for a in assessed]
+    if name not in EARNED:
+        return values
+    readable = [v for a, v in zip(assessed, values, strict=True) if a.readable and (a.last or name not in AT_LAST)]
+    return [None] * len(values) if readable and all(v is None for v in readable) else values
 
 
 def by_turn(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
@@ -117,11 +130,16 @@ def stages(assessed: Sequence[Assessment]) -> dict[str, dict[str, int]]:
 def alone(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
     """Return single-judge bias (Appendix A.1): the agent's scores by each judge alone, and by all judges as `panel`.
 
-    One row of the paper's heat maps per judge, one column per agent.
+    One row of the paper's heat maps per judge, one column per agent. Unreadable turns count as in all other metrics.
     """
     judges = dict.fromkeys(judge for a in assessed for judge in a.alone)
-    rows: dict[str, dict[str, float | None]] = {"panel": _worths([a.worth for a in assessed if a.alone])}
-    return rows | {judge: _worths([a.alone[judge] for a in assessed if judge in a.alone]) for judge in judges}
+    rows: dict[str, dict[str, float | None]] = {
+        "panel": _worths([a.worth for a in assessed if a.alone or not a.readable])
+    }
+    for judge in judges:
+        seen = [a for a in assessed if judge in a.alone or not a.readable]
+        rows[judge] = _worths([a.alone[judge] if a.readable else a.worth for a in seen])
+    return rows
 
 
 def _worths(worths: Sequence[Worth]) -> dict[str, float | None]:
@@ -182,13 +200,11 @@ def _sums(assessed: Sequence[Assessment]) -> tuple[np.ndarray, np.ndarray]:
     independent."""
     dialogues = {key: i for i, key in enumerate(dict.fromkeys((a.agent, a.dialogue) for a in assessed))}
     sums, counts = np.zeros((len(dialogues), len(VALUES))), np.zeros((len(dialogues), len(VALUES)))
-    for a in assessed:
-        row = dialogues[a.agent, a.dialogue]
-        for i, value in enumerate(VALUES.values()):
-            v = value(a)
+    for i, name in enumerate(VALUES):
+        for a, v in zip(assessed, _values(name, assessed), strict=True):
             if v is not None:
-                sums[row, i] += v
-                counts[row, i] += 1
+                sums[dialogues[a.agent, a.dialogue], i] += v
+                counts[dialogues[a.agent, a.dialogue], i] += 1
     return sums, counts
 
 

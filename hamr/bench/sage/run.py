@@ -123,6 +123,7 @@ def summarise(
     simulated = [plan for plan in plans if plan.source != "file"]
     summary: dict[str, Any] = {
         "agents": {},
+        "unreadable_rule": config.unreadable,
         "coverage": {
             name: [asdict(row) for row in coverage(scenario, [p for p in simulated if p.scenario == name], config)]
             for name, scenario in scenarios.items()

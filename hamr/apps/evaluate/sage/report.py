@@ -22,7 +22,8 @@ _MOST_GRAPHS = 12
 
 _POINTS = "{:.1f}"
 _PARTS = {"labels": "classification", "path": "path", "action": "action"}
-_FORMAT = {"unreadable %": "unreadable", "faulty %": "format_error", "words": "chat_length"}
+_READABLE = {"readable %": "readable"}
+_FORMAT = {"faulty %": "format_error", "words": "chat_length"}
 Summary = Mapping[str, Any]
 
 
@@ -89,13 +90,15 @@ def _verdict(summary: Summary) -> str:
     agent, result = next(iter(summary["agents"].items()))
     mean = {name: figure["mean"] for name, figure in result["average"].items()}
     if mean["logic"] is None and mean["action"] is not None:
-        return f"{agent} takes the right action at {mean['action']:.1f} % of the turns with an action."
+        readable = f"{mean['readable']:.0f} % of the turns were readable"
+        return f"{agent} takes the right action at {mean['action']:.1f} % of the turns with an action ({readable})."
     if mean["logic"] is None:
         return f"{agent}: no turn could be scored; the table of outcomes says why."
     text = f"{agent} follows the procedure to {mean['logic']:.1f} of 100"
     if mean["overall"] is not None:
         text += f" and reaches {mean['overall']:.1f} including chat quality {mean['chat']:.1f}"
     gap = None if mean["action"] is None else mean["classification"] - mean["action"]
+    text += f" ({mean['readable']:.0f} % of the turns were readable)"
     if gap is not None and gap > 1:
         text += f"; of what it understands, {gap:.0f} points are lost on the way to the action"
     return text + "."
@@ -114,7 +117,10 @@ def _facts(summary: Summary) -> tuple[str, ...]:
 
 
 def score_tables(summary: Summary) -> list[Table]:
-    """Return the paper's Table 1: means of the scenarios, each scenario, and the metrics that need no judge."""
+    """Return the paper's Table 1: means of the scenarios, each scenario, and the metrics that need no judge.
+
+    The share of readable turns is in each of them, because the rule for unreadable turns decides what a score means.
+    """
     agents = summary["agents"]
     means = {name: name for name in ("overall", "logic", "chat")}
     first = next(iter(agents.values()))
@@ -128,16 +134,17 @@ def score_tables(summary: Summary) -> list[Table]:
             ),
         ),
         tuple(
-            (agent, *(entry["figures"]["overall"]["mean"] for entry in result["scenarios"].values()))
+            (agent, *(_with_readable(entry["figures"]) for entry in result["scenarios"].values()))
             for agent, result in agents.items()
         ),
+        note="Below each score: the share of readable turns.",
     )  # fmt: skip
     return [
-        _averages(agents, "Means of the scenarios", means, intervals=means),
+        _averages(agents, "Means of the scenarios", means | _READABLE, intervals=means, note=_rule(summary)),
         _averages(
             agents,
             "Parts of logic, and format",
-            _PARTS | _FORMAT,
+            _PARTS | _READABLE | _FORMAT,
             note="Unreadable: no JSON that can be parsed. Faulty: any violation of the output contract. Agents with "
             "tools state neither labels nor a path; of them, the action that they did counts.",
         ),
@@ -145,12 +152,24 @@ def score_tables(summary: Summary) -> list[Table]:
         _averages(
             agents,
             "By the customers' own cases",
-            {"logic": "truth", "action": "truth_action", "judges right": "judges_right"},
+            {"logic": "truth", "action": "truth_action"} | _READABLE | {"judges right": "judges_right"},
             note="Without judges: logic and action at the last turns against each customer's assigned case, by the "
             "fields that decide its path; and the share of those fields that the judges label correctly. Where judges "
             "are rarely right, use this table.",
         ),
     ]
+
+
+def _rule(summary: Summary) -> str:
+    """Return the rule for unreadable turns in a sentence."""
+    counted = "count as 0" if summary["unreadable_rule"] == "zero" else "are left out of the scores"
+    return f"Turns that cannot be parsed {counted} (unreadable={summary['unreadable_rule']})."
+
+
+def _with_readable(values: Mapping[str, Any]) -> Cell:
+    """Return the overall score with the share of readable turns below it."""
+    overall, readable = values["overall"]["mean"], values["readable"]["mean"]
+    return None if overall is None else Prose(_POINTS.format(overall), f"{readable:.0f} % readable")
 
 
 def _averages(
@@ -174,8 +193,9 @@ def _averages(
 
 def _groups(summary: Summary) -> Iterator[Table]:
     """Yield per agent a table with a row for every turn, and one with a row for every level."""
-    names = ("overall", "logic", "chat", *_FORMAT.values())
-    columns = [Column(name, _POINTS) for name in ("overall", "logic", "chat", *_FORMAT)]
+    shown = {name: name for name in ("overall", "logic", "chat")} | _READABLE | _FORMAT
+    names = tuple(shown.values())
+    columns = [Column(name, _POINTS) for name in shown]
     for agent, result in summary["agents"].items():
         levels = {
             level: {name: figure["mean"] for name, figure in values.items()}

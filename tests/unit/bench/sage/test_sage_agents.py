@@ -127,6 +127,10 @@ async def test_failed_function_is_an_outcome_of_its_turn(failure, prompt):
     assert (trace.outcome, len(trace.turns), len(agent.asked)) == ("ended", 2, 2)
     assert (assessed(trace).faults, assessed(trace).readable) == ((failure,), False)
     assert trace.turns[0].detail == "agent (my.py:f) raised ValueError"
+    worth, truth = assessed(trace).worth, assessed(trace).truth
+    known = None if prompt == "actions" else 0.0  # an agent with tools states neither labels nor a path
+    assert (worth.overall, worth.logic.logic, worth.logic.path, truth.logic) == (known,) * 4
+    assert (worth.chat, worth.logic.action, truth.action) == (0.0, 0.0, 0.0)
 
 
 async def test_unavailable_endpoint_ends_the_dialogue():

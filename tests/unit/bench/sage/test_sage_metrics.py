@@ -53,6 +53,26 @@ def test_means_are_over_readable_turns():
     assert found["chat_length"] == 10
 
 
+def zero(number, **changes):
+    nothing = LogicScore(classification=0.0, path=0.0, action=0.0, logic=0.0)
+    return turn(number=number, readable=False, **{"worth": Worth(logic=nothing, chat=0.0, overall=0.0), **changes})
+
+
+def test_turns_with_zero_count_only_where_readable_turns_have_a_score():
+    found = metrics.figures([turn(), zero(5)], CONFIG)
+    assert (found["logic"]["mean"], found["overall"]["mean"], found["readable"]["mean"]) == (50.0, 49.0, 50.0)
+    unvoted = turn(worth=Worth(logic=None, chat=None, overall=None))
+    found = metrics.figures([unvoted, zero(5)], CONFIG)
+    assert found["logic"] == found["chat"] == {"mean": None, "low": None, "high": None}
+    assert metrics.means([zero(1), zero(5)])["logic"] == 0.0
+
+
+def test_own_case_is_zero_where_the_last_turn_is_unreadable():
+    nothing = LogicScore(classification=0.0, path=0.0, action=0.0, logic=0.0)
+    assert metrics.means([turn(), zero(2, last=True, truth=nothing)])["truth"] == 0.0
+    assert metrics.means([turn(), turn(number=2, last=True), zero(3, last=True, truth=nothing)])["truth"] is None
+
+
 def test_unreadable_agent_scores_zero_and_no_turns_score_none():
     nothing = metrics.figures([turn(readable=False)], CONFIG)
     assert nothing["logic"] == {"mean": 0.0, "low": 0.0, "high": 0.0}

@@ -185,7 +185,8 @@ def test_unreadable_turns_are_excluded_or_score_zero(tmp_path, rule, expected):
 
     found = run(tmp_path, agents=("moody",), simulator="brief", config=config, moody=moody, brief=brief)
     assert mean(found, "moody", "logic") == pytest.approx(expected)
-    assert mean(found, "moody", "unreadable") == pytest.approx(50.0)
+    assert mean(found, "moody", "unreadable") == mean(found, "moody", "readable") == pytest.approx(50.0)
+    assert found.summary["agents"]["moody"]["judges"]["panel"]["logic"] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("form", "expected"), [("exact", 80.0), ("group", 94.0)])

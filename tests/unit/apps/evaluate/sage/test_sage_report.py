@@ -11,8 +11,9 @@ from rich.console import Console
 
 from hamr.apps.evaluate.sage import figures
 from hamr.apps.evaluate.sage.graph import draw_graph, layout
-from hamr.apps.evaluate.sage.report import coverage_table
+from hamr.apps.evaluate.sage.report import coverage_table, score_tables
 from hamr.apps.shared.progress import report_lines
+from hamr.bench.sage.metrics import VALUES
 from hamr.procedures import load_scenario, scenario_names
 from hamr.report.drawing import LEAST_PX, draw
 
@@ -76,6 +77,18 @@ def test_coverage_table_sums_paths_per_scenario():
         "fewest per path",
     ]
     assert table.rows == (("telecom package", 2, 2, 4, 6, 1),)
+
+
+@pytest.mark.parametrize(("rule", "words"), [("zero", "count as 0"), ("left_out", "are left out")])
+def test_every_score_has_the_share_of_readable_turns_next_to_it(rule, words):
+    values = {name: {"mean": 80.0, "low": None, "high": None} for name in VALUES} | {"readable": {"mean": 62.5}}
+    result = {"average": values, "scenarios": {"telecom_package": {"code": "TP", "figures": values}}}
+    means, parts, scenarios, own = score_tables({"agents": {"mine": result}, "unreadable_rule": rule})
+    assert words in means.note
+    for table in (means, parts, own):
+        place = [column.name for column in table.columns].index("readable %")
+        assert table.rows[0][place] == 62.5
+    assert scenarios.columns[1].lines(scenarios.rows[0][1]) == ("80.0", "62 % readable")
 
 
 def test_progress_without_terminal_prints_a_line_every_20_seconds():
