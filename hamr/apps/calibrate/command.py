@@ -99,15 +99,17 @@ class CalibrateScores(CalibrateCommand):
 
 class CalibratePools(CalibrateCommand, ConfiguredCommand):
     teachers: List = ()
-    """Pools whose mean score is the target y. Without any, it is the label of the pair (1, 0.5, 0)."""
+    """Pools whose mean score is the target y. By default, the judge ensemble of the configuration: its pools with the
+    role judge besides the calibrated one, if there are at least two. `labels`, and the default without an ensemble: the
+    label of the pair (1, 0.5, 0)."""
 
     def check(self) -> Config:
-        from hamr.apps.calibrate.pools import wanted_pools
+        from hamr.apps.calibrate.pools import find_teachers, wanted_pools
         from hamr.apps.calibrate.run import check_output
 
         check_output(self, queries=True)
         config = self.config()
-        wanted_pools(config, self.teachers)
+        wanted_pools(config, find_teachers(config, self.teachers))
         return config
 
 

@@ -29,6 +29,8 @@ from hamr.rewards.verdict import canonical_label, hard_score
 
 Tell = Callable[[str], None]
 RUN = "calibrate"
+LABELS = "labels"
+"""Value of `teachers` for the labels of the pairs."""
 
 
 def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str], tell: Tell, kept: Path) -> Triples:
@@ -61,6 +63,18 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     finally:
         found.close()
     return triples_of(found)
+
+
+def find_teachers(config: Config, given: Sequence[str]) -> tuple[str, ...]:
+    """Return the named teachers; by default the judge ensemble of the configuration. Empty: the labels of the pairs.
+
+    The ensemble is the teacher in the paper (Eq. 5). The calibrated judge is not in it.
+    """
+    if given:
+        return () if tuple(given) == (LABELS,) else tuple(given)
+    calibrated = (config.rewards.consistency.reranker, config.rewards.consistency.judge)
+    judges = [name for name, pool in config.pools.items() if pool.role == "judge" and name not in calibrated]
+    return tuple(judges) if len(judges) > 1 else ()
 
 
 def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfig]:

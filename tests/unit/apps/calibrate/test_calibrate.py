@@ -14,7 +14,7 @@ import yaml
 
 from hamr.apps.calibrate import pools as calibrate_pools
 from hamr.apps.calibrate import run as job
-from hamr.apps.calibrate.pools import score_pairs, triples_of, wanted_pools
+from hamr.apps.calibrate.pools import find_teachers, score_pairs, triples_of, wanted_pools
 from hamr.calibration import fit as calibration
 from hamr.calibration.fit import calibrate
 from hamr.calibration.search import Effort
@@ -260,6 +260,27 @@ def test_only_requested_pools_are_started() -> None:
         wanted_pools(config, ["t1", "t9"])
     with pytest.raises(BadInput, match="cannot be its own teacher"):
         wanted_pools(config, ["judge"])
+
+
+def test_judge_ensemble_of_the_configuration_is_the_default_teacher() -> None:
+    judges = [f"pools.{name}={{role: judge, prompt: judge.en}}" for name in ("t1", "t2")]
+    ensemble, one, none = (load_config(["pools=tiny", *judges[:n]]) for n in (2, 1, 0))
+    assert find_teachers(ensemble, ()) == ("t1", "t2")
+    assert find_teachers(ensemble, ("t2",)) == ("t2",)
+    assert find_teachers(ensemble, ("labels",)) == find_teachers(one, ()) == find_teachers(none, ()) == ()
+    assert find_teachers(load_config(["pools=ecs"]), ()) == ("judge_2", "judge_3", "judge_4")
+
+
+@pytest.mark.parametrize(("bound", "warned"), [(None, True), (0.6, False)])
+def test_fit_that_escalates_most_replies_is_reported(bound, warned, tmp_path, capsys) -> None:
+    rng = np.random.default_rng(1)
+    s_r, y = rng.random(60), rng.random(60)  # the reranker knows nothing, the judge everything
+    rows = [{"s_r": r, "s_j": j, "y": j} for r, j in zip(s_r, y, strict=True)]
+    scores = tmp_path / "scores.jsonl"
+    scores.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    bounds = [] if bound is None else [f"max_escalated_frac={bound}"]
+    assert hamr(["calibrate", f"scores={scores}", f"output={tmp_path / 'out'}", *bounds, *FAST]) == 0
+    assert ("max_escalated_frac=0.6" in capsys.readouterr().out) is warned
 
 
 def write_pairs(path: Path, labels: list[str]) -> Path:

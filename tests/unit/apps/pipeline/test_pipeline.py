@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hamr.apps.calibrate.run import MANY_ESCALATED
 from hamr.apps.pipeline.command import RunPipeline
 from hamr.apps.pipeline.log import PipelineLog
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
@@ -146,6 +147,14 @@ def test_held_out_samples_also_get_further_references(tmp_path: Path) -> None:
     data = plan(["pipeline=hrm", *inputs, f"experiment.run_dir={tmp_path}/run"]).configs["rl"].data
     made = [Path(str(path)).parent.name.partition("-")[2] for path in (data.train, data.validation, data.test)]
     assert made == ["multigt", "multigt_validation", "multigt_test"]
+
+
+@pytest.mark.parametrize("name", ["hrm", "hrm_small"])
+def test_cascade_of_the_hybrid_reward_is_fitted_with_a_bound(name: str) -> None:
+    stages = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.stages
+    (fit,) = (stage for stage in stages if stage.job == "calibrate")
+    (bound,) = (arg for arg in fit.args if arg.startswith("max_escalated_frac="))
+    assert float(bound.partition("=")[2]) <= MANY_ESCALATED
 
 
 def test_olamind_stages_have_the_values_of_the_paper() -> None:
