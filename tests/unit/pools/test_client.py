@@ -261,11 +261,11 @@ async def test_overloaded_pool_is_slow_but_not_failing() -> None:
         asked_now += len(questions)
         most = max(most, asked_now)
         async with free:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.04)
         asked_now -= len(questions)
         return answered(questions)
 
-    asked, handle = client(busy, max_ongoing_requests=2, batch_size=2, deadline_s=0.5)
+    asked, handle = client(busy, max_ongoing_requests=2, batch_size=2, deadline_s=1.0)
     answers = await asyncio.gather(*(asked.ask(question(i)) for i in range(200)))
     assert {answer.failure for answer in answers} == {None}
     assert most == 4, "two requests of two questions"

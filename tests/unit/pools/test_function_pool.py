@@ -121,7 +121,7 @@ async def test_async_function_runs_calls_concurrently(open_function: Open) -> No
 
 async def test_blocking_async_function_is_killed(open_function: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(function_pool, "GRACE_S", 0.2)
-    async with open_function("meet", deadline_s=0.3) as pool:
+    async with open_function("meet", deadline_s=1.0) as pool:
         await pool.start()
         (slow,) = await pool.score(SAMPLE, ["sleep"])
         (blocked,) = await pool.score(SAMPLE, ["block"])
