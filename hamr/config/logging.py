@@ -14,7 +14,13 @@ class WandbConfig(Section):
     mode: Literal["offline", "online", "disabled"] = "offline"
     """`offline` writes to the run folder, `online` also uploads, `disabled` writes nothing."""
     project: str = "hamr"
-    """W&B project."""
+    """Project in W&B, MLflow (experiment) and Trackio."""
+    name: str | None = None
+    """Name of the run in W&B, MLflow and Trackio. null: the name of its run folder, which differs between runs."""
+    notes: str | None = None
+    """Notes on the run in W&B."""
+    system_metrics: bool = False
+    """Also record what W&B and Trackio measure of this machine: processor, memory, GPU, disk and network use."""
     entity: str | None = None
     """W&B user or team. null: the default of the account."""
     group: str | None = None
@@ -27,7 +33,7 @@ class WandbConfig(Section):
     """Also upload the ledger and the newest checkpoint when the run ends."""
 
 
-SinkName = Literal["tensorboard", "mlflow", "prometheus"]
+SinkName = Literal["tensorboard", "mlflow", "trackio", "prometheus"]
 
 
 class AlarmsConfig(Section):
@@ -54,7 +60,8 @@ class LoggingConfig(Section):
     wandb: WandbConfig = WandbConfig()
     sinks: tuple[SinkName, ...] = ()
     """Sinks of the metrics in addition to metrics.jsonl and W&B. `tensorboard`: `<run folder>/tensorboard`. `mlflow`:
-    MLFLOW_TRACKING_URI, else `<run folder>/mlflow`. `prometheus`: Ray gauges, exported by every node."""
+    MLFLOW_TRACKING_URI, else `<run folder>/mlflow`. `trackio`: TRACKIO_DIR, else `<run folder>/trackio`. `prometheus`:
+    Ray gauges, exported by every node."""
     console: bool = True
     """Show the progress of the run on the terminal."""
     sample_rows: PositiveInt = 8

@@ -1,13 +1,14 @@
 """Weights & Biases sink: the keys of metrics.jsonl, reward histograms, a table of sampled responses.
 
 This is the only importer of wandb. What wandb collects on its own (program, arguments, code, git, environment, host) is
-turned off, so that only the data passed to this class reaches its files or its server. If W&B hangs or dies, the run
-loses its W&B record and nothing else.
+turned off, so that only the data passed to this class reaches its files or its server; `system_metrics` adds the use of
+the machine. If W&B hangs or dies, the run loses its W&B record and nothing else.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import queue
@@ -32,6 +33,7 @@ CLOSE_S = {"offline": 60.0, "online": 600.0}
 """Longest wait at the end of the run for W&B to write or send its remaining data."""
 WAITING_CALLS = 10_000
 MOST_ERRORS = 3
+MORE = "more"
 
 
 def check_wandb(mode: Mode, environ: Mapping[str, str] | None = None) -> None:
@@ -56,6 +58,8 @@ class WandbSink:
         project: str = "hamr",
         entity: str | None = None,
         name: str | None = None,
+        notes: str | None = None,
+        system_metrics: bool = False,
         config: Mapping[str, Any] | None = None,
         group: str | None = None,
         job_type: str | None = None,
@@ -65,6 +69,7 @@ class WandbSink:
         check_wandb(mode)
         self._kept = folder if artifacts else None
         self._run: Any = None
+        self._table: Any = None
         self.id: str | None = None
         if mode == "disabled":
             return
@@ -84,7 +89,7 @@ class WandbSink:
             disable_job_creation=True,
             x_disable_meta=True,
             x_disable_machine_info=True,
-            x_disable_stats=True,
+            x_disable_stats=not system_metrics,
             x_save_requirements=False,
         )
         self._run = wandb.init(
@@ -95,6 +100,7 @@ class WandbSink:
             project=redact(project),
             entity=entity,
             name=redact(name),
+            notes=redact(notes),
             group=redact(group),
             job_type=redact(job_type),
             tags=redact(list(tags)) or None,
@@ -119,11 +125,24 @@ class WandbSink:
             self._log({"step": step, "reward/total/histogram": self._wandb.Histogram(np_histogram=pair)})
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Log a table of sampled responses. Its columns are the rows' keys in the order of appearance."""
+        """Add sampled responses to the run's one table, which W&B extends by the new rows only.
+
+        Its columns are the keys of the first step's rows; keys that appear later are in the column `more`.
+        """
         if self._run and rows:
-            columns = list(dict.fromkeys(k for row in rows for k in row))
-            data = [[_cell(row.get(c)) for c in columns] for row in map(redact, rows)]
-            self._log({"step": step, "samples": self._wandb.Table(columns=columns, data=data)})
+            self._courier.take(partial(self._add_samples, self._run, step, [redact(dict(row)) for row in rows]))
+
+    def _add_samples(self, run: Any, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._table is None:
+            columns = ["step", *dict.fromkeys(key for row in rows for key in row), MORE]
+            self._table = self._wandb.Table(columns=columns, log_mode="INCREMENTAL", allow_mixed_types=True)
+        known = self._table.columns[1:-1]
+        for row in rows:
+            more = {key: value for key, value in row.items() if key not in known}
+            self._table.add_data(
+                step, *(_cell(row.get(c)) for c in known), json.dumps(more, default=str) if more else None
+            )
+        run.log({"step": step, "samples": self._table})
 
     def _keep(self, run: Any, kind: str, path: Path) -> None:
         artifact = self._wandb.Artifact(f"{kind}-{self.id}", type=kind)

@@ -1,4 +1,4 @@
-"""TensorBoard and MLflow with their own libraries, which the lock files omit; skipped without them."""
+"""TensorBoard, MLflow and Trackio with their own libraries, which the lock files omit; skipped without them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from hamr.telemetry.mlflow_sink import MlflowSink
 from hamr.telemetry.tensorboard_sink import TensorboardSink
+from hamr.telemetry.trackio_sink import TrackioSink
 
 pytestmark = [pytest.mark.integration]
 
@@ -47,3 +48,20 @@ def test_mlflow_has_one_run_for_a_resumed_run(tmp_path: Path, monkeypatch: pytes
     assert [(m.step, m.value) for m in history] == [(1, 0.5), (2, 0.5)]
     assert set(run.data.metrics) == {"reward/total/mean"}
     assert {path.name for path in tmp_path.iterdir()} == {"mlflow"}, "all of it in the run folder"
+
+
+def test_trackio_has_one_run_for_a_resumed_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    trackio = pytest.importorskip("trackio")
+    from trackio.sqlite_storage import SQLiteStorage
+
+    for step in (1, 2):
+        sink = TrackioSink(tmp_path, project="hamr", name="of-mine", config={"judge": {"api_key": "canary"}, "n": 1})
+        sink.metrics(step, "rl", FIGURES)
+        sink.close()
+    [run] = trackio.Api().runs("hamr")
+    assert run.name == "of-mine"
+    assert run.config["judge"]["api_key"] == "[redacted]" and run.config["n"] == 1
+    rows = SQLiteStorage.get_logs("hamr", "of-mine", run_id=run.id)
+    assert [(row["step"], row["reward/total/mean"]) for row in rows] == [(1, 0.5), (2, 0.5)]
+    assert {path.name for path in tmp_path.iterdir()} == {"trackio"}, "all of it in the run folder"

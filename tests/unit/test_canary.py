@@ -53,7 +53,7 @@ def record(sample, outcome):
         band="below", response=f"marker {leak}", response_tokens=4)
 
 with RunFolder.create(sys.argv[1], dump_config(config)) as folder:
-    named = {"name": leak, "group": leak, "job_type": leak, "tags": [os.environ["HF_TOKEN"]]}
+    named = {"name": leak, "notes": leak, "group": leak, "job_type": leak, "tags": [os.environ["HF_TOKEN"]]}
     sink = WandbSink(folder.path, config=config.model_dump(mode="json"), **named)
     with RunRecorder(folder, wandb=sink, strict=True) as recorder:
         recorder.begin("rl", 1)

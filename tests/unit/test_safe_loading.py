@@ -26,7 +26,7 @@ JUSTIFIED = {
     "packed already: nothing of it lies in a file or comes from elsewhere",
     "hamr/rewards/function_process.py: pickle": "calls to a process that this one has started, over a socket pair; the "
     "replies are JSON",
-    "hamr/security/functions.py: exec": "the user's own reward function, whose path only the command line and the user's "
+    "hamr/security/functions.py: exec": "the user's own function, whose path only the command line and the user's "
     "config folder can name",
 }
 """file: what is called -> why. Nothing else of the kind may be there."""

@@ -180,8 +180,8 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
     resumes an interrupted evaluation. WHO is a pool of the configuration (`pools`), so any checkpoint and any
     OpenAI-compatible endpoint, or needs no model:
 
-      agents       FILE.py:FUNCTION, MODULE:FUNCTION: your own reply(messages, tools)
-                        scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
+      agents       FILE.py:FUNCTION or MODULE:FUNCTION, your own reply(messages, tools)
+                   scripted:perfect scripted:wrong_branch scripted:wrong_action scripted:chatty scripted:silent
       simulators   scripted:worded scripted:patient scripted:hasty scripted:machine
       judges       scripted:gold scripted:strict scripted:contrary
     """
@@ -198,7 +198,8 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
     output: Output
     """Folder of the results."""
     scenario: Annotated[str, Field(title="NAME|FILE.yaml|all")] = ""
-    """Procedures; several are separated by commas. This and the next three are required, unless `rejudge`."""
+    """Procedures; several are separated by commas. This and the next three are required, unless `rejudge`
+    or `dialogues`."""
     agents: Annotated[Who, Field(alias="agent", title="WHO[,WHO...]")] = ()
     """Agents to evaluate."""
     simulator: Annotated[str, Field(title="WHO")] = ""

@@ -10,6 +10,7 @@ from hamr.config.schema import Config
 from hamr.telemetry.mlflow_sink import MlflowSink, check_mlflow
 from hamr.telemetry.sinks import Sink, Sinks
 from hamr.telemetry.tensorboard_sink import TensorboardSink, check_tensorboard
+from hamr.telemetry.trackio_sink import TrackioSink, check_trackio
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb
 
 
@@ -20,18 +21,23 @@ def check_sinks(logging: LoggingConfig) -> None:
         check_tensorboard()
     if "mlflow" in logging.sinks:
         check_mlflow()
+    if "trackio" in logging.sinks:
+        check_trackio()
 
 
 def open_sinks(config: Config, folder: Path, run: str) -> Sinks:
-    """Open W&B, which may be disabled, and the backends in `logging.sinks`. `run` names the run there."""
+    """Open W&B, which may be disabled, and the backends in `logging.sinks`. `run` is the run's name in Prometheus."""
     wandb, values = config.logging.wandb, config.model_dump(mode="json")
+    name = wandb.name or run_name(config.experiment.name, folder)
     sinks: dict[str, Sink] = {
         "W&B": WandbSink(
             folder,
             mode=wandb.mode,
             project=wandb.project,
             entity=wandb.entity,
-            name=config.experiment.name,
+            name=name,
+            notes=wandb.notes,
+            system_metrics=wandb.system_metrics,
             group=wandb.group,
             job_type=wandb.job_type,
             tags=wandb.tags,
@@ -42,7 +48,21 @@ def open_sinks(config: Config, folder: Path, run: str) -> Sinks:
     if "tensorboard" in config.logging.sinks:
         sinks["TensorBoard"] = TensorboardSink(folder)
     if "mlflow" in config.logging.sinks:
-        sinks["MLflow"] = MlflowSink(folder, experiment=wandb.project, name=config.experiment.name, config=values)
+        sinks["MLflow"] = MlflowSink(folder, experiment=wandb.project, name=name, config=values)
+    if "trackio" in config.logging.sinks:
+        sinks["Trackio"] = TrackioSink(
+            folder, project=wandb.project, name=name, config=values, system_metrics=wandb.system_metrics
+        )
     if "prometheus" in config.logging.sinks:
         sinks["Prometheus"] = PrometheusSink(run)
     return Sinks(sinks)
+
+
+def run_name(experiment: str, folder: Path) -> str:
+    """Return the default name of a run: that of its folder, after the experiment's where the folder does not have it.
+
+    >>> run_name("quickstart", Path("runs/quickstart-1125-1443")), run_name("quickstart", Path("sweep/3"))
+    ('quickstart-1125-1443', 'quickstart-sweep-3')
+    """
+    folder = folder.absolute()
+    return folder.name if experiment in folder.name else "-".join((experiment, folder.parent.name, folder.name))

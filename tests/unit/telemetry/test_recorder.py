@@ -157,9 +157,11 @@ with make(sys.argv[1]) as folder:
     config = {"judge": {"api_key": "canary-config", "url": "http://x/canary-env/v1"}, "kept": "config-marker"}
     sink = WandbSink(folder.path, config=config)
     with RunRecorder(folder, wandb=sink) as recorder:
-        recorder.begin("rl", 1)
-        recorder.records(1, [record(0, 0.5), record(1, 1.0)])
-        recorder.metrics(1, {"policy/entropy": 2.0})
+        recorder.begin("rl", 2)
+        for step in (1, 2):
+            recorder.records(step, [record(0, 0.5), record(1, 1.0)])
+            recorder.metrics(step, {"policy/entropy": 2.0})
+        recorder.samples(2, [{"response": "late", "hint": 3}])
     print(sink.id)
 """
 
@@ -178,6 +180,10 @@ def test_offline_files_contain_metrics_and_no_secret(tmp_path):
     files = [p for p in (tmp_path / "run").rglob("*") if p.is_file() and not p.is_symlink()]
     parts = [p for p in files if p.suffix == ".wandb"]
     assert len(parts) == 2
+    tables = [json.loads(p.read_text()) for p in sorted(files) if p.name.endswith(".table.json")]
+    assert [[row[0] for row in table["data"]] for table in tables] == 2 * [[1, 1], [2, 2], [2]], "only new rows"
+    [late] = tables[2]["data"]
+    assert dict(zip(tables[2]["columns"], late, strict=True))["more"] == '{"hint": 3}'
     assert all(b"reward/total/mean" in p.read_bytes() and b"config-marker" in p.read_bytes() for p in parts)
     for path in files:
         content = path.read_bytes()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shlex
 import sys
 import types
 from pathlib import Path
@@ -23,7 +25,9 @@ from hamr.telemetry.mlflow_sink import MlflowSink
 from hamr.telemetry.prometheus import gauge_of, reading
 from hamr.telemetry.sinks import FiguresOnly, Sinks, shown_as
 from hamr.telemetry.tensorboard_sink import TensorboardSink
+from hamr.telemetry.trackio_sink import TrackioSink
 from hamr.telemetry.wandb_sink import WandbSink, files_to_upload
+from tests.docs_pages import DOCS, commands
 
 FIGURES = {"reward/total/mean": 0.5, "router/queue_s/judge/p90": 2.0, "policy/grad_norm": math.nan}
 
@@ -68,7 +72,7 @@ def test_metrics_of_two_stages_do_not_mix() -> None:
 # --- TensorBoard and MLflow --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
+@pytest.mark.parametrize("name", ["tensorboard", "mlflow", "trackio"])
 def test_missing_library_is_reported_before_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = sys.modules[f"hamr.telemetry.{name}_sink"]
     monkeypatch.setattr(module, "find_spec", lambda wanted: None)
@@ -138,6 +142,69 @@ def test_mlflow_resumes_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     logged = [(args[0], kwargs) for name, args, kwargs in fake.calls if name == "log_metrics"]
     assert logged[0] == ({"reward/total/mean": 0.5, "router/queue_s/judge/p90": 2.0}, {"step": 2})
     assert [args for name, args, _ in fake.calls if name == "end_run"] == [("FAILED",)] * 2
+
+
+class Trackio(types.ModuleType):
+    """As much of trackio as is used. Records the calls, and prints as it does."""
+
+    def __init__(self) -> None:
+        super().__init__("trackio")
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def init(self, **kwargs: Any) -> Any:
+        print("* Trackio project initialized")
+        self.calls.append(("init", kwargs))
+
+        def log(metrics: dict[str, float], step: int) -> None:
+            self.calls.append(("log", {"metrics": metrics, "step": step}))
+
+        return types.SimpleNamespace(log=log, finish=lambda: print("* Run finished"))
+
+
+def test_trackio_resumes_its_run_quietly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("hamr.telemetry.trackio_sink.find_spec", lambda name: object())
+    monkeypatch.setenv("TRACKIO_DIR", "")
+    monkeypatch.delenv("TRACKIO_DIR")
+    fake = Trackio()
+    monkeypatch.setitem(sys.modules, "trackio", fake)
+    sink = TrackioSink(tmp_path, project="hamr", name="n", config={"a": {"b": 1, "api_key": "canary"}})
+    sink.metrics(2, "sft", FIGURES)
+    sink.close(failed=True)
+    (_, begun), (_, logged) = fake.calls
+    assert (begun["project"], begun["name"], begun["resume"]) == ("hamr", "n", "allow")
+    assert begun["config"] == {"a": {"b": 1, "api_key": "[redacted]"}}
+    assert not begun["auto_log_gpu"] and not begun["auto_log_cpu"]
+    assert logged == {"metrics": {"sft/reward/total/mean": 0.5, "sft/router/queue_s/judge/p90": 2.0}, "step": 2}
+    assert os.environ["TRACKIO_DIR"] == str(tmp_path / "trackio")
+    assert capsys.readouterr().out == ""
+
+
+# --- names and options -------------------------------------------------------------------------
+
+
+def test_trackers_get_the_configured_name_or_that_of_the_run_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: dict[str, dict[str, Any]] = {}
+    for kind in ("WandbSink", "MlflowSink", "TrackioSink"):
+        monkeypatch.setattr(
+            f"hamr.apps.shared.sinks.{kind}", lambda folder, kind=kind, **given: opened.setdefault(kind, given)
+        )
+    [documented] = [c for c in commands(DOCS / "how-to" / "stop-and-resume.md") if "logging.wandb.notes" in c]
+    words = [word for word in shlex.split(documented) if word.startswith("logging.")]
+    options = [word for word in words if not word.startswith("logging.wandb.name")]
+    for folder in (tmp_path / "smoke-1125-1443", tmp_path / "smoke-1125-1507", tmp_path / "sweep" / "0"):
+        opened.clear()
+        open_sinks(load_config(["experiment=smoke", *options]), folder, "r")
+        default = "smoke-sweep-0" if folder.name == "0" else folder.name
+        assert {given["name"] for given in opened.values()} == {default}
+    assert (opened["WandbSink"]["notes"], opened["WandbSink"]["system_metrics"]) == ("lower temperature", True)
+    assert opened["TrackioSink"]["system_metrics"]
+    opened.clear()
+    open_sinks(load_config(["experiment=smoke", *words]), tmp_path, "r")
+    assert {given["name"] for given in opened.values()} == {"cooler"} and opened.keys() == {"WandbSink", "TrackioSink"}
 
 
 # --- W&B ---------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from hamr.apps.evaluate.command import EvaluateSage
 from hamr.apps.shared.commands import parse
 from hamr.cli import main
+from hamr.config.load import ALLOWED_FUNCTIONS
 from hamr.config.resources import resource
 from hamr.procedures import scenario_names
 from hamr.types import Answer
@@ -254,6 +255,14 @@ def test_evaluation_without_a_finished_dialogue_fails(tmp_path, capsys, monkeypa
     assert "no dialogue with scripted:perfect was finished" in capsys.readouterr().err
     monkeypatch.undo()
     assert evaluate(tmp_path, attempts="1") == 0
+
+
+def test_a_list_in_the_environment_restricts_the_agents_too(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit('executed')")
+    monkeypatch.setenv(ALLOWED_FUNCTIONS, "other.py:reply")
+    assert evaluate(tmp_path, agent="mine.py:reply") == 2
+    assert f"{ALLOWED_FUNCTIONS} does not list it" in capsys.readouterr().err
 
 
 def test_two_scenarios_with_one_name_are_rejected(tmp_path, capsys):

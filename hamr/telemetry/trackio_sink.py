@@ -1,0 +1,56 @@
+"""Trackio sink: configuration and metrics in a local database, which `trackio show` displays."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from hamr.errors import BadInput
+from hamr.security.redaction import redact
+from hamr.telemetry.sinks import FiguresOnly, shown_as
+
+
+def check_trackio() -> None:
+    """Raise BadInput if the library is not installed."""
+    if find_spec("trackio") is None:
+        raise BadInput("logging.sinks", "trackio", "is not installed; pip install 'trackio>=0.43'")
+
+
+class TrackioSink(FiguresOnly):
+    """One Trackio run per run folder; a resumed run continues it.
+
+    TRACKIO_DIR sets the folder of the database; the default is `<run folder>/trackio`. Trackio reads the variable when
+    it is imported, so a process has one folder.
+    """
+
+    def __init__(
+        self, folder: Path, *, project: str, name: str, config: Mapping[str, Any], system_metrics: bool = False
+    ) -> None:
+        check_trackio()
+        os.environ.setdefault("TRACKIO_DIR", str(folder / "trackio"))
+        import trackio
+
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints several lines
+            self._run = trackio.init(
+                project=redact(project),
+                name=redact(name),
+                config=redact(dict(config)),
+                resume="allow",
+                embed=False,
+                auto_log_gpu=system_metrics,
+                auto_log_cpu=system_metrics,
+            )
+
+    def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        finite = {shown_as(stage, name): value for name, value in values.items() if math.isfinite(value)}
+        self._run.log(finite, step=step)
+
+    def close(self, *, failed: bool = False) -> None:
+        with contextlib.redirect_stdout(io.StringIO()):
+            self._run.finish()
