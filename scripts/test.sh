@@ -12,6 +12,8 @@ reports=${TEST_REPORTS:-.test-reports}
 mkdir -p "$reports"
 trap 'rm -rf "$cache"' EXIT
 failed=0
+# Hundreds of processes import hamr, which is compiled once only if Python may keep the result.
+unset PYTHONDONTWRITEBYTECODE
 
 tier() {
   local name=$1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import tempfile
 from collections.abc import Iterator
@@ -25,22 +26,27 @@ settings.register_profile("push", settings.get_profile("hamr"), max_examples=20)
 settings.load_profile("push")
 
 LONGEST = (
-    "e2e/test_cluster.py",
+    "e2e/test_known_optimum.py",
     "integration/test_trainer.py",
-    "integration/test_sft.py",
-    "e2e/test_pipeline.py",
-    "integration/test_pools.py",
-    "integration/test_nodes.py",
-    "integration/test_faults.py",
     "e2e/test_preempted.py",
-    "integration/test_rollout_workers.py",
     "integration/test_scorer_training.py",
     "integration/test_serving.py",
-    "integration/test_slurm_script.py",
-    "integration/test_reward_system.py",
     "e2e/test_own_data.py",
+    "e2e/test_cluster.py",
+    "integration/test_nodes.py",
+    "integration/test_tutorials.py",
+    "e2e/test_pipeline.py",
+    "integration/test_faults.py",
+    "integration/test_reward_system.py",
+    "integration/test_pools_scripted.py",
+    "integration/test_pools.py",
+    "integration/test_scaling.py",
+    "integration/test_sft.py",
+    "integration/test_slurm_script.py",
+    "integration/test_scorer_pairs.py",
+    "integration/test_rollout_workers.py",
+    "integration/test_router_actor.py",
     "integration/test_rollout_engine.py",
-    "integration/test_models.py",
 )
 """Files that start first, by decreasing CPU time, so that the processes finish at about the same time."""
 
@@ -62,19 +68,22 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark each test by its folder and duration, let the longest files begin, and choose by `--deep`."""
     for item in items:
-        folder = item.path.relative_to(ROOT).parts[0]
-        if folder in MARKERS:
-            item.add_marker(folder)
-        if any(item.path.is_relative_to(ROOT / "unit" / part) for part in SLOW):
-            item.add_marker("slow")
+        for marker in _markers(item.path):
+            item.add_marker(marker)
     deep, kept, left = config.getoption("--deep"), [], []
     for item in items:
         is_deep = item.get_closest_marker("deep") or (deep and is_hypothesis_test(getattr(item, "obj", None)))
         (kept if bool(is_deep) == deep else left).append(item)
-    rank = {name: i for i, name in enumerate(LONGEST)}
-    items[:] = sorted(kept, key=lambda item: rank.get(item.path.relative_to(ROOT).as_posix(), len(rank)))
+    rank = {ROOT / name: i for i, name in enumerate(LONGEST)}
+    items[:] = sorted(kept, key=lambda item: rank.get(item.path, len(rank)))
     config.hook.pytest_deselected(items=left)
     collect_rarely()  # the items and what their modules have imported stay until the end
+
+
+@functools.cache
+def _markers(file: Path) -> tuple[str, ...]:
+    slow = any(file.is_relative_to(ROOT / "unit" / part) for part in SLOW)
+    return (*({file.relative_to(ROOT).parts[0]} & {*MARKERS}), *(["slow"] if slow else []))
 
 
 @pytest.fixture(scope="session", autouse=True)

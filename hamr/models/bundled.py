@@ -198,8 +198,10 @@ def convert_gguf(gguf: Path, out: Path) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    # Loading tokenizer, config and weights would each parse the whole file, token by token; parse it once.
+    # Loading tokenizer, config and weights would each parse the whole file, token by token; parse it once. The table of
+    # tensor names would be built again for every module.
     reader.GGUFReader = functools.cache(reader.GGUFReader)
+    reader.get_tensor_name_map = functools.cache(reader.get_tensor_name_map)
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     quantised = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
     # The reader marks the model as quantised, which cannot be saved, so copy its weights into a new model.

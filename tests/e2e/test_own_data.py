@@ -86,6 +86,7 @@ def test_labelled_pairs_fine_tune_cross_encoders(tmp_path: Path, joined: tuple[s
     assert {"reranker", "judge", "cascade"} <= summary["scorer_gate"].keys()
 
 
+@pytest.mark.deep
 def test_data_with_tool_calls_only_trains_without_scorers(
     tmp_path: Path, joined: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,7 @@ class Session:
         return [line[:200] for line in lines if f"{self.folder}/" in line]
 
 
+@pytest.mark.deep
 def test_ray_session_cleans_up_when_the_body_raises(tmp_path: Path) -> None:
     session = Session(tmp_path, "raise")
     replica = session.replica()

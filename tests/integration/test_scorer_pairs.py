@@ -122,6 +122,7 @@ def test_cross_encoder_pool_answers_through_serve(local_ray: None, cross_encoder
     assert all(a.call and a.call.replica for a in answers)
 
 
+@pytest.mark.deep
 def test_refit_updates_a_running_pool(local_ray: None, cross_encoder: Path, tmp_path: Path) -> None:
     """The replica loads the new weights without a restart."""
     wrong = {"content_A": "may i ask why ?", "content_B": "why ? may i ask", "label": "inconsistent"}

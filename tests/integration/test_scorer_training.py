@@ -227,6 +227,7 @@ def test_raw_model_is_kept_only_if_clearly_better_than_overlap() -> None:
     assert not clearly_better(0.7, 0.6, labels) and clearly_better(0.7, 0.6, labels * 20)
 
 
+@pytest.mark.deep
 def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from safetensors.torch import load_file
 

@@ -83,6 +83,7 @@ def prompt_ids(port: int, **request: Any) -> list[int]:
         return json.load(answer)["prompt_token_ids"]
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(400)
 def test_server_makes_the_prompts_of_the_training(folder: Path) -> None:
     """The tutorial's commands and code as written, but for the port; then other requests."""

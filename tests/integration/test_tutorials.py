@@ -40,7 +40,7 @@ def outcomes(record: dict) -> dict[str, float]:
     return {component["name"]: component["outcome"].get("value") for component in record["components"]}
 
 
-@pytest.mark.parametrize("page", [REWARD, HOOKS], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [REWARD, pytest.param(HOOKS, marks=pytest.mark.deep)], ids=["reward", "hooks"])
 def test_custom_reward_function_scores_as_documented(page: Path, tmp_path: Path, joined: tuple[str, ...]) -> None:
     save_files(REWARD, tmp_path)
     save_files(page, tmp_path)
