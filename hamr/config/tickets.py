@@ -37,7 +37,8 @@ class TurnColumns(Section):
     """Columns of a turn. `roles` maps roles to the names in the export; unlisted names are used unchanged.
 
     `time` is optional and must not decrease within a ticket: numbers, ISO 8601, or dates with the day or the month
-    first. `tool` is the column with the name of the tool in a tool turn.
+    first. `tool` is the column with the name of the tool in a tool turn. `skip` leaves out turns by the values of a
+    column, for example internal notes: `{private: ["true"], role: [system]}`.
     """
 
     role: Column
@@ -46,6 +47,7 @@ class TurnColumns(Section):
     call: CallColumns | None = None
     tool: Column | None = None
     time: Column | None = None
+    skip: Mapping[Column, tuple[str, ...]] = Field(default_factory=dict)
 
 
 class TicketMapping(Section):

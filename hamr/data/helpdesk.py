@@ -20,7 +20,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from hamr.data.columns import check_column, group_meta
+from hamr.data.importers.reading import Shape, check_shape
 from hamr.data.names import NameFinder
 from hamr.data.tables import Row, TicketFault, read_table
 from hamr.data.tickets import Tickets, collect_tickets
@@ -56,6 +59,69 @@ class HelpdeskOptions:
     names: NameFinder | None = None
 
 
+class _Comment(Shape):
+    author_id: int | str
+    public: bool
+    body: str | None = None
+    plain_body: str | None = None
+    html_body: str | None = None
+    created_at: str | None = None
+
+
+class _Via(Shape):
+    channel: int | str | None = None
+
+
+class _Rating(Shape):
+    score: str | None = None
+
+
+class _Ticket(Shape):
+    subject: str | None = None
+    via: _Via | None = None
+    satisfaction_rating: _Rating | None = None
+
+
+class _Author(Shape):
+    type: str | None = None
+
+
+class _Part(Shape):
+    part_type: str
+    body: str | None = None
+    author: _Author | None = None
+    created_at: int | float | str | None = None
+
+
+class _Source(Shape):
+    type: str | None = None
+    subject: str | None = None
+    body: str | None = None
+    author: _Author | None = None
+
+
+class _Tag(Shape):
+    name: str | None = None
+
+
+class _Tags(Shape):
+    tags: list[_Tag] | None = None
+
+
+class _ConversationRating(Shape):
+    rating: int | None = None
+
+
+class _Conversation(Shape):
+    title: str | None = None
+    source: _Source | None = None
+    conversation_message: _Source | None = None
+    tags: _Tags | None = None
+    conversation_rating: _ConversationRating | None = None
+
+
+_TICKET, _COMMENTS = TypeAdapter(_Ticket), TypeAdapter(list[_Comment])
+_CONVERSATION, _PARTS = TypeAdapter(_Conversation), TypeAdapter(list[_Part])
 Converted = tuple[Sequence[_Text], Mapping[str, Any], Mapping[str, Any]]
 """(texts, facts of the ticket, facts that the agent does not know)."""
 
@@ -217,9 +283,10 @@ class _ZendeskExport:
         elif "author_id" in row and "ticket_id" in row:
             self._add_comments(str(row["ticket_id"]), [row])
         elif listed or isinstance(row.get("ticket"), dict):
-            for ticket in [*row.get("tickets", ()), *([row["ticket"]] if isinstance(row.get("ticket"), dict) else [])]:
+            tickets = row["tickets"] if "tickets" in listed else [row["ticket"]] if "ticket" in row else []
+            for ticket in tickets:
                 self._add_ticket(ticket, place)
-            for user in row.get("users") or ():
+            for user in row["users"] if "users" in listed else ():
                 self._add_user(user)
             if "comments" in listed:
                 self._add_comments(_ticket_of_file(place, row["comments"]), row["comments"])
@@ -230,7 +297,8 @@ class _ZendeskExport:
 
     def _add_ticket(self, ticket: Any, place: str) -> None:
         if not isinstance(ticket, dict) or ticket.get("id") in (None, ""):
-            raise DataError(f"{place}: id", ticket, "a ticket must be an object with an id")
+            self.tickets[f"{place}, ticket {len(self.tickets)}"] = (place, ticket)  # rejected in its turn
+            return
         self.tickets[str(ticket["id"])] = (place, ticket)
         for key in ("requester", "submitter", "assignee"):
             self._add_user(ticket.get(key))
@@ -256,13 +324,11 @@ class _ZendeskExport:
         comments = self.comments.get(str(ticket["id"]))
         if comments is None:
             raise DataError(f"{where}: comments", None, "missing; export the comments of the ticket too")
+        check_shape(_TICKET, ticket, where)
+        check_shape(_COMMENTS, comments, f"{where}: comments")
         texts = []
         for i, comment in enumerate(comments):
             place = f"{where}: comments[{i}]"
-            if not isinstance(comment, dict) or "author_id" not in comment:
-                raise DataError(place, comment, "must be an object with an author_id")
-            if not isinstance(comment.get("public"), bool):
-                raise DataError(f"{place}.public", comment.get("public"), "must be true or false")
             role = self._role(comment["author_id"], str(_requester(ticket)), place) if comment["public"] else None
             texts.append(
                 _Text(role=role, text=_comment_text(comment), public=comment["public"], time=comment.get("created_at"))
@@ -289,7 +355,8 @@ class _ZendeskExport:
 
 
 def _requester(ticket: Row) -> Any:
-    return ticket.get("requester_id") or (ticket.get("requester") or {}).get("id")
+    requester = ticket.get("requester")
+    return ticket.get("requester_id") or (requester.get("id") if isinstance(requester, dict) else None)
 
 
 def _comment_text(comment: Row) -> str:
@@ -314,12 +381,14 @@ def _ticket_of_file(place: str, comments: list[Any]) -> str:
 
 
 def _conversation(conversation: Row, where: str, options: HelpdeskOptions) -> Converted:
+    check_shape(_CONVERSATION, conversation, where)
     source = conversation.get("source") or conversation.get("conversation_message") or {}
     parts = conversation.get("conversation_parts")
     parts = parts.get("conversation_parts") if isinstance(parts, dict) else parts
     if not isinstance(parts, list):
         remedy = "missing; retrieve each conversation by its id, lists of conversations have no parts"
         raise DataError(f"{where}: conversation_parts", parts, remedy)
+    check_shape(_PARTS, parts, f"{where}: conversation_parts")
     opening = {**source, "part_type": "comment", "created_at": conversation.get("created_at")}
     texts = list(_parts([opening, *parts], where, options))
     subject = conversation.get("title") or _from_html(source.get("subject"))
@@ -333,13 +402,11 @@ def _conversation(conversation: Row, where: str, options: HelpdeskOptions) -> Co
 def _parts(parts: Sequence[Any], where: str, options: HelpdeskOptions) -> Iterator[_Text]:
     for i, part in enumerate(parts):
         place = f"{where}: {f'conversation_parts[{i - 1}]' if i else 'source'}"
-        if not isinstance(part, dict):
-            raise DataError(place, part, "must be an object with part_type, author and body")
         body = _from_html(part.get("body"))
-        if part.get("redacted") or (not body and part.get("part_type") != "comment"):
+        if part.get("redacted") or (not body and part["part_type"] != "comment"):
             continue  # assignments, state changes
         sender = (part.get("author") or {}).get("type")
-        kind = str(part.get("part_type"))
+        kind = part["part_type"]
         if sender in _CONTACTS:
             public = not kind.startswith("note") and kind != "assignment"
             yield _Text(role="customer", text=body, public=public, time=part.get("created_at"))

@@ -17,6 +17,7 @@ from typing import Any
 from hamr.config.tickets import TicketMapping
 from hamr.data.columns import value_at
 from hamr.data.tables import Row
+from hamr.data.tickets import as_text
 from hamr.data.times import moment
 from hamr.errors import DataError
 
@@ -31,6 +32,11 @@ _ROLES = {
 }
 _ROLE_OF = {word: role for role, words in _ROLES.items() for word in words.split()}
 _ROLE_NAME = r"role|from|sender|author|speaker|who|direction|rolle|von|absender|auteur|角色|发送"
+_INBOUND_NAME = r"inbound|incoming|(is|from)_?(customer|client|user|requester)"
+_OUTBOUND_NAME = r"outbound|outgoing|(is|from)_?(agent|staff|admin|support|bot)"
+_INTERNAL_NAME = r"private|internal|intern\b|is_?note"
+_PUBLIC_NAME = r"public|visible"
+_TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 _CONTENT_NAME = r"text|content|message|body|comment|utterance|said|nachricht|inhalt|contenu|内容|消息|正文"
 _ID_NAME = r"ticket|case|conversation|thread|dialog|chat|session|convo|vorgang|^id$|编号|工单|会话|对话"
 _TIME_NAME = r"time|date|created|sent|stamp|^at$|zeit|datum|heure|时间|日期"
@@ -93,7 +99,7 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
         ticket_of_turn = [i for i, turns_of_row in enumerate(lists) for _ in turns_of_row]
     role, roles = _role_column(said, source)
     content = _content_column([column for column in said if column is not role], source)
-    spoken = [roles.get(str(value)) for value in role.values]
+    spoken = [roles.get(as_text(value)) for value in role.values]
     free = [column for column in columns if turns is None or not _is_part(column, turns.name)]
     identity = _id_column([c for c in free if c not in (role, content)], spoken if turns is None else None, source)
     tickets = ticket_of_turn or _ticket_numbers(identity.values)
@@ -108,6 +114,13 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
             turn["tool"] = call.name
     elif "tool" in turn["roles"]:
         del turn["roles"]["tool"]  # without calls there are no results of calls
+        roles = {value: side for value, side in roles.items() if side != "tool"}
+    skip = {column.name: values for column in others if (values := _internal_values(column))}
+    if strangers := sorted({as_text(value) for value in role.present} - roles.keys()):
+        skip[role.name] = strangers
+    if skip:
+        turn["skip"] = skip
+        used += [column for column in others if column.name in skip]
     if time := next((c for c in others if c not in used and _is_time(c, tickets)), None):
         turn["time"] = time.name
         used.append(time)
@@ -174,17 +187,17 @@ def _role_column(columns: Sequence[_Column], source: str) -> tuple[_Column, dict
     """Return the column whose values name both sides, and the role of each value."""
     best: tuple[tuple[float, bool], _Column, dict[str, str]] | None = None
     for column in columns:
-        values = list(dict.fromkeys(str(v) for v in column.present if isinstance(v, str)))
+        values = list(dict.fromkeys(as_text(v) for v in column.present if isinstance(v, str | bool | int)))
         if not 1 < len(values) <= 20:
             continue
-        roles = {value: role for value in values if (role := _ROLE_OF.get(value.strip().lower()))}
+        roles = _direction(column, values) or {v: role for v in values if (role := _ROLE_OF.get(v.strip().lower()))}
         sides = set(roles.values()) - {"tool"}
         unknown = [value for value in values if value not in roles]
         if len(sides) == 1 and len(unknown) == 1 and sum(role != "tool" for role in roles.values()) == 1:
             roles[unknown[0]] = "agent" if sides == {"customer"} else "customer"
         elif len(sides) < 2:
             continue
-        covered = sum(str(value) in roles for value in column.values) / len(column.values)
+        covered = sum(as_text(value) in roles for value in column.values) / len(column.values)
         rank = (covered, column.is_named(_ROLE_NAME))
         if best is None or rank > best[0]:
             best = rank, column, roles
@@ -192,6 +205,26 @@ def _role_column(columns: Sequence[_Column], source: str) -> tuple[_Column, dict
         remedy = "no column tells the customer's turns from the agent's; rename its values to customer and agent"
         raise DataError("input", source, f"{remedy} (columns: {', '.join(c.name for c in columns)})")
     return best[1], best[2]
+
+
+def _direction(column: _Column, values: Sequence[str]) -> dict[str, str]:
+    """Return the roles of a flag such as `inbound` or `is_agent`, nothing for another column."""
+    true = [value for value in values if value.lower() in _TRUE]
+    false = [value for value in values if value.lower() in _FALSE]
+    if len(values) != 2 or not true or not false:
+        return {}
+    if column.is_named(_INBOUND_NAME):
+        return {true[0]: "customer", false[0]: "agent"}
+    return {true[0]: "agent", false[0]: "customer"} if column.is_named(_OUTBOUND_NAME) else {}
+
+
+def _internal_values(column: _Column) -> list[str]:
+    """Return the values of a flag that mark internal texts, which the customer did not get."""
+    values = sorted({as_text(value) for value in column.present})
+    if not all(value.lower() in _TRUE | _FALSE for value in values):
+        return []
+    marks = _TRUE if column.is_named(_INTERNAL_NAME) else _FALSE if column.is_named(_PUBLIC_NAME) else set()
+    return [value for value in values if value.lower() in marks]
 
 
 def _content_column(columns: Sequence[_Column], source: str) -> _Column:

@@ -223,6 +223,7 @@ def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: Ticke
     turn = {f"turn.{key}": getattr(mapping.turn, key) for key in ("role", "content", "tool", "time")}
     if mapping.turn.call is not None:
         turn.update({f"turn.call.{key}": getattr(mapping.turn.call, key) for key in ("name", "parameters")})
+    turn.update({f"turn.skip.{column}": column for column in mapping.turn.skip})
     tickets = [ticket for _, ticket, _ in grouped]
     for columns, rows in ((own, tickets), (turn, [row for _, _, turns in grouped for row in turns])):
         for key, column in columns.items():
@@ -277,6 +278,8 @@ def _converted_turns(
     found: list[dict[str, Any]] = []
     blank, before = 0, None
     for i, turn in enumerate(turns):
+        if any(as_text(value_at(turn, column)) in values for column, values in columns.skip.items()):
+            continue
         place = f"{where}: turns[{i}]"
         before = _later(value_at(turn, columns.time) if columns.time else None, before, place, order)
         role = _role(value_at(turn, columns.role), columns, place)
@@ -307,13 +310,18 @@ def _later(time: Any, before: Any, place: str, order: DateOrder | None) -> Any:
     return time
 
 
+def as_text(value: Any) -> str:
+    """Return a value as the mapping writes it: true and false in lower case."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _role(given: Any, columns: TurnColumns, place: str) -> str:
     for role, names in columns.roles.items():
-        if given in names:
+        if as_text(given) in names:
             return role
     if given in ("customer", "agent", "tool"):
         return str(given)
-    remedy = "unknown role; map it to customer, agent or tool in turn.roles"
+    remedy = "unknown role; map it to customer, agent or tool in turn.roles, or leave it out in turn.skip"
     raise DataError(f"{place}.{columns.role}", given, remedy)
 
 

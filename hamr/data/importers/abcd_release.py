@@ -9,17 +9,71 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.reading import json_file, json_object, need
+from hamr.data.importers.reading import Shape, check_shape, json_file
 from hamr.data.importers.widen import Calls, calls_in, widened_tool
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 
 _SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 _FILES = ("abcd_v1.1.json", "abcd_v1.1.json.gz")
-_FIELDS = {"convo_id": int, "scenario": dict, "original": list, "delexed": list}
+
+
+class _Scenario(Shape):
+    flow: str
+    subflow: str
+    personal: dict[str, Any] | None = None
+    order: dict[str, Any] | None = None
+
+
+class _Labels(Shape):
+    targets: list[Any]
+
+
+class _Conversation(Shape):
+    convo_id: int
+    scenario: _Scenario
+    original: list[Annotated[list[str], Field(min_length=2, max_length=2)]]
+    delexed: list[_Labels]
+
+
+class _Step(Shape):
+    button: str
+    type: str
+    text: str
+    subtext: list[str]
+
+
+class _Guide(Shape):
+    instructions: list[str]
+    actions: list[_Step]
+
+
+class _Flow(Shape):
+    subflows: dict[str, _Guide]
+    description: str | None = None
+
+
+class _Intents(Shape):
+    subflows: dict[str, list[str]]
+
+
+class _Values(Shape):
+    enumerable: dict[str, list[str]] | None = None
+
+
+class _Ontology(Shape):
+    intents: _Intents
+    actions: dict[str, dict[str, list[str]]]
+    values: _Values
+
+
+_CONVERSATION, _ONTOLOGY = TypeAdapter(_Conversation), TypeAdapter(_Ontology)
+_GUIDELINES = TypeAdapter(dict[str, _Flow])
 
 
 def read_release(input: Path, group: str | None) -> list[Trajectory]:
@@ -31,8 +85,8 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     path = input
     if input.is_dir():
         path = next((input / name for name in _FILES if (input / name).exists()), input / _FILES[0])
-    ontology = json_object(path.with_name("ontology.json"), "input", ("intents", "actions", "values"))
-    need(ontology["intents"], f"{path.with_name('ontology.json')}: intents", {"subflows": dict})
+    ontology = json_file(path.with_name("ontology.json"), "input")
+    check_shape(_ONTOLOGY, ontology, str(path.with_name("ontology.json")))
     cases = _cases(path.with_name("guidelines.json"), ontology["intents"]["subflows"])
     parts = json_file(path, "input")
     parts = {"": parts} if isinstance(parts, list) else parts
@@ -41,7 +95,7 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     converted = []
     for name, row in rows:
         where = f"{path}: {name and f'{name}: '}{row.get('convo_id') if isinstance(row, dict) else row!r}"
-        need(row, where, _FIELDS)
+        check_shape(_CONVERSATION, row, where)
         turns = list(_turns(row, where, ontology))
         calls_in(turns, calls)
         converted.append((where, name, row, turns))
@@ -85,13 +139,10 @@ def _turns(row: Mapping[str, Any], where: str, ontology: Mapping[str, Any]) -> I
             f"{where}: delexed", len(row["delexed"]), f"must have the {len(row['original'])} turns of original"
         )
     for i, (told, labels) in enumerate(zip(row["original"], row["delexed"], strict=True)):
-        if not isinstance(told, list) or len(told) != 2 or not all(isinstance(part, str) for part in told):
-            raise DataError(f"{where}: original[{i}]", told, "must be [speaker, text]")
         speaker, text = told
         if speaker in ("customer", "agent"):
             yield {"role": speaker, "content": text}
         elif speaker == "action":
-            need(labels, f"{where}: delexed[{i}]", {"targets": list})
             button, values = (*labels["targets"], None, None, None)[2:4]
             if not isinstance(button, str) or not isinstance(values, list):
                 remedy = "must name the button and its values, as [subflow, step, button, [values], utterance]"
@@ -131,12 +182,9 @@ def _parameters(
 def _cases(path: Path, subflows: Mapping[str, Sequence[str]]) -> dict[str, dict[str, str]]:
     """Return flow -> subflow -> text. The guidelines list the cases of a flow in the order of the ontology."""
     cases: dict[str, dict[str, str]] = {}
-    for title, flow in json_object(path, "input", ()).items():
-        need(flow, f"{path}: {title}", {"subflows": dict})
-        for case, guide in flow["subflows"].items():
-            need(guide, f"{path}: {title}: {case}", {"instructions": list, "actions": list})
-            for step in guide["actions"]:
-                need(step, f"{path}: {title}: {case}", {"button": str, "type": str, "text": str, "subtext": list})
+    guidelines = json_file(path, "input")
+    check_shape(_GUIDELINES, guidelines, str(path))
+    for title, flow in guidelines.items():
         name = title.lower().replace(" ", "_").replace("-", "_")
         texts = [_text(title, flow, case, guide) for case, guide in flow["subflows"].items()]
         cases[name] = dict(zip(subflows.get(name, ()), texts, strict=False))

@@ -156,7 +156,7 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]
         role, text = message.get("role"), _text(message.get("content"), place)
         if role in ("system", "developer"):
             policy.append(text)
-        elif role not in _ROLES:
+        elif not isinstance(role, str) or role not in _ROLES:
             raise DataError(f"{place}.role", role, f"unknown role; use system, {', '.join(_ROLES)}")
         elif _ROLES[role] == "tool":
             name = message.get("name") or names.get(str(message.get("tool_call_id")))
@@ -185,7 +185,10 @@ def _text(content: Any, place: str) -> str:
 
 def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the calls of an assistant message. `names` receives the tool of each call id."""
-    for j, call in enumerate(message.get("tool_calls") or ()):
+    called = message.get("tool_calls") or ()
+    if not isinstance(called, list | tuple):
+        raise DataError(f"{place}.tool_calls", called, "must be a list of calls")
+    for j, call in enumerate(called):
         inner = call.get("function", call) if isinstance(call, dict) else None
         where = f"{place}.tool_calls[{j}]"
         if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):

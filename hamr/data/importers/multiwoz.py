@@ -12,14 +12,54 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
 
 from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.reading import json_file, need
+from hamr.data.importers.reading import Shape, check_shape, json_file
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 
+
+class _State(Shape):
+    slot_values: dict[str, Any] | None = None
+
+
+class _ServiceCall(Shape):
+    method: str
+    parameters: dict[str, Any] | None = None
+
+
+class _Frame(Shape):
+    state: _State | None = None
+    service_call: _ServiceCall | None = None
+    service_results: list[Any] | None = None
+
+
+class _Turn(Shape):
+    speaker: Literal["USER", "SYSTEM"]
+    utterance: str
+    frames: list[_Frame] | None = None
+
+
+class _Dialogue(Shape):
+    dialogue_id: str
+    turns: list[_Turn]
+    services: list[str] | None = None
+
+
+class _Text(Shape):
+    text: str
+
+
+class _Log(Shape):
+    log: list[_Text]
+    goal: dict[str, Any] | None = None
+
+
+_DIALOGUE, _LOG = TypeAdapter(_Dialogue), TypeAdapter(_Log)
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _LISTS = {"validation": ("valListFile.json", "valListFile.txt"), "test": ("testListFile.json", "testListFile.txt")}
 _TAG = re.compile(r"<[^>]+>")
@@ -70,16 +110,12 @@ def _files(input: Path) -> list[Path]:
 def _schema_guided(content: list[Any], path: Path) -> Iterator[tuple[str, Mapping[str, Any], dict[str, Any]]]:
     split = _SPLITS.get(path.parent.name)
     for i, dialogue in enumerate(content):
-        need(dialogue, f"{path}: [{i}]", {"dialogue_id": str, "turns": list})
+        check_shape(_DIALOGUE, dialogue, f"{path}: [{i}]")
         where = f"{path}: {dialogue['dialogue_id']}"
         wishes: dict[str, Any] = {}
         turns: list[dict[str, Any]] = []
-        for j, turn in enumerate(dialogue["turns"]):
-            place = f"{where}: turns[{j}]"
-            need(turn, place, {"speaker": str, "utterance": str})
-            if turn["speaker"] not in ("USER", "SYSTEM"):
-                raise DataError(f"{place}.speaker", turn["speaker"], "unknown speaker; use USER or SYSTEM")
-            frames = [frame for frame in turn.get("frames") or () if isinstance(frame, dict)]
+        for turn in dialogue["turns"]:
+            frames = turn.get("frames") or ()
             if turn["speaker"] == "USER":
                 for frame in frames:
                     wishes.update((frame.get("state") or {}).get("slot_values") or {})
@@ -99,12 +135,11 @@ def _schema_guided(content: list[Any], path: Path) -> Iterator[tuple[str, Mappin
 
 
 def _service_call(frame: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    call = frame.get("service_call")
-    if isinstance(call, dict):
+    if call := frame.get("service_call"):
         parameters = call.get("parameters") or {}
-        yield {"role": "agent", "action": "call_tool", "name": str(call.get("method")), "parameters": parameters}
+        yield {"role": "agent", "action": "call_tool", "name": call["method"], "parameters": parameters}
         results = json.dumps(frame.get("service_results") or [], ensure_ascii=False)
-        yield {"role": "tool", "name": str(call.get("method")), "content": results}
+        yield {"role": "tool", "name": call["method"], "content": results}
 
 
 # --- 2.1 ---------------------------------------------------------------------------------------
@@ -116,18 +151,20 @@ def _logs(content: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any], di
     split_of = {name: split for split, files in _LISTS.items() for name in _names(path, files)}
     for name, dialogue in content.items():
         where = f"{path}: {name}"
-        need(dialogue, where, {"log": list})
-        turns = []
-        for j, turn in enumerate(dialogue["log"]):
-            need(turn, f"{where}: log[{j}]", {"text": str})
-            turns.append({"role": ("customer", "agent")[j % 2], "content": turn["text"].strip()})
+        check_shape(_LOG, dialogue, where)
+        turns = [
+            {"role": ("customer", "agent")[j % 2], "content": turn["text"].strip()}
+            for j, turn in enumerate(dialogue["log"])
+        ]
         goal = dialogue.get("goal") or {}
-        told = goal.get("message") or ""
+        told = goal.get("message") or ()
         row = {
             "id": name.removesuffix(".json"),
             "ticket": {"services": [domain for domain, wish in goal.items() if wish and domain in _DOMAINS]},
             "turns": turns,
-            "privileged": {"goal": _TAG.sub("", told if isinstance(told, str) else " ".join(map(str, told)))},
+            "privileged": {
+                "goal": _TAG.sub("", " ".join(map(str, told)) if isinstance(told, list) else str(told or ""))
+            },
             "meta": {"split": split_of.get(name, "train")} if split_of else {},
         }
         yield where, dialogue, row

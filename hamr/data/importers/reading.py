@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
 from hamr.errors import DataError
 
 
@@ -51,6 +53,36 @@ def json_object(path: Path | None, option: str, sections: Sequence[str]) -> dict
         if not isinstance(content.get(section), dict):
             raise DataError(option, str(path), f"must be a JSON object with an object at {section!r}")
     return content
+
+
+class Shape(BaseModel):
+    """Fields of an object in a published corpus that a reader needs. Others are ignored."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+def check_shape(shape: TypeAdapter[Any], value: Any, where: str) -> None:
+    """Raise DataError for a value that does not have the shape, at the place of its first fault."""
+    try:
+        shape.validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        place = f"{where}: {path}" if path else where
+        if first["type"] == "missing":
+            raise DataError(place, sorted(first["input"]), f"missing field; add {first['loc'][-1]!r}") from None
+        remedy = _REMEDIES.get(first["type"], first["msg"].replace("Input should be", "must be"))
+        raise DataError(place, first["input"], remedy.format(**first.get("ctx", {}))) from None
+
+
+_REMEDIES = {
+    "model_type": "must be a JSON object",
+    "dict_type": "must be a JSON object",
+    "list_type": "must be a list",
+    "string_type": "must be text",
+    "too_short": "must have {min_length} items",
+    "too_long": "must have {max_length} items",
+}
 
 
 def need(row: Any, where: str, fields: Mapping[str, type]) -> None:

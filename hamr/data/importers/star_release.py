@@ -12,14 +12,63 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.reading import json_file, need
+from hamr.data.importers.reading import Shape, check_shape, json_file, need
 from hamr.errors import DataError
 
 _TYPES = {"Integer": "integer", "Boolean": "boolean", "CategoricalMultiple": "array"}
 _CONDITION = re.compile(r"api\.(\w+)\((.*)\)", re.DOTALL)
+
+
+class _Ability(Shape):
+    Task: str
+
+
+class _Scenario(Shape):
+    WizardCapabilities: Annotated[list[_Ability], Field(min_length=1)]
+    Domains: list[str | None] | None = None
+    Happy: bool | None = None
+    UserTask: str | None = None
+
+
+class _Event(Shape):
+    Agent: str
+    Action: str
+    Text: str | None = None
+    ActionLabel: str | None = None
+    APIName: str | None = None
+    Constraints: list[dict[str, Any]] | None = None
+
+
+class _Dialogue(Shape):
+    DialogueID: int
+    CompletionLevel: str
+    Scenario: _Scenario
+    Events: list[_Event]
+
+
+class _Chart(Shape):
+    graph: dict[str, str]
+    replies: dict[str, str]
+
+
+class _Field(Shape):
+    Name: str
+    Type: str
+    Categories: list[str] | None = None
+    ReadableName: str | None = None
+
+
+class _Api(Shape):
+    input: list[_Field]
+    required: list[str] | None = None
+
+
+_DIALOGUE, _CHART, _API = TypeAdapter(_Dialogue), TypeAdapter(_Chart), TypeAdapter(_Api)
 _FIELDS: Mapping[tuple[str, str], Mapping[str, type]] = {
     ("User", "utter"): {"Text": str},
     ("Wizard", "utter"): {"Text": str},
@@ -45,7 +94,7 @@ def read_release(folder: Path, group: str | None) -> tuple[dict[str, Any], list[
     columns: dict[str, Any] = {}
     for path in paths:
         dialogue = json_file(path, "input")
-        need(dialogue, str(path), {"DialogueID": int, "Scenario": dict, "Events": list, "CompletionLevel": str})
+        check_shape(_DIALOGUE, dialogue, str(path))
         columns |= dialogue
         if dialogue["CompletionLevel"] == "Complete":
             grouped = group_meta(dialogue, group)
@@ -65,8 +114,8 @@ def _read_tasks(folder: Path) -> dict[str, Any]:
         if path.stem != path.parent.name:
             continue
         chart, api = json_file(path, "input"), json_file(folder / "apis" / "apis" / path.name, "input")
-        need(chart, str(path), {"graph": dict, "replies": dict})
-        need(api, str(folder / "apis" / "apis" / path.name), {"input": list})
+        check_shape(_CHART, chart, str(path))
+        check_shape(_API, api, str(folder / "apis" / "apis" / path.name))
         tasks[f"star/{path.stem}"] = {
             "task": path.stem,
             "start": next(iter(chart["graph"]), "hello"),
@@ -84,7 +133,7 @@ def _tool(name: str, api: Mapping[str, Any]) -> dict[str, Any]:
     for field in api["input"]:
         spec = {"type": _TYPES.get(field["Type"], "string"), "description": field.get("ReadableName", field["Name"])}
         if field["Type"] == "Categorical":
-            spec["enum"] = field["Categories"]
+            spec["enum"] = field.get("Categories", [])
         elif field["Type"] == "RequestType":
             spec["enum"] = ["Check", "Book"]
         properties[field["Name"]] = spec
@@ -97,11 +146,11 @@ def _tool(name: str, api: Mapping[str, Any]) -> dict[str, Any]:
 
 def _points(dialogue: Mapping[str, Any], path: Path, tasks: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     scenario = dialogue["Scenario"]
-    refs = [f"star/{able['Task']}" for able in scenario.get("WizardCapabilities", ())]
+    refs = [f"star/{able['Task']}" for able in scenario["WizardCapabilities"]]
     if unknown := [ref for ref in refs if ref not in tasks]:
         raise DataError(f"{path}: Scenario.WizardCapabilities", unknown[0], "has no file in tasks/")
     turns, drafts, nodes = _turns(dialogue["Events"], path)
-    told = [event["Text"] for event in dialogue["Events"] if event.get("Action") == "instruct"]
+    told = [event.get("Text") for event in dialogue["Events"] if event["Action"] == "instruct"]
     number = str(dialogue["DialogueID"])
     first = next((i for i, turn in enumerate(turns) if turn["role"] == "customer"), len(turns))
     actions = [i for i, turn in enumerate(turns) if i > first and turn["role"] == "agent"]
@@ -111,7 +160,7 @@ def _points(dialogue: Mapping[str, Any], path: Path, tasks: Mapping[str, Any]) -
             "source": {"dialogue_id": number},
             "point": turns[i]["action"],
             "ticket": {
-                "product": ", ".join(filter(None, scenario.get("Domains", ()))),
+                "product": ", ".join(filter(None, scenario.get("Domains") or ())),
                 "task": ", ".join(ref.removeprefix("star/") for ref in refs),
                 "happy_path": scenario.get("Happy"),
             },
@@ -120,7 +169,7 @@ def _points(dialogue: Mapping[str, Any], path: Path, tasks: Mapping[str, Any]) -
             "history": turns[:i],
             "gold": {**turns[i], "sop_node": nodes.get(i)},
             "reference_candidates": [{"content": text, "origin": "same_agent_draft"} for text in drafts.get(i, ())],
-            "privileged": {"ticket_summary": scenario.get("UserTask", ""), "user_instructions": told},
+            "privileged": {"ticket_summary": scenario.get("UserTask") or "", "user_instructions": told},
             "window": {"q_next": turns[i + 1 :], "a_next": None} if i == actions[-1] else None,
         }
 
@@ -133,7 +182,6 @@ def _turns(events: list[Any], path: Path) -> tuple[list[dict[str, Any]], dict[in
     draft = ""
     for i, event in enumerate(events):
         place = f"{path}: Events[{i}]"
-        need(event, place, {"Agent": str, "Action": str})
         kind = (event["Agent"], event["Action"])
         need(event, place, _FIELDS.get(kind, {}))
         if kind == ("User", "utter"):
@@ -143,7 +191,7 @@ def _turns(events: list[Any], path: Path) -> tuple[list[dict[str, Any]], dict[in
             draft = event.get("Text") or ""
         elif kind in (("Wizard", "pick_suggestion"), ("Wizard", "utter")):
             if kind[1] == "pick_suggestion":
-                nodes[len(turns)] = event.get("ActionLabel", "custom")
+                nodes[len(turns)] = event.get("ActionLabel") or "custom"
                 drafts[len(turns)] = [draft] if draft.strip() else []
             turns.append({"role": "agent", "action": "reply", "content": event["Text"].strip()})
             draft = ""

@@ -9,17 +9,81 @@ simulation in a file of the folder `simulations`. A domain is a folder with `tas
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.messages import chat_row
-from hamr.data.importers.reading import json_file, need
+from hamr.data.importers.reading import Shape, check_shape, json_file
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls, widened_tool
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 
+
+class _Action(Shape):
+    name: str
+    arguments: dict[str, Any] | None = None
+
+
+class _Criteria(Shape):
+    actions: list[_Action] | None = None
+
+
+class _UserScenario(Shape):
+    instructions: str | dict[str, Any] | None = None
+
+
+class _Task(Shape):
+    id: str
+    user_scenario: _UserScenario
+    ticket: str | None = None
+    evaluation_criteria: _Criteria | None = None
+
+
+class _Signature(Shape):
+    doc: str | None = None
+    params: dict[str, Any] | None = None
+
+
+class _Environment(Shape):
+    domain_name: str
+    policy: str
+    tool_defs: dict[str, _Signature] | None = None
+
+
+class _Info(Shape):
+    environment_info: _Environment
+
+
+class _Results(Shape):
+    info: _Info
+    tasks: list[_Task]
+    simulations: list[Any] | None = None
+
+
+class _Reward(Shape):
+    reward: float
+
+
+class _Message(Shape):
+    role: str
+    content: str | None = None
+    tool_calls: list[_Action] | None = None
+    tool_messages: list[dict[str, Any]] | None = None
+
+
+class _Run(Shape):
+    id: str
+    task_id: str | int
+    messages: list[_Message] | None = None
+    reward_info: _Reward | None = None
+    policy: str | None = None
+
+
+_RESULTS, _RUN, _TASKS = TypeAdapter(_Results), TypeAdapter(_Run), TypeAdapter(list[_Task])
 _SIGNAL = re.compile(r"###(?:STOP|TRANSFER|OUT-OF-SCOPE)###")
 """Words of a simulated customer that end the simulation."""
 
@@ -64,10 +128,9 @@ Row = tuple[str, Mapping[str, Any], dict[str, Any], list[dict[str, Any]]]
 def _simulations(input: Path) -> Iterator[Row]:
     path = input / "results.json" if input.is_dir() else input
     results = json_file(path, "input")
-    need(results, str(path), {"info": dict, "tasks": list})
-    environment = results["info"].get("environment_info") or {}
-    need(environment, f"{path}: info.environment_info", {"domain_name": str, "policy": str})
-    tasks = {str(task.get("id")): task for task in results["tasks"] if isinstance(task, dict)}
+    check_shape(_RESULTS, results, str(path))
+    environment = results["info"]["environment_info"]
+    tasks = {task["id"]: task for task in results["tasks"]}
     simulations = results.get("simulations") or [
         json_file(file, "input") for file in sorted(path.with_name("simulations").glob("*.json"))
     ]
@@ -75,9 +138,9 @@ def _simulations(input: Path) -> Iterator[Row]:
     successes = 0
     for i, run in enumerate(simulations):
         where = f"{path}: simulations[{i}]"
-        need(run, where, {"id": str, "messages": list})
-        reward = (run.get("reward_info") or {}).get("reward")
-        if isinstance(reward, int | float) and reward >= 1.0:
+        check_shape(_RUN, run, where)
+        reward = (run.get("reward_info") or {}).get("reward", 0.0)
+        if reward >= 1.0:
             successes += 1
             yield where, run, _trajectory(run, tasks, environment, where), tools
     if not successes:
@@ -90,7 +153,7 @@ def _trajectory(
     run: Mapping[str, Any], tasks: Mapping[str, Any], environment: Mapping[str, Any], where: str
 ) -> dict[str, Any]:
     number, domain = str(run.get("task_id")), environment["domain_name"]
-    row = chat_row({"messages": list(_agent_view(run["messages"]))}, run["id"], where)
+    row = chat_row({"messages": list(_agent_view(run.get("messages") or ()))}, run["id"], where)
     meta = {
         "dataset": "tau2",
         "dialogue": run["id"],
@@ -101,19 +164,17 @@ def _trajectory(
     return {**row, "policy": policy, "privileged": _hidden_facts(tasks.get(number, {})), "meta": meta}
 
 
-def _agent_view(messages: list[Any]) -> Iterator[Any]:
+def _agent_view(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield the messages that the agent writes and sees, as those of chat APIs."""
     for message in messages:
-        if not isinstance(message, dict):
-            yield message
-        elif message.get("role") == "tool":
+        if message["role"] == "tool":
             for result in message.get("tool_messages") or [message]:
                 if result.get("requestor") != "user":
                     yield {**result, "tool_call_id": result.get("id")}
-        elif message.get("role") == "user":
+        elif message["role"] == "user":
             text = _SIGNAL.sub("", message.get("content") or "").strip()
             yield {"role": "user", "content": text}
-        elif message.get("role") != "system":
+        elif message["role"] != "system":
             yield message
 
 
@@ -138,9 +199,9 @@ def _tasks(input: Path) -> Iterator[Row]:
             "input", str(input), "must be results of simulations, or tasks.json with policy.md in its folder"
         )
     found = 0
+    check_shape(_TASKS, tasks, str(path))
     for i, task in enumerate(tasks):
         where = f"{path}: [{i}]"
-        need(task, where, {"id": str, "user_scenario": dict})
         actions = (task.get("evaluation_criteria") or {}).get("actions") or []
         ticket = task.get("ticket") or ""
         end = next((k for k, act in enumerate(actions) if not _is_known(act.get("arguments"), ticket)), len(actions))
@@ -184,5 +245,5 @@ def _hidden_facts(task: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(told, dict):
         told = "\n".join(f"{name}: {text}" for name, text in told.items() if text)
     actions = (task.get("evaluation_criteria") or {}).get("actions") or []
-    calls = [{"name": action.get("name"), "parameters": action.get("arguments") or {}} for action in actions]
+    calls = [{"name": action["name"], "parameters": action.get("arguments") or {}} for action in actions]
     return {"user_instructions": told, "gold_actions": calls}

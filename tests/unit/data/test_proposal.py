@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 from hamr.cli import main as hamr
 from hamr.data.proposal import propose_mapping
 from hamr.data.tables import Row, read_table
+from hamr.data.tickets import read_tickets
 from hamr.errors import DataError
 
 SUPPORT = (
@@ -117,6 +119,44 @@ def test_turns_in_a_column_with_calls_are_recognised() -> None:
         },
     }
     assert found.unused == ()
+
+
+FRESHDESK = [
+    {
+        "id": number,
+        "subject": "Parcel",
+        "conversations": [
+            {"body_text": f"Where is order {number}?", "incoming": True, "private": False},
+            {"body_text": "Lost by the carrier.", "incoming": False, "private": True},
+            {"body_text": "I am sorry, we send it again.", "incoming": False, "private": False},
+        ],
+    }
+    for number in range(3)
+]
+
+
+def test_flags_tell_the_sides_and_internal_notes(tmp_path: Path) -> None:
+    found = propose_mapping(FRESHDESK, "t.jsonl")
+    assert found.mapping["turn"] == {
+        "role": "incoming",
+        "content": "body_text",
+        "roles": {"customer": ["true"], "agent": ["false"]},
+        "skip": {"private": ["true"]},
+    }
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, FRESHDESK)))
+    for ticket in read_tickets(path, found.ticket_mapping, beside=tmp_path).trajectories:
+        assert [turn.role for turn in ticket.turns] == ["customer", "agent"]
+        assert "carrier" not in str(ticket)
+
+
+def test_rows_of_the_system_are_skipped(tmp_path: Path) -> None:
+    text = SUPPORT + "7,T3,8,2026-03-02T10:06,system,Chat closed.,tv,cancelled,\n"
+    (tmp_path / "t.csv").write_text(text)
+    mapping = propose_mapping([row for _, row in read_table(tmp_path / "t.csv").rows], "t.csv").ticket_mapping
+    assert mapping.turn.skip == {"author_type": ("system",)}
+    found = read_tickets(tmp_path / "t.csv", mapping, beside=tmp_path)
+    assert (len(found.trajectories), found.faults) == (3, ())
 
 
 def test_two_speakers_of_which_one_is_known_are_the_two_sides() -> None:

@@ -91,6 +91,18 @@ def test_private_values_are_kept_if_configured(tmp_path: Path) -> None:
     assert "pii" not in made.privileged
 
 
+def test_turns_with_a_skipped_value_are_left_out(tmp_path: Path) -> None:
+    said = [{**turn, "private": i == 4} for i, turn in enumerate(turns())]
+    said.insert(0, {"from": "robot", "text": "Chat opened.", "private": False})
+    mapping = MAPPING + '  skip: {private: ["true"], from: [robot]}\n'
+    (made,) = read(tmp_path, ticket(said=said), mapping=mapping).trajectories
+    assert [turn.role for turn in made.turns] == ["customer", "agent", "agent", "tool"]
+    with pytest.raises(
+        DataError, match=r"turn.skip.privat: 'privat': t.jsonl has no such column; did you mean 'private'"
+    ):
+        read(tmp_path, ticket(said=said), mapping=mapping.replace("private", "privat"))
+
+
 def test_csv_rows_with_one_id_form_a_ticket(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     rows = [
