@@ -37,6 +37,8 @@ class ServeConfig(Section):
     unchanged; 503 for a group without any. `null`, `nan`: for a trainer that is known to exclude them."""
     max_body_mb: PositiveFloat = 32.0
     """A larger request is rejected (413)."""
+    header_timeout_s: PositiveFloat = 10.0
+    """Maximum time for receiving the headers of a request. The connection is then closed."""
     body_timeout_s: PositiveFloat = 60.0
     """Maximum time for receiving the body of a request (408)."""
     max_connections: PositiveInt = 1024

@@ -7,10 +7,12 @@ import base64
 import json
 import logging
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
 
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -19,6 +21,7 @@ from starlette.routing import Route
 from hamr import __version__
 from hamr.adapters.groups import Group, RewardMissing
 from hamr.adapters.wire import Told, read_get_reward, read_object, read_score, tell_get_reward, tell_score
+from hamr.apps.serve.openapi import describe
 from hamr.config.use import ServeConfig
 from hamr.data.samples import from_json
 from hamr.errors import BadInput, HamrError
@@ -28,10 +31,12 @@ from hamr.types import Failure, RewardRecord, ServiceSample
 
 log = logging.getLogger(__name__)
 
+BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+"""Upper bounds of the durations in /metrics, in seconds."""
 HEALTH_S = 10.0
 """Longest wait for the state of the pools, in seconds."""
 
-Handler = Callable[[Request], Awaitable[Mapping[str, Any]]]
+Handler = Callable[[Request], Awaitable[Mapping[str, Any] | Response]]
 
 
 class ScoringService(Protocol):
@@ -58,6 +63,18 @@ class Routes:
     ) -> None:
         self._system, self._config, self._keep, self._token = system, config, keep, token
         self.requests = self.responses = self.failed = 0
+        self._registry = registry = CollectorRegistry()
+        self._seconds = Histogram(
+            "hamr_serve_request_seconds",
+            "Duration of requests",
+            ("route", "status"),
+            buckets=BUCKETS_S,
+            registry=registry,
+        )
+        self._scored = Counter("hamr_serve_responses", "Responses that were scored", registry=registry)
+        self._unscored = Counter(
+            "hamr_serve_unscored_responses", "Responses that could not be scored", ("failure",), registry=registry
+        )
 
     def app(self) -> Starlette:
         return Starlette(
@@ -65,6 +82,8 @@ class Routes:
                 Route("/score", self._route(self._score), methods=["POST"]),
                 Route("/get_reward", self._route(self._get_reward), methods=["POST"]),
                 Route("/health", self._route(self._health), methods=["GET"]),
+                Route("/metrics", self._route(self._metrics), methods=["GET"]),
+                Route("/openapi.json", self._route(self._openapi), methods=["GET"]),
             ]
         )
 
@@ -89,6 +108,12 @@ class Routes:
             raise _Answer(503, {"error": f"no replica is running of: {', '.join(down)}", **said})
         return {"status": "ok", **said}
 
+    async def _metrics(self, request: Request) -> Response:
+        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
+
+    async def _openapi(self, request: Request) -> Mapping[str, Any]:
+        return describe()
+
     async def _score_groups(self, groups: Sequence[Group], names: Sequence[str]) -> Told:
         """Score the groups. `names`: the request's name of each group's sample."""
         self.requests += 1
@@ -102,6 +127,11 @@ class Routes:
         values = [None if isinstance(r.total, Failure) else r.total.value for r in records]
         self.responses += len(values)
         self.failed += sum(value is None for value in values)
+        for outcome in (record.total for record in records):
+            if isinstance(outcome, Failure):
+                self._unscored.labels(outcome.kind).inc()
+            else:
+                self._scored.inc()
         rest = iter(values)
         return [[next(rest) for _ in responses] for _, responses in groups], told
 
@@ -142,9 +172,16 @@ class Routes:
         """Convert every outcome to JSON: a request error is 400 with its field, a missing reward 503."""
 
         async def answer(request: Request) -> Response:
+            begun = time.monotonic()
+            response = await respond(request)
+            self._seconds.labels(request.url.path, str(response.status_code)).observe(time.monotonic() - begun)
+            return response
+
+        async def respond(request: Request) -> Response:
             try:
                 self._admit(request)
-                return _json(200, await handler(request))
+                answered = await handler(request)
+                return answered if isinstance(answered, Response) else _json(200, answered)
             except _Answer as error:
                 return _json(error.status, error.body, error.headers)
             except BadInput as error:

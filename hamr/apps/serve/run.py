@@ -59,6 +59,7 @@ def build_server(routes: Routes, config: ServeConfig) -> Any:
     return uvicorn.Server(
         uvicorn.Config(
             routes.app(),
+            http=timed_protocol(config.header_timeout_s),
             log_level="warning",
             access_log=False,
             lifespan="off",
@@ -66,6 +67,39 @@ def build_server(routes: Routes, config: ServeConfig) -> Any:
             timeout_graceful_shutdown=int(config.drain_s) or 1,
         )
     )
+
+
+def timed_protocol(limit_s: float) -> Any:
+    """Return uvicorn's HTTP protocol, which closes a connection whose headers do not arrive within the limit."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class TimedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+        _deadline: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait_for_headers()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.cycle is not None and not self.cycle.response_complete:
+                self._stop_waiting()
+            elif self._deadline is None:
+                self._wait_for_headers()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_waiting()
+            super().connection_lost(exc)
+
+        def _wait_for_headers(self) -> None:
+            self._deadline = self.loop.call_later(limit_s, self.transport.close)
+
+        def _stop_waiting(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+    return TimedProtocol
 
 
 @contextlib.contextmanager

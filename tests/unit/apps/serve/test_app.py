@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
+import jsonschema
 import pytest
 import yaml
 from starlette.testclient import TestClient
 
 from hamr.apps.serve.app import Routes
-from hamr.apps.serve.run import bind_socket, read_token
+from hamr.apps.serve.run import bind_socket, build_server, read_token
 from hamr.cli import main as cli
 from hamr.config.load import dump_config, load_config
 from hamr.config.schema import Config
@@ -247,3 +248,62 @@ def test_missing_is_set_as_documented(written: str, read: str) -> None:
     config = load_config(["experiment=smoke", f"serve.missing={written}"])
     assert config.serve.missing == read
     assert Config.model_validate(yaml.safe_load(dump_config(config))).serve.missing == read
+
+
+def test_openapi_describes_requests_and_answers() -> None:
+    asked = client()
+    document = asked.get("/openapi.json").json()
+    assert {route.path for route in Routes(Scripted(), ServeConfig()).app().routes} == {
+        *document["paths"],
+        "/openapi.json",
+    }
+
+    def valid(name: str, value: Any) -> None:
+        schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
+        jsonschema.Draft202012Validator(schema).validate(value)
+
+    score = {"groups": [{"sample": SAMPLE, "responses": ["one", "hang"]}]}
+    valid("ScoreRequest", score)
+    valid("ScoreAnswer", asked.post("/score", json=score).json())
+    valid("GetRewardRequest", openrlhf("one"))
+    valid("GetRewardAnswer", asked.post("/get_reward", json=openrlhf("one")).json())
+    valid("Health", asked.get("/health").json())
+    valid("Error", asked.post("/get_reward", json=openrlhf("hang")).json())
+    valid("Error", asked.post("/score", json={}).json())
+    with pytest.raises(jsonschema.ValidationError):
+        valid("ScoreRequest", {"groups": []})
+
+
+def test_metrics_count_responses_and_durations_by_status() -> None:
+    asked = client()
+    asked.post("/score", json={"groups": [{"sample": SAMPLE, "responses": ["one", "two", "hang"]}]})
+    asked.post("/score", json={})
+    answer = asked.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    lines = answer.text.splitlines()
+    assert "hamr_serve_responses_total 2.0" in lines
+    assert 'hamr_serve_unscored_responses_total{failure="judge_timeout"} 1.0' in lines
+    for status in (200, 400):
+        assert f'hamr_serve_request_seconds_count{{route="/score",status="{status}"}} 1.0' in lines
+
+
+async def test_connection_without_headers_is_closed() -> None:
+    config = ServeConfig(port=0, header_timeout_s=0.05)
+    with bind_socket(config) as listener:
+        server = build_server(Routes(Scripted(), config), config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        port = listener.getsockname()[1]
+        body = json.dumps({"groups": [{"sample": SAMPLE, "responses": ["one"]}]}).encode()
+        request = b"POST /score HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+        request += b"Content-Length: %d\r\n\r\n" % len(body) + body
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request)
+        assert b"200 OK" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(request[:20])  # a second request on the connection, whose headers never end
+        await asyncio.wait_for(reader.read(), 60)
+        silent, other = await asyncio.open_connection("127.0.0.1", port)
+        assert await asyncio.wait_for(silent.read(), 60) == b""
+        for stream in (writer, other):
+            stream.close()
+        server.should_exit = True
+        await serving
