@@ -17,7 +17,7 @@ from functools import partial
 from hamr.algorithms.advantages import Weighted, decoupled_advantages, group_advantages, unit_scale
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.algorithms.group_outcomes import group_metrics, outcome
-from hamr.algorithms.overlong import overlong_penalty
+from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.cascade.rescoring import settle
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, Normalisation, RolloutConfig
 from hamr.data.stream import PromptStream
@@ -141,7 +141,12 @@ class Controller:
         return [g for g in groups if self.has_signal(g) or self.takes_reference(g)]
 
     def has_signal(self, group: RolloutGroup) -> bool:
-        """Return whether the rewards that are normalised differ within the group: the totals, or any component."""
+        """Return whether the rewards that are normalised differ within the group: the totals, or any component.
+
+        A group without a response in the loss has no signal.
+        """
+        if all(self.is_filtered(r) for r in group.rollouts):
+            return False
         compared: list[Sequence[float | None]] = [self.rewards(group)]
         if self.normalise == "gdpo":
             compared = [values for _, values in self.components(group)]
@@ -269,20 +274,25 @@ class Controller:
         """Return DAPO's soft overlong penalty before its weight."""
         return overlong_penalty(_acting_tokens(rollout), self.rollout.max_new_tokens, self.algorithm.overlong.cache)
 
+    def is_filtered(self, rollout: Rollout) -> bool:
+        """Return whether DAPO's overlong filtering is on and takes the response out of the loss."""
+        return self.algorithm.overlong.filter and is_overlong(rollout)
+
     def estimate(self, groups: Sequence[RolloutGroup]) -> TrainBatch:
         """Estimate group-relative advantages and build the training batch.
 
         A response whose scoring failed is excluded from its group's baseline and from the batch. It contributes neither
-        to the policy gradient nor to the entropy bonus.
+        to the policy gradient nor to the entropy bonus. A response that overlong filtering takes out is in the
+        baseline, but not in the batch.
         """
         batch = []
         for group, (advantages, extra) in zip(groups, self.advantages(groups), strict=True):
             sequences = tuple(
                 TrainSequence(token_ids=r.token_ids, advantage=a, old_logprobs=r.logprobs)
                 for r, a, reward in zip(group.rollouts, advantages, group.rewards, strict=True)
-                if reward is not None and r.token_ids
+                if reward is not None and r.token_ids and not self.is_filtered(r)
             )
-            if sequences:
+            if sequences or extra:
                 batch.append(TrainGroup(prompt_ids=group.rollouts[0].prompt_ids, sequences=(*sequences, *extra)))
         return TrainBatch(groups=tuple(batch), aggregation=self.algorithm.loss_aggregation)
 

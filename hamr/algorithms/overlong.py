@@ -1,6 +1,19 @@
-"""DAPO's soft overlong punishment (section 3.4, equation 13)."""
+"""DAPO's overlong reward shaping (section 3.4): overlong filtering, and the soft overlong punishment (equation 13)."""
 
 from __future__ import annotations
+
+from hamr.types import Rollout
+
+
+def is_overlong(rollout: Rollout) -> bool:
+    """Return whether overlong filtering takes the response out of the loss: its answer was truncated.
+
+    With m_i = 0 for such a response and 1 for the others, the loss is sum_i m_i sum_t L(i, t) / sum_i m_i |o_i| for
+    `token_mean`, and the mean over the responses with m_i = 1 for `sequence_mean`. The advantages of the others keep
+    the reward of the truncated one in their group's mean and deviation. In post-CoT, text after the answer does not
+    matter.
+    """
+    return rollout.truncated and rollout.answer_tokens is None
 
 
 def overlong_penalty(length: int, limit: int, cache: int) -> float:

@@ -112,7 +112,7 @@ def _value(score: ReferenceScore, config: ConsistencyConfig, cascade: Cascade) -
     if config.mode == "soft_judge":
         return score.s_j, 1.0
     if config.mode == "hard_judge":
-        return (hard_score(score.verdict) if score.verdict is not None else None), 1.0
+        return (hard_score(score.verdict, config.hard_part) if score.verdict is not None else None), 1.0
     if score.s_r is None:
         return None, 1.0
     if score.s_j is None and cascade.needs_judge(score.s_r):

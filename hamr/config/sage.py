@@ -34,6 +34,10 @@ class SageConfig(AnswerConfig):
     cover: Literal["cases", "routes"] = "cases"
     """Unit of coverage: `cases` also distinguishes what customers say on the same route through the graph (the paper's
     36 of the Telecom Package), `routes` are the routes alone (12)."""
+    top_up: Annotated[int, Field(ge=0)] = 2
+    """Maximum number of rounds that replace dialogues without an assessed turn: a customer that left at once or broke
+    character is replaced by another one on the same path, and a dialogue that a pool interrupted is repeated. The
+    rounds for an agent end when one of them helps none of its dialogues."""
     limit: PositiveInt | None = None
     """Maximum number of dialogues per scenario, for a quick check. The paths are then not covered, as the table
     shows."""

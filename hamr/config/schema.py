@@ -149,7 +149,8 @@ class DynamicSamplingConfig(Section):
 
 
 class OverlongConfig(Section):
-    """DAPO's soft overlong penalty: 0 up to `max_new_tokens - cache`, then linearly to -1 at the limit."""
+    """DAPO's overlong reward shaping (section 3.4): a soft penalty that is 0 up to `max_new_tokens - cache`, then
+    linear to -1 at the limit, and a filter that takes truncated responses out of the loss."""
 
     enabled: bool = False
     """Add the penalty to the rewards."""
@@ -157,6 +158,9 @@ class OverlongConfig(Section):
     """Length of the range in tokens, before the limit, in which the penalty grows."""
     weight: NonNegative = 1.0
     """Weight of the penalty in the total reward, at least 0."""
+    filter: bool = False
+    """Overlong filtering: a response that is truncated at `max_new_tokens` has no loss. Its reward still counts in the
+    baseline of its group. Text after a finished answer may be truncated."""
 
 
 class AllWrongConfig(Section):
@@ -281,6 +285,9 @@ class ConsistencyConfig(Section):
     """Pool of the reranker."""
     judge: str = "judge"
     """Pool of the judge. `reranker` is likewise the name of a pool."""
+    hard_part: Fraction = 0.5
+    """Reward of a partially consistent reply with `mode=hard_judge`. 0: binary, as the paper's hard judge. 0.5: the
+    three levels of the soft score."""
     judge_best_k: PositiveInt | None = None
     """Maximum number of references that the judge scores: the k with the highest reranker scores. null: all."""
     verbatim: bool = False

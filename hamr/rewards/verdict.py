@@ -74,12 +74,12 @@ def soft_score(probabilities: Mapping[str, float], *, renormalise: bool = True) 
     return min(1.0, expected / total if renormalise else expected)
 
 
-def hard_score(verdict: str) -> float:
-    """Return 1, 0.5 or 0 for a verdict by any of its names. Raise VerdictUnparsable for anything else."""
+def hard_score(verdict: str, part: float = LABEL_VALUES["part"]) -> float:
+    """Return 1, `part` or 0 for a verdict by any of its names. Raise VerdictUnparsable for anything else."""
     label = canonical_label(verdict)
     if label is None:
         raise VerdictUnparsable(f"{verdict!r} is not a verdict; one of {', '.join(_WRITTEN)} is")
-    return LABEL_VALUES[label]
+    return part if label == "part" else LABEL_VALUES[label]
 
 
 def parse_verdict(text: str) -> Label | None:

@@ -34,6 +34,7 @@ from hamr.types import (
     Reply,
     RewardRecord,
     Rollout,
+    RolloutGroup,
     SampleKey,
     Scored,
     ServiceSample,
@@ -220,6 +221,32 @@ async def test_tokens_after_the_answer_mark_get_no_overlong_penalty() -> None:
     (group,) = await controller.score_groups([sample(0)], requests[:1])
     short = replace(group, rollouts=tuple(replace(r, answer_tokens=1) for r in group.rollouts))
     assert controller.rewards(short) == pytest.approx([1.0] * 4)  # 1 of 3 tokens, within the 8 - 7 that are free
+
+
+def truncate(group: RolloutGroup, *numbers: int) -> RolloutGroup:
+    """Return the group with these responses truncated at the limit."""
+    rollouts = [replace(r, finish_reason="length") if i in numbers else r for i, r in enumerate(group.rollouts)]
+    return replace(group, rollouts=tuple(rollouts))
+
+
+@pytest.mark.parametrize("filtered", [True, False])
+async def test_overlong_filtering_takes_truncated_responses_out_of_the_loss_alone(filtered: bool) -> None:
+    algorithm = AlgorithmConfig(overlong=OverlongConfig(filter=filtered))
+    controller, *_ = build(by_index, prompts=1, algorithm=algorithm)
+    (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    whole, (cut,) = controller.estimate([group]).groups[0], controller.estimate([truncate(group, 0, 3)]).groups
+    left = whole.sequences[1:3] if filtered else whole.sequences
+    assert cut.sequences == left, "the rewards of truncated responses stay in the baseline"
+
+
+async def test_group_of_truncated_responses_has_no_signal() -> None:
+    algorithm = AlgorithmConfig(overlong=OverlongConfig(filter=True))
+    controller, *_ = build(by_index, prompts=1, algorithm=algorithm)
+    (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    assert controller.has_signal(truncate(group, 0, 1, 2)) and not controller.has_signal(truncate(group, 0, 1, 2, 3))
+    assert controller.estimate([truncate(group, 0, 1, 2, 3)]).groups == ()
+    answered = replace(group, rollouts=tuple(replace(r, answer_tokens=1) for r in truncate(group, 0, 1).rollouts))
+    assert len(controller.estimate([answered]).groups[0].sequences) == 4, "text after the answer may be truncated"
 
 
 HASTY = UnscoredConfig(max_frac=0.5, first_s=0.001, longest_s=0.001, wait_s=0.2)

@@ -104,6 +104,7 @@ def prepare(config: Config) -> Prepared:
     started = time.perf_counter()
     check_prompts(config.rewards)
     check_extras(config.pools, config.rollout)
+    check_reranker_context(config)
     _check_files(config)
     splits = load_splits(config.data, config.experiment.seed)
     check_gold(config.rewards.sage_logic, splits.train)
@@ -114,6 +115,24 @@ def prepare(config: Config) -> Prepared:
     check_dialogues(config, codec.tokenizer)
     splits, dropped = fit_prompts(splits, codec, config)
     return Prepared(config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped, seconds=seconds)
+
+
+def check_reranker_context(config: Config) -> None:
+    """Raise BadInput if a reranker's context is shorter than the policy's: long dialogues would never be rewarded.
+
+    A scorer that compares two texts does not read the dialogue.
+    """
+    name = config.rewards.scorers.get("reranker")
+    if name is None or config.pools[name].compares:
+        return
+    own, policy = config.pools[name].max_context, config.model.max_context
+    if own < policy:
+        raise BadInput(
+            f"pools.{name}.max_context",
+            own,
+            f"is below model.max_context={policy}, so the reranker cannot read the longest dialogues of the policy; "
+            "raise the first or lower the second",
+        )
 
 
 def _check_files(config: Config) -> None:

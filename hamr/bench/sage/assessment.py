@@ -74,6 +74,11 @@ class Assessment:
     passed: tuple[str, ...]
     departed: str | None
 
+    @property
+    def counts(self) -> bool:
+        """Return whether the turn has a score, or none because it cannot be parsed. False where no judge voted."""
+        return not self.readable or any(v is not None for v in (self.worth.logic, self.worth.chat, self.truth))
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

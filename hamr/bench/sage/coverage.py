@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 
 from hamr.bench.sage.traces import DialoguePlan, Source
 from hamr.config.sage import SageConfig
@@ -15,13 +16,17 @@ from hamr.procedures.graph import Case, Route, Scenario
 
 @dataclass(frozen=True, kw_only=True)
 class CoverageRow:
-    """One line of the coverage table: a path, by its customers' fields, with its route and nodes."""
+    """One line of the coverage table: a path, by its customers' fields, with its route and nodes.
+
+    `by_intent` and `by_path`: planned customers, by reason. `assessed`: dialogues with an assessed turn, by agent.
+    """
 
     case: str
     route: Route
     nodes: tuple[str, ...]
     by_intent: int
     by_path: int
+    assessed: Mapping[str, int]
 
 
 def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[DialoguePlan]:
@@ -54,9 +59,18 @@ def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[DialoguePlan]
     return list(_plans(scenario, chosen, rng, config))
 
 
-def coverage(scenario: Scenario, plans: Sequence[DialoguePlan], config: SageConfig) -> list[CoverageRow]:
-    """Return the number of customers per path, in the order of the paths."""
+def coverage(
+    scenario: Scenario,
+    plans: Sequence[DialoguePlan],
+    config: SageConfig,
+    assessed: Mapping[str, Sequence[DialoguePlan]] = MappingProxyType({}),
+) -> list[CoverageRow]:
+    """Return the number of customers per path, in the order of the paths.
+
+    `assessed`: by agent, the customers whose dialogue has an assessed turn.
+    """
     counts = Counter((_key(_case_of(scenario, plan), config), plan.source) for plan in plans)
+    done = Counter((agent, _key(_case_of(scenario, p), config)) for agent, those in assessed.items() for p in those)
     return [
         CoverageRow(
             case=key,
@@ -64,6 +78,7 @@ def coverage(scenario: Scenario, plans: Sequence[DialoguePlan], config: SageConf
             nodes=scenario.walk(ways[0].fields, ways[0].system).nodes,
             by_intent=counts[key, "intent"],
             by_path=counts[key, "path"],
+            assessed={agent: done[agent, key] for agent in assessed},
         )
         for key, ways in _paths(scenario.cases(), config).items()
     ]

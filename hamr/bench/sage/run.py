@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hamr.bench.sage import metrics
 from hamr.bench.sage.assessment import Assessment, assess, needs_judges
-from hamr.bench.sage.coverage import coverage
+from hamr.bench.sage.coverage import CoverageRow, coverage
 from hamr.bench.sage.judging import SageJudges
 from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
-from hamr.bench.sage.traces import DialoguePlan, Trace
+from hamr.bench.sage.traces import REPLACEMENT, DialoguePlan, Trace
 from hamr.config.sage import SageConfig
 from hamr.procedures.graph import Scenario
 from hamr.protocols import Ask
@@ -56,7 +56,8 @@ async def hold(
     """Hold and judge the dialogues of these (agent, customer) pairs that the store lacks.
 
     At most `at_once` dialogues are in progress, and as many are being judged. A pool failure ends a dialogue with a
-    typed outcome, and the evaluation continues with the next. Finished dialogues are never lost.
+    typed outcome, and the evaluation continues with the next. Finished dialogues are never lost. Dialogues without an
+    assessed turn are topped up, in at most `config.top_up` rounds.
     """
     panel = SageJudges(cast.judges, config)
     talking, judging = asyncio.Semaphore(at_once), asyncio.Semaphore(at_once)
@@ -72,24 +73,62 @@ async def hold(
         held, judged = held + one_held, judged + one_judged
         report(DialogueProgress(total=total, held=held, judged=judged))
 
-    async def dialogue(agent: str, plan: DialoguePlan) -> None:
+    async def dialogue(agent: str, plan: DialoguePlan, counted: bool) -> None:
         trace = store.finished(agent, plan.id)
         if trace is None:
             async with talking:
                 trace = await desks[agent, plan.scenario].run(plan, agent=agent, simulator=cast.simulator)
             store.add_trace(trace)
-        count(one_held=True)
+        count(one_held=counted)
         async with judging:
             await _judge(store, panel, scenarios[plan.scenario], trace)
-        count(one_judged=True)
+        count(one_judged=counted)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for agent, plan in pairs:
-                group.create_task(dialogue(agent, plan))
-    except ExceptionGroup as stopped:
-        # Raise the original error, such as a full disk; the other tasks were only cancelled.
-        raise stopped.exceptions[0] from None
+    open_dialogues = [_Open(agent, plan, 0) for agent, plan in pairs]
+    for number in range(config.top_up + 1):
+        try:
+            async with asyncio.TaskGroup() as group:
+                for one in open_dialogues:
+                    group.create_task(dialogue(one.agent, one.plan, not number))
+        except ExceptionGroup as stopped:
+            # Raise the original error, such as a full disk; the other tasks were only cancelled.
+            raise stopped.exceptions[0] from None
+        helped = cast.agents.keys() & {one.agent for one in open_dialogues if one.is_assessed(store)}
+        left = [one for one in open_dialogues if not one.is_assessed(store)]
+        open_dialogues = [one.next(store) for one in left if one.agent in helped]
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A customer of an agent, or the `number`-th replacement of it."""
+
+    agent: str
+    original: DialoguePlan
+    number: int
+
+    @property
+    def plan(self) -> DialoguePlan:
+        return self.original.replacement(self.number)
+
+    def is_assessed(self, store: Store) -> bool:
+        trace = store.finished(self.agent, self.plan.id)
+        return trace is not None and bool(trace.turns)
+
+    def next(self, store: Store) -> _Open:
+        """Return the next try: the same customer if a pool interrupted the dialogue, else a replacement."""
+        return replace(self, number=self.number + (store.finished(self.agent, self.plan.id) is not None))
+
+
+def _customers_of(store: Store, agent: str, plans: Sequence[DialoguePlan], config: SageConfig) -> list[DialoguePlan]:
+    """Return the customers, including replacements, with whom the agent has a dialogue."""
+    found: dict[str, DialoguePlan] = {}
+    for plan in plans:
+        for number in range(config.top_up + 1):
+            one = plan.replacement(number)
+            if (agent, one.id) not in store.traces:
+                break
+            found[one.id] = one
+    return list(found.values())
 
 
 async def _judge(store: Store, panel: SageJudges, scenario: Scenario, trace: Trace) -> None:
@@ -120,28 +159,22 @@ def summarise(
 ) -> Evaluated:
     """Compute the results. Only finished dialogues are assessed; interrupted ones are counted."""
     assessed: dict[str, dict[str, list[Assessment]]] = {}
-    simulated = [plan for plan in plans if plan.source != "file"]
-    summary: dict[str, Any] = {
-        "agents": {},
-        "unreadable_rule": config.unreadable,
-        "coverage": {
-            name: [asdict(row) for row in coverage(scenario, [p for p in simulated if p.scenario == name], config)]
-            for name, scenario in scenarios.items()
-        },
-    }
+    covered: dict[str, list[DialoguePlan]] = {}
+    summary: dict[str, Any] = {"agents": {}, "unreadable_rule": config.unreadable}
     for agent in agents:
         assessed[agent] = {name: [] for name in scenarios}
         outcomes: dict[str, Counter[str]] = {name: Counter() for name in scenarios}
         turns: Counter[str] = Counter()
-        for plan in plans:
-            trace = store.traces.get((agent, plan.id))
-            if trace is None:
-                continue
+        covered[agent] = []
+        for plan in _customers_of(store, agent, plans, config):
+            trace = store.traces[agent, plan.id]
             outcomes[plan.scenario][trace.outcome] += 1
             if trace.finished:
                 turns[plan.scenario] += len(trace.turns)
                 judgements = store.judgements.get((agent, plan.id), {})
-                assessed[agent][plan.scenario] += assess(scenarios[plan.scenario], trace, judgements, config)
+                found = assess(scenarios[plan.scenario], trace, judgements, config)
+                assessed[agent][plan.scenario] += found
+                covered[agent] += [plan] if any(a.counts for a in found) else []
         summary["agents"][agent] = {
             "scenarios": {
                 name: {
@@ -160,10 +193,28 @@ def summarise(
             ),
             "judges": metrics.alone(_all(assessed[agent])),
         }
+    summary["coverage"] = _coverage(scenarios, plans, covered, config)
     every = [a for by_scenario in assessed.values() for a in _all(by_scenario)]
     summary["correlation"] = metrics.correlation(every)
     summary["votes"] = {"tie_rule": config.tie, **metrics.votes(every)}
     return Evaluated(scenarios=scenarios, assessed=assessed, summary=summary)
+
+
+def _coverage(
+    scenarios: Mapping[str, Scenario],
+    plans: Sequence[DialoguePlan],
+    covered: Mapping[str, Sequence[DialoguePlan]],
+    config: SageConfig,
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the coverage table of each scenario. Customers of a file have no known path."""
+    ids = {plan.id for plan in plans}
+    planned = [p for p in plans if p.source != "file" and p.id.rpartition(REPLACEMENT)[0] not in ids]
+
+    def rows(name: str, scenario: Scenario) -> list[CoverageRow]:
+        done = {a: [p for p in those if p.scenario == name and p.source != "file"] for a, those in covered.items()}
+        return coverage(scenario, [p for p in planned if p.scenario == name], config, done)
+
+    return {name: [asdict(row) for row in rows(name, scenario)] for name, scenario in scenarios.items()}
 
 
 def _scenario(scenario: Scenario, assessed: Sequence[Assessment], config: SageConfig) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from hamr.bench.sage.traces import DialoguePlan
+from hamr.bench.sage.traces import REPLACEMENT, DialoguePlan
 from hamr.config.sage import SCRIPTED
 from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.acts import call_of
@@ -56,7 +56,7 @@ def scripted_pool(kind: str, name: str, scenarios: Mapping[str, Scenario], plans
     say = known[name]
 
     async def ask(question: Question) -> Answer:
-        plan = plans[question.affinity.removesuffix("/user")]
+        plan = _plan_of(question.affinity.removesuffix("/user"), plans)
         scenario = scenarios[plan.scenario]
         text = say(scenario, plan, question)
         # Only questions for the JSON of the contract have its schema.
@@ -67,6 +67,14 @@ def scripted_pool(kind: str, name: str, scenarios: Mapping[str, Scenario], plans
         )
 
     return ask
+
+
+def _plan_of(name: str, plans: Mapping[str, DialoguePlan]) -> DialoguePlan:
+    """Return the customer of a dialogue, or the one that replaces it."""
+    if name in plans:
+        return plans[name]
+    original, _, number = name.rpartition(REPLACEMENT)
+    return plans[original].replacement(int(number))
 
 
 def _act(scenario: Scenario, plan: DialoguePlan, question: Question, output: str) -> Answer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from hamr.procedures.schema import Value
@@ -14,6 +14,8 @@ Outcome = Literal[
     "ended", "max_turns", "user_ended_at_once", "user_broke_character", "context_full", "user_failed", "agent_failed"
 ]
 Fault = Literal["tool_rounds", "malformed_call", "function_failed", "function_timeout"]
+REPLACEMENT = "+"
+"""Mark in the id of a customer that replaces another: `telecom_package/0004+1`."""
 FAILED: tuple[Outcome, ...] = ("user_failed", "agent_failed")
 """Outcomes where a pool did not answer: the same command tries the dialogue again."""
 
@@ -37,6 +39,10 @@ class DialoguePlan:
     source: Source
     language: str
     seed: int
+
+    def replacement(self, number: int) -> DialoguePlan:
+        """Return the customer that replaces this one: the same case with other seeds. 0: this one."""
+        return replace(self, id=f"{self.id}{REPLACEMENT}{number}") if number else self
 
     def seed_of(self, *what: object) -> int:
         """Return a seed for one question of this dialogue, the same in every run."""

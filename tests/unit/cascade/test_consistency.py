@@ -35,6 +35,12 @@ def test_each_mode_uses_its_own_score(mode, value, band):
     assert (result.outcome, result.band) == (Scored(value=value), band)
 
 
+@pytest.mark.parametrize(("verdict", "value"), [("yes", 1.0), ("part", 0.0), ("no", 0.0)])
+def test_hard_judge_is_binary_where_part_is_worth_nothing(verdict, value):
+    config = ConsistencyConfig(mode="hard_judge", hard_part=0.0)
+    assert combine([score(0, verdict=verdict)], config, {}).outcome == Scored(value=value)
+
+
 def test_failure_that_could_change_the_maximum_is_the_outcome():
     result = combine([score(0, 0.9), score(1, 0.5)], HYBRID, {1: GONE})
     assert (result.outcome, result.band, result.decisive.reference) == (GONE, "below", 1)

@@ -95,6 +95,13 @@ def test_replay_with_another_configuration_recomputes_the_total():
     assert under(cascade=CascadeConfig(tau_a=0.4)) == Scored(value=0.5)
 
 
+def test_replay_with_a_binary_hard_judge_changes_partial_verdicts():
+    record = recorded(ReferenceScore(reference=0, s_r=0.9, s_j=0.5, verdict="part"), outcome=Scored(value=0.9))
+    for part in (0.5, 0.0):
+        consistency = ConsistencyConfig(mode="hard_judge", hard_part=part)
+        assert replay(record, RewardsConfig(consistency=consistency)) == Scored(value=part)
+
+
 def test_replay_raises_on_a_score_that_was_not_recorded():
     record = recorded(ReferenceScore(reference=0, s_r=0.8), outcome=Scored(value=0.8))
     with pytest.raises(MissingScore):

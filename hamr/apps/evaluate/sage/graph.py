@@ -49,12 +49,12 @@ class Layout:
 
 
 def draw_graph(
-    scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Sequence[Mapping[str, Any]]
+    scenario: Scenario, stages: Mapping[str, Mapping[str, int]], rows: Sequence[Mapping[str, Any]], agent: str
 ) -> Figure:
     """Draw the procedure.
 
     A stage is redder the more often the agent left the right path there (or took the wrong action at its end). An
-    action shows the number of its customers; a dotted edge had none.
+    action shows the number of its customers whose dialogue with the agent was assessed; a dotted edge had none.
     """
     placed = layout(scenario)
     figure = new_figure((placed.width / 72, placed.height / 72), constrained=False)
@@ -65,7 +65,7 @@ def draw_graph(
     sent: Counter[str] = Counter()
     along: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        customers = row["by_intent"] + row["by_path"]
+        customers = row["assessed"][agent]
         sent[row["route"][1]] += customers
         for edge in pairwise((*row["nodes"], row["route"][1])):
             along[edge] += customers

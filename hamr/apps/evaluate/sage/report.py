@@ -78,7 +78,9 @@ def _coverage(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[P
             "Coverage",
             coverage_table(coverage),
             *(Fold(f"Paths of {name}", (_paths(name, rows),)) for name, rows in coverage.items()),
-            lead="Customers per path: some of each intent, then more where a path had too few.",
+            lead="Customers per path: some of each intent, then more where a path had too few. Assessed: dialogues "
+            "with an assessed turn, of the agent that has fewest. A customer that left at once or broke character is "
+            "replaced.",
         )
 
 
@@ -227,15 +229,24 @@ def _outcomes(summary: Summary) -> Table:
 def coverage_table(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
     """Return the number of paths of each scenario and of the customers on them.
 
-    By reason: for their intent, or to top up a path; and the number on the path that has fewest.
+    By reason: for their intent, or to top up a path. Then the dialogues with an assessed turn, of the agent that has
+    fewest: all, and on the path that has fewest.
     """
     rows = []
     for name, paths in coverage.items():
         counts = [(row["by_intent"], row["by_path"]) for row in paths]
         intent, top_up = (sum(count[i] for count in counts) for i in (0, 1))
-        rows.append((name.replace("_", " "), len(paths), intent, top_up, intent + top_up, min(map(sum, counts))))
-    names = ("paths", "by intent", "top-up", "customers", "fewest per path")
+        by_agent = zip(*(row["assessed"].values() for row in paths), strict=True)
+        assessed = min(map(sum, by_agent), default=0)
+        fewest = min(map(_fewest, paths))
+        rows.append((name.replace("_", " "), len(paths), intent, top_up, intent + top_up, assessed, fewest))
+    names = ("paths", "by intent", "top-up", "customers", "assessed", "fewest per path")
     return Table("Customers by scenario", (Column("scenario"), *(Column(n, "{:,}") for n in names)), tuple(rows))
+
+
+def _fewest(row: Mapping[str, Any]) -> int:
+    """Return the assessed dialogues on a path, of the agent that has fewest."""
+    return min(row["assessed"].values(), default=0)
 
 
 def _paths(name: str, paths: Sequence[Mapping[str, Any]]) -> Table:
@@ -244,9 +255,10 @@ def _paths(name: str, paths: Sequence[Mapping[str, Any]]) -> Table:
         stages, action = row["route"]
         by_intent, by_path = row["by_intent"], row["by_path"]
         route = " ".join(stage.removeprefix("stage") for stage in stages)
-        rows.append((route, action, Prose(row["case"]), by_intent, by_path, by_intent + by_path))
+        planned = by_intent + by_path
+        rows.append((route, action, Prose(row["case"]), by_intent, by_path, planned, _fewest(row)))
     columns = (Column("path"), Column("action"), Column("customer"))
-    counts = (Column(n, "{:,}") for n in ("by intent", "top-up", "all"))
+    counts = (Column(n, "{:,}") for n in ("by intent", "top-up", "all", "assessed"))
     return Table(name.replace("_", " "), (*columns, *counts), tuple(rows))
 
 
@@ -278,7 +290,7 @@ def _graphs(found: Evaluated) -> list[Block]:
         drawn = draw(
             f"graph_{name}_{agent}",
             f"{name.replace('_', ' ')}, {agent}",
-            partial(draw_graph, scenario, entry["stages"], coverage),
+            partial(draw_graph, scenario, entry["stages"], coverage, agent),
             alt=_graph_words(name, agent, entry["stages"]),
             wide=True,
         )

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateSage
 
 RUN = "sage"
-FREE = frozenset({"tie", "path", "action", "unreadable", "resamples", "attempts", "longest_wait_s", "at_once"})
-"""Options that may change when a folder is resumed: they affect only speed, or the metrics of the same dialogues and
-votes."""
+FREE = frozenset(
+    {"tie", "path", "action", "unreadable", "resamples", "attempts", "longest_wait_s", "at_once", "top_up"}
+)
+"""Options that may change when a folder is resumed: they affect only speed, the metrics of the same dialogues and
+votes, or the number of replacements."""
 SCRIPTED_AT_ONCE = 64
 
 
@@ -272,12 +274,14 @@ def write_report(folder: Path, found: Evaluated, store: Store) -> Page:
 
 
 def _exit_code(found: Evaluated, *, judged: bool) -> int:
-    """Return 0 where every agent finished a dialogue and a judge voted. Raises HamrError otherwise: a pool was
-    unavailable."""
+    """Return 0 where every agent has an assessed turn and a judge voted. Raises HamrError otherwise."""
     for agent, result in found.summary["agents"].items():
         outcomes = [entry["dialogues"] for entry in result["scenarios"].values()]
         if not any(count for counts in outcomes for name, count in counts.items() if not name.endswith("_failed")):
             raise HamrError(f"no dialogue with {agent} was finished ({outcomes}); see the pools' logs and retry")
+        if not any(entry["assessed"] for entry in result["scenarios"].values()):
+            remedy = "use another simulator, or see traces.jsonl for what it said"
+            raise HamrError(f"no turn of {agent} was assessed, because no customer talked to it ({outcomes}); {remedy}")
     turns = [a for by in found.assessed.values() for turns in by.values() for a in turns if a.readable]
     votes = [a.consensus for a in turns if a.consensus is not None]
     if judged and turns and not any(vote.fields or vote.quality is not None for vote in votes):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.shared import preparation
-from hamr.apps.shared.preparation import Codec, check_room, fit_prompts
+from hamr.apps.shared.preparation import Codec, check_reranker_context, check_room, fit_prompts
 from hamr.config.load import load_config
 from hamr.data.sage_samples import generate_samples
 from hamr.data.splits import Splits
@@ -53,6 +53,20 @@ def test_long_prompts_are_rejected_naming_the_longest(splits: Splits) -> None:
     room = words(splits)[0]
     with pytest.raises(DataError, match="rollout.long_prompt=drop"):
         fit_prompts(splits, WordCodec(), config(room, "refuse"))
+
+
+def test_reranker_with_a_shorter_context_than_the_policy_is_rejected() -> None:
+    long = "model.max_context=2048"
+    with pytest.raises(BadInput, match=r"pools.reranker.max_context: 1024: is below model.max_context=2048.*; raise"):
+        check_reranker_context(load_config(["experiment=smoke", long]))
+    check_reranker_context(load_config(["experiment=smoke", long, "pools.reranker.max_context=2048"]))
+    check_reranker_context(load_config(["experiment=smoke", long, "rewards.consistency.mode=soft_judge"]))
+    check_reranker_context(load_config(["experiment=own_data", long]))  # its cross-encoder does not read the dialogue
+
+
+@pytest.mark.parametrize("name", ["paper_hrm", "quickstart", "smollm2", "pipeline_small_rl"])
+def test_shipped_experiments_have_rerankers_that_read_whole_dialogues(name: str) -> None:
+    check_reranker_context(load_config([f"experiment={name}"]))
 
 
 def test_split_without_fitting_prompts_is_rejected(splits: Splits) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 
 import pytest
 
@@ -260,6 +261,86 @@ def test_concurrent_dialogues_are_limited(tmp_path):
 
     run(tmp_path, agents=("a",), a=counted)
     assert len(plans) > most == 8
+
+
+# --- dialogues without an assessed turn --------------------------------------------------------
+
+
+LEAVES, GONE = Answer(text="[END]"), Answer(failure="unavailable")
+
+
+def flaky(plans, scenarios, asked, *, fails=frozenset(), first=LEAVES, times=1):
+    """Return a customer that gives the answer `first` the first `times` times in some dialogues, then talks."""
+    patient = scripted_pool("simulator", "patient", scenarios, plans)
+    tries = Counter()
+
+    async def ask(question):
+        name = question.affinity.removesuffix("/user")
+        original = name.partition("+")[0]
+        tries[original] += 1
+        asked.append(name)
+        return first if original in fails and tries[original] <= times else await patient(question)
+
+    return ask
+
+
+def telecom_case(config=QUICK):
+    scenarios = {"telecom_package": load_scenario("telecom_package")}
+    plans = {plan.id: plan for plan in plan_dialogues(scenarios["telecom_package"], config)}
+    return scenarios, plans, set(list(plans)[1::3])
+
+
+def assessed_per_path(found, agent="perfect"):
+    return [row["assessed"][agent] for row in found.summary["coverage"]["telecom_package"]]
+
+
+def test_customers_who_leave_at_once_are_replaced_on_their_path(tmp_path):
+    config = QUICK.model_copy(update={"reasks": 0})
+    (scenarios, plans, leaves), asked = telecom_case(config), []
+    found = run(tmp_path, config=config, simulator="s", s=flaky(plans, scenarios, asked, fails=leaves))
+    rows = found.summary["coverage"]["telecom_package"]
+    assert assessed_per_path(found) == [row["by_intent"] + row["by_path"] for row in rows]
+    outcomes = found.summary["agents"]["perfect"]["scenarios"]["telecom_package"]["dialogues"]
+    assert outcomes == {"ended": len(plans), "user_ended_at_once": len(leaves)}
+    assert {name for name in asked if "+" in name} == {f"{name}+1" for name in leaves}
+    asked.clear()
+    again = run(tmp_path, config=config, simulator="s", s=flaky(plans, scenarios, asked, fails=leaves))
+    assert again.summary == found.summary and asked == []
+
+
+@pytest.mark.parametrize(("top_up", "rounds"), [(0, 0), (1, 1), (2, 2)])
+def test_replacements_are_bounded_and_coverage_counts_assessed_dialogues(tmp_path, top_up, rounds):
+    config = QUICK.model_copy(update={"top_up": top_up, "reasks": 0})
+    (scenarios, plans, leaves), asked = telecom_case(config), []
+    # The first replacement of all but one customer talks, so that every round helps some dialogue.
+    stubborn = min(leaves)
+    talks = flaky(plans, scenarios, asked)
+
+    async def ask(question):
+        name = question.affinity.removesuffix("/user")
+        gone = name in leaves or name.startswith(stubborn)
+        answer = await talks(question)
+        return LEAVES if gone else answer
+
+    found = run(tmp_path, config=config, simulator="s", s=ask)
+    planned = sum(row["by_intent"] + row["by_path"] for row in found.summary["coverage"]["telecom_package"])
+    missing = 1 if top_up else len(leaves)
+    assert sum(assessed_per_path(found)) == planned - missing
+    assert max(int(name.partition("+")[2] or 0) for name in asked) == rounds
+
+
+def test_interrupted_dialogue_is_repeated_in_the_same_call(tmp_path):
+    config = QUICK.model_copy(update={"attempts": 1})
+    (scenarios, plans, gone), asked = telecom_case(config), []
+    found = run(tmp_path, config=config, simulator="s", s=flaky(plans, scenarios, asked, fails=gone, first=GONE))
+    outcomes = found.summary["agents"]["perfect"]["scenarios"]["telecom_package"]["dialogues"]
+    assert outcomes == {"ended": len(plans)} and not any("+" in name for name in asked)
+
+
+def test_nothing_is_topped_up_where_no_dialogue_works(tmp_path):
+    (scenarios, plans, _), asked = telecom_case(), []
+    run(tmp_path, simulator="s", s=flaky(plans, scenarios, asked, fails=plans.keys(), times=10**6))
+    assert set(asked) == set(plans)
 
 
 # --- stops -------------------------------------------------------------------------------------

@@ -109,8 +109,10 @@ def test_the_same_judge_twice_is_two_judges(tmp_path):
     ]
 
 
-def test_dialogue_ended_at_once_by_the_simulator_is_counted(tmp_path):
-    assert evaluate(tmp_path, simulator="scripted:hasty") == 0
+def test_agent_without_an_assessed_turn_fails_after_its_metrics_are_written(tmp_path, capsys):
+    assert evaluate(tmp_path, simulator="scripted:hasty") == 1
+    assert "no turn of scripted:perfect was assessed, because no customer talked to it" in capsys.readouterr().err
+    assert all(row["assessed"] == {"scripted:perfect": 0} for row in metrics(tmp_path)["coverage"]["telecom_package"])
     entry = metrics(tmp_path)["agents"]["scripted:perfect"]["scenarios"]["telecom_package"]
     assert set(entry["dialogues"]) == {"user_ended_at_once"}
     assert entry["figures"]["logic"]["mean"] is None

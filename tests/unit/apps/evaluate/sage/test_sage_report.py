@@ -31,29 +31,30 @@ def test_graph_boxes_do_not_overlap_and_edges_point_down(name):
         assert all(0 <= x <= placed.width and 0 <= y <= placed.height for x, y in points)
 
 
-def row(case, route, nodes, by_intent, by_path):
-    return {"case": case, "route": route, "nodes": nodes, "by_intent": by_intent, "by_path": by_path}
+def row(case, route, nodes, by_intent, by_path, **assessed):
+    planned = {"by_intent": by_intent, "by_path": by_path}
+    return {"case": case, "route": route, "nodes": nodes, **planned, "assessed": assessed}
 
 
 ROWS = [
-    row("a", (("stage1", "stage2", "stage4"), "ChangeOrder"), ("stage1", "stage2", "stage4"), 2, 3),
-    row("b", (("stage1", "stage2", "stage4"), "ChangeOrder"), ("stage1", "stage2", "stage4"), 0, 1),
+    row("a", (("stage1", "stage2", "stage4"), "ChangeOrder"), ("stage1", "stage2", "stage4"), 2, 3, a=4, b=5),
+    row("b", (("stage1", "stage2", "stage4"), "ChangeOrder"), ("stage1", "stage2", "stage4"), 0, 1, a=1, b=0),
 ]
 STAGES = {"stage1": {"passed": 4, "wrong": 0}, "stage2": {"passed": 4, "wrong": 3}}
 
 
 def test_the_graph_shows_errors_and_customers():
     scenario = load_scenario("telecom_package")
-    figure = draw_graph(scenario, STAGES, ROWS)
+    figure = draw_graph(scenario, STAGES, ROWS, "a")
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert "3 of 4 wrong" in texts and "0 of 4 wrong" in texts
-    assert "6 customers" in texts
+    assert "5 customers" in texts, "those whose dialogue with this agent was assessed"
     assert texts.count("0 customers") == len(scenario.file.actions) - 1
 
 
 def test_graph_text_is_at_least_11_px_at_normal_size():
     scenario = load_scenario("telecom_package")
-    drawn = draw("graph", "Graph", lambda: draw_graph(scenario, STAGES, ROWS))
+    drawn = draw("graph", "Graph", lambda: draw_graph(scenario, STAGES, ROWS, "a"))
     width = float(re.search(r'viewBox="0 0 ([\d.]+) ', drawn.svg).group(1))
     sizes = [float(size) for size in re.findall(r"font(?:-size)?: ([\d.]+)px", drawn.svg)]
     assert len(sizes) > 30
@@ -74,9 +75,10 @@ def test_coverage_table_sums_paths_per_scenario():
         "by intent",
         "top-up",
         "customers",
+        "assessed",
         "fewest per path",
     ]
-    assert table.rows == (("telecom package", 2, 2, 4, 6, 1),)
+    assert table.rows == (("telecom package", 2, 2, 4, 6, 5, 0),)
 
 
 @pytest.mark.parametrize(("rule", "words"), [("zero", "count as 0"), ("left_out", "are left out")])
