@@ -49,7 +49,6 @@ class TokenTerms:
     sequences: Tensor
 
 
-LOSS_ARGUMENTS = ("tokens",)
 Objective = Callable[[TokenTerms], Tensor]
 """Returns the loss of each token, to be averaged by hamr and minimised."""
 

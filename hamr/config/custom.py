@@ -85,10 +85,19 @@ class CallbacksConfig(Section):
         return {name: section for name in type(self).model_fields if (section := getattr(self, name)) is not None}
 
 
+ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "data.importer": (),
+    "algorithm.loss": ("tokens",),
+    "logging.callbacks.on_step_end": ("stage", "step", "metrics"),
+    "logging.callbacks.on_evaluation_end": ("stage", "step", "metrics", "records"),
+}
+"""Section of a function -> what the function gets by position. Rewards are not among them."""
+
+
 def names_function(override: str) -> bool:
     """Return whether a command line argument is the path of a function. A resumed run needs it again."""
-    keys = r"rewards\.custom\.[^.=]+|algorithm\.loss|data\.importer|logging\.callbacks\.[^.=]+"
-    return re.match(rf"\+*({keys})\.path=", override) is not None
+    section, end, _ = override.lstrip("+").partition(".path=")
+    return bool(end) and (section in ARGUMENTS or re.fullmatch(r"rewards\.custom\.[^.=]+", section) is not None)
 
 
 def function_arguments(functions: Mapping[str, FunctionConfig]) -> list[str]:

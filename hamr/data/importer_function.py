@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from hamr.config.custom import FunctionConfig
+from hamr.config.custom import ARGUMENTS, FunctionConfig
 from hamr.data.samples import from_json
 from hamr.errors import ConfigError, DataError
 from hamr.security.functions import FunctionSource, describe_error, describe_value, load_function
 from hamr.types import ServiceSample
-
-IMPORTER_ARGUMENTS: tuple[str, ...] = ()
 
 
 def imported_samples(config: FunctionConfig) -> list[ServiceSample]:
@@ -24,7 +22,7 @@ def imported_samples(config: FunctionConfig) -> list[ServiceSample]:
         DataError: An object is not a sample, or its id was used before; names its number, from 1.
     """
     source = FunctionSource.of_config("data.importer", config)
-    function = load_function(source, IMPORTER_ARGUMENTS)
+    function = load_function(source, ARGUMENTS["data.importer"])
     samples: dict[str, ServiceSample] = {}
     try:
         rows = function()

@@ -9,11 +9,6 @@ from typing import Any
 
 from hamr.security.functions import LoadedFunction, describe_error
 
-CALLBACK_ARGUMENTS = {
-    "on_step_end": ("stage", "step", "metrics"),
-    "on_evaluation_end": ("stage", "step", "metrics", "records"),
-}
-"""Callback -> what it gets by position."""
 LAST_CALLS_S = 30.0
 """Maximum wait for unfinished calls at the end of a run."""
 

@@ -18,9 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hamr.algorithms.losses import LOSS_ARGUMENTS, LossTerms, checked_objective, policy_loss, sft_loss
+from hamr.algorithms.losses import LossTerms, checked_objective, policy_loss, sft_loss
 from hamr.algorithms.packing import Microbatch, pack, split_minibatches
 from hamr.algorithms.schedule import learning_rate
+from hamr.config.custom import ARGUMENTS
 from hamr.config.schema import AlgorithmConfig, TrainerConfig
 from hamr.errors import TrainingDiverged
 from hamr.garbage import no_collection
@@ -85,7 +86,7 @@ class DeepSpeedTrainer:
     ) -> None:
         self.algorithm, self.rank, self.world, self.seed = algorithm, rank, world, seed
         self.temperature = temperature
-        self.objective = None if loss is None else checked_objective(load_function(loss, LOSS_ARGUMENTS))
+        self.objective = None if loss is None else checked_objective(load_function(loss, ARGUMENTS["algorithm.loss"]))
         self.engine: Any = None
         self._sender: Any = None
         if not dist.is_initialized():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from hamr.apps.report.live import live_report
 from hamr.apps.report.report import write_report
 from hamr.apps.sft.preview import mix_table
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
+from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.pool_room import local_node
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import check_checkpoint_room
@@ -68,13 +70,15 @@ def run_job(job: Job, wanted: Sequence[ResourceRequest]) -> int:
     console = Console(config.experiment.name, enabled=config.logging.console)
     with MemoryWatch() as memory, console:
         with console.phase("model and data"):
+            config = check_own_functions(config)
+            job = dataclasses.replace(job, config=config)
             prepared = prepare_sft(config)
             check_checkpoint_room(config, prepared.model_path, job.path)
         for note in precision_notes([trainer_computation(config)]):
             console.note(note)
         console.show(*tables(mix_table(prepared), WIDTH))
         with job.open() as folder:
-            signals.advise(how_to_resume(folder.path, job="sft"))
+            signals.advise(how_to_resume(folder.path, config, "sft"))
             console.note(f"run folder {folder.path}")
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
             with live_report(folder), ray_session(config.cluster, logs=folder.path / "logs"):
@@ -164,7 +168,7 @@ async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> S
             raise
         newest = await asyncio.to_thread(Checkpoints(folder.checkpoints).newest)
         kept = f", step {newest.step} of {prepared.steps} is kept" if newest else ""
-        raise stop_error(f"{kept}; {how_to_resume(folder.path, job='sft')}") from None
+        raise stop_error(f"{kept}; {how_to_resume(folder.path, prepared.config, 'sft')}") from None
 
 
 async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, preemption: Preemption) -> SftRun:
@@ -172,7 +176,12 @@ async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, pre
     checkpoints = Checkpoints(folder.checkpoints, keep=config.experiment.checkpoint.keep)
     newest = await asyncio.to_thread(checkpoints.newest)
     check_resumable(prepared, newest, folder)
-    with RunRecorder(folder, console=console, wandb=open_sinks(config, folder.path, run_id(folder.path))) as recorder:
+    with RunRecorder(
+        folder,
+        console=console,
+        wandb=open_sinks(config, folder.path, run_id(folder.path)),
+        callbacks=load_callbacks(config, console.note),
+    ) as recorder:
         with console.phase("start"):
             trainers = await TrainerGroup.start(
                 config.trainer,
@@ -233,7 +242,7 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
             if asked or step == total or step % every == 0:
                 await run.save(step)
             if asked:
-                raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, job='sft')}")
+                raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, run.config, 'sft')}")
 
 
 def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[str, Any]:

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hamr.config.custom import ARGUMENTS
 from hamr.config.schema import Config
-from hamr.data.importer_function import IMPORTER_ARGUMENTS
 from hamr.pools.function_pool import check_functions
 from hamr.security.functions import FunctionSource, load_function
-from hamr.telemetry.callbacks import CALLBACK_ARGUMENTS, Callbacks
+from hamr.telemetry.callbacks import Callbacks
 
 
 def check_own_functions(config: Config) -> Config:
-    """Load every function. Return the configuration with the digests of their files.
+    """Load every function, rewards too. Return the configuration with the digests of their files.
 
     Raises:
         ConfigError: A function does not exist, cannot be imported or called, or a loss function returns no losses.
     """
     found = {}
     for key, section in config.functions.items():
-        if key.startswith("rewards."):
+        if key not in ARGUMENTS:
             continue
-        function = load_function(FunctionSource.of_config(key, section), _arguments(key))
+        function = load_function(FunctionSource.of_config(key, section), ARGUMENTS[key])
         if key == "algorithm.loss":
             from hamr.algorithms.losses import checked_objective
 
@@ -33,14 +33,8 @@ def check_own_functions(config: Config) -> Config:
 
 def load_callbacks(config: Config, note: Callable[[str], None]) -> Callbacks | None:
     """Return the run's callbacks, None without any. Raises ConfigError."""
-    functions = {
-        name: load_function(FunctionSource.of_config(f"logging.callbacks.{name}", section), CALLBACK_ARGUMENTS[name])
-        for name, section in config.logging.callbacks.given.items()
-    }
+    functions = {}
+    for name, section in config.logging.callbacks.given.items():
+        key = f"logging.callbacks.{name}"
+        functions[name] = load_function(FunctionSource.of_config(key, section), ARGUMENTS[key])
     return Callbacks(functions, note) if functions else None
-
-
-def _arguments(key: str) -> tuple[str, ...]:
-    if key == "data.importer":
-        return IMPORTER_ARGUMENTS
-    return CALLBACK_ARGUMENTS.get(key.removeprefix("logging.callbacks."), ("tokens",))

@@ -295,9 +295,9 @@ async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
     raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, run.config)}")
 
 
-def how_to_resume(folder: Path, config: Config | None = None, job: str = "train") -> str:
-    """Return the command that continues a run. `config` is that of a run with rewards."""
-    functions = function_arguments(config.functions) if config is not None else []
+def how_to_resume(folder: Path, config: Config, job: str = "train") -> str:
+    """Return the command that continues a run."""
+    functions = function_arguments(config.functions)
     return f"continue with: hamr {shlex.join([job, f'resume={folder.absolute()}', *functions])}"
 
 
