@@ -67,13 +67,13 @@ class Importer:
 
 
 def _import_abcd(*, input: Path, policies: Path | None = None, group: str | None = None) -> Imported:
-    if is_release(input, ("train", "dev", "test")):
+    if is_release(input, ("train", "dev", "test"), policies):
         return from_trajectories(abcd_release.read_release(input, group))
     return from_samples(import_abcd(input=input, policies=policies, group=group))
 
 
 def _import_tau(*, input: Path, policies: Path | None = None, group: str | None = None) -> Imported:
-    if is_release(input, ("timestamp", "info", "tasks", "simulations")):
+    if is_release(input, ("timestamp", "info", "tasks", "simulations"), policies):
         return from_trajectories(tau_release.read_release(input, group))
     return from_trajectories(import_tau(input=input, policies=policies, group=group))
 

@@ -27,12 +27,19 @@ def json_file(path: Path, option: str) -> Any:
         raise DataError(option, str(path), f"bad JSON ({error})") from error
 
 
-def is_release(path: Path, keys: Sequence[str]) -> bool:
+def is_release(path: Path, keys: Sequence[str], policies: Path | None) -> bool:
     """Return True for a folder, a compressed file, a JSON array, or a JSON object that begins with one of the keys: a
-    corpus as it is published. Other files have one JSON object per line. Raise DataError for a file that cannot be
-    read."""
-    if path.is_dir() or path.suffix == ".gz":
-        return True
+    corpus as it is published. Other files have one JSON object per line.
+
+    Raise DataError for a file that cannot be read, and for policies in addition to a published corpus.
+    """
+    found = path.is_dir() or path.suffix == ".gz" or _begins_with(path, keys)
+    if found and policies is not None:
+        raise DataError("policies", str(policies), f"{path.name} is a corpus as it is published; remove the option")
+    return found
+
+
+def _begins_with(path: Path, keys: Sequence[str]) -> bool:
     try:
         with path.open("rb") as file:
             head = file.read(256).decode("utf-8", "replace").lstrip("\ufeff \r\n\t")

@@ -36,7 +36,7 @@ def import_star(
     is unknown to agents, so it moves from the ticket to `privileged`. Tool schemas are widened to accept the calls in
     the file. DataError has the place `file:line: field`.
     """
-    if is_release(input, ("DialogueID",)):
+    if is_release(input, ("DialogueID",), policies):
         tasks, rows = read_release(input, group)
     else:
         tasks, rows = _read_points(input, policies, group)

@@ -132,6 +132,12 @@ def test_lines_without_policies_are_refused(tmp_path: Path, corpus: str) -> None
     assert refusal(corpus, path).startswith("policies: None: missing; give policies=FILE.json, or the corpus as it is")
 
 
+def test_policies_of_a_published_corpus_are_refused(tmp_path: Path) -> None:
+    folder = write_star(tmp_path / "STAR")
+    with pytest.raises(DataError, match=r"policies: 'p.json': STAR is a corpus as it is published; remove the option"):
+        IMPORTERS["star"]({"input": folder, "policies": Path("p.json")})
+
+
 # --- ABCD --------------------------------------------------------------------------------------
 
 

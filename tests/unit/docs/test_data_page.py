@@ -57,6 +57,16 @@ def test_public_corpora_are_imported_as_published(folder: Path) -> None:
     assert len(meta("data/star_steps")) == 4
 
 
+def test_chats_are_imported(folder: Path) -> None:
+    chats = [
+        {"messages": [{"role": "user", "content": f"Wish {n}"}, {"role": "assistant", "content": "Yes."}]}
+        for n in range(4)
+    ]
+    (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
+    run("hamr data import messages")
+    assert len(meta("data/chats")) == 4
+
+
 def test_preview_proposes_the_mapping_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     run("hamr data import tickets --preview")
     assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(Path("map.yaml").read_text())
