@@ -149,6 +149,14 @@ def _values(file: ScenarioFile) -> Iterator[ScenarioFault]:
     missing = [n for n in file.fields if (n in file.coverage.crossed) == (n in file.coverage.filled)]
     if missing:
         yield ScenarioFault(("coverage",), missing[0], "name every field in one of crossed and filled")
+    for name, options in file.fitting_levels.items():
+        for option, levels in options.items():
+            place = ("fitting_levels", name, str(option))
+            yield from _check_reference(place, name, option, file.fields)
+            for level in levels:
+                if level not in file.adversity:
+                    hint = did_you_mean(level, file.adversity)
+                    yield ScenarioFault(place, level, f"no such level; {hint}levels: {', '.join(file.adversity)}")
     for intent in file.intents:
         for name, value in file.intents[intent].pins.items():
             yield from _check_reference(("intents", intent, "pins", name), name, value, file.fields)

@@ -122,6 +122,12 @@ class Scenario:
         """Return the intents that are consistent with these fields of a dialogue: the inverse configuration."""
         return [name for name, intent in self.file.intents.items() if intent.allows(fields)]
 
+    def levels_of(self, fields: Mapping[str, Value], system: Mapping[str, object]) -> tuple[str, ...]:
+        """Return the adversarial levels that contradict no field that the path of this customer reads."""
+        read = self.walk(fields, system).read
+        fits = [self.file.fitting_levels.get(name, {}).get(fields[name]) for name in read if name in fields]
+        return tuple(level for level in self.file.levels if all(own is None or level in own for own in fits))
+
     def furnish(self, system: Mapping[str, Value], *, seed: object) -> dict[str, Value]:
         """Return `system` with random values for the other facts of the ticket. The same seed gives the same values on
         every machine. Facts in `system` are kept."""

@@ -101,7 +101,7 @@ def user_prompt(
         "person": file.personas[persona].description.of(language),
         "wish": file.intents[intent].description.of(language),
         "difficulty": words.say("difficulty", level=level, description=file.adversity[level].of(language)),
-        "behaviour": _behaviour(scenario, fields, words, language),
+        "behaviour": _behaviour(scenario, fields, system, words, language),
         "known": _known_facts(scenario, shown, words, language),
         "end_mark": END_MARK,
     }
@@ -219,16 +219,20 @@ def _actions(scenario: Scenario, words: Phrases, language: str) -> str:
     return "\n".join(lines)
 
 
-def _behaviour(scenario: Scenario, fields: Mapping[str, Value], words: Phrases, language: str) -> str:
-    lines = []
+def _behaviour(
+    scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], words: Phrases, language: str
+) -> str:
+    """Return what the customer shows: the fields that its path reads. Fillers of other fields may contradict them."""
+    lines = {}
     for name, value in fields.items():
         problem = scenario.file.fields[name].problem(value) if name in scenario.file.fields else "no such field"
         if problem:
             raise BadInput(f"{scenario.name}.fields.{name}", value, problem)
         meanings = scenario.file.fields[name].meanings
         assert meanings is not None
-        lines.append(words.say("behaviour", meaning=meanings[value].of(language)))
-    return "\n".join(lines)
+        lines[name] = words.say("behaviour", meaning=meanings[value].of(language))
+    read = scenario.walk(fields, system).read
+    return "\n".join(line for name, line in lines.items() if name in read)
 
 
 # --- answer formats ----------------------------------------------------------------------------

@@ -283,6 +283,8 @@ class ScenarioFile(Strict):
     personas: Mapping[str, Persona] = Field(min_length=1)
     adversity: Mapping[str, Text] = Field(min_length=1)
     """Description of each adversarial level, easiest first."""
+    fitting_levels: Mapping[str, Mapping[Value, tuple[str, ...]]] = {}
+    """Field -> option -> the adversarial levels that do not contradict it. An option without an entry fits all."""
     metrics: Metrics = Metrics()
 
     @property

@@ -18,7 +18,8 @@ from hamr.procedures.graph import Case, Route, Scenario
 class CoverageRow:
     """One line of the coverage table: a path, by its customers' fields, with its route and nodes.
 
-    `by_intent` and `by_path`: planned customers, by reason. `assessed`: dialogues with an assessed turn, by agent.
+    `by_intent` and `by_path`: planned customers, by reason. `contradictions`: those whose adversarial level contradicts
+    a field that their path reads. `assessed`: dialogues with an assessed turn, by agent.
     """
 
     case: str
@@ -26,6 +27,7 @@ class CoverageRow:
     nodes: tuple[str, ...]
     by_intent: int
     by_path: int
+    contradictions: int
     assessed: Mapping[str, int]
 
 
@@ -34,10 +36,10 @@ def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[DialoguePlan]
 
     First `per_intent` customers of every intent, whose other fields, ticket, persona and level are drawn. Then every
     path with fewer than `per_path` gets the difference by inverse configuration: a customer with the path's own fields
-    and ticket, and a compatible intent. Levels and personas alternate, so that each occurs on every path as evenly as
-    possible. `limit` keeps the first customers of a shuffled order.
+    and ticket, and a compatible intent. Personas alternate, and so do levels among those that fit the fields that the
+    path reads. `limit` keeps the first customers of a shuffled order.
 
-    Raises BadInput where no customer results, or an intent fits no path.
+    Raises BadInput where no customer results, an intent fits no path, or no level fits a case.
     """
     rng = Random(f"sage/{scenario.name}/{config.seed}")
     cases = scenario.cases()
@@ -70,6 +72,11 @@ def coverage(
     `assessed`: by agent, the customers whose dialogue has an assessed turn.
     """
     counts = Counter((_key(_case_of(scenario, plan), config), plan.source) for plan in plans)
+    against = Counter(
+        _key(_case_of(scenario, plan), config)
+        for plan in plans
+        if plan.level not in scenario.levels_of(plan.fields, plan.system)
+    )
     done = Counter((agent, _key(_case_of(scenario, p), config)) for agent, those in assessed.items() for p in those)
     return [
         CoverageRow(
@@ -78,6 +85,7 @@ def coverage(
             nodes=scenario.walk(ways[0].fields, ways[0].system).nodes,
             by_intent=counts[key, "intent"],
             by_path=counts[key, "path"],
+            contradictions=against[key],
             assessed={agent: done[agent, key] for agent in assessed},
         )
         for key, ways in _paths(scenario.cases(), config).items()
@@ -123,15 +131,21 @@ def _intent_of(scenario: Scenario, case: Case, rng: Random) -> str:
 def _plans(
     scenario: Scenario, chosen: Sequence[tuple[str, Case, Source]], rng: Random, config: SageConfig
 ) -> Iterator[DialoguePlan]:
-    levels, personas = _turns(scenario.file.levels, rng), _turns(list(scenario.file.personas), rng)
+    personas = _turns(list(scenario.file.personas), rng)
+    given: Counter[str] = Counter()
     for number, (intent, case, source) in enumerate(chosen):
         name = f"{scenario.name}/{number:04d}"
+        fitting = scenario.levels_of(case.fields, case.system)
+        if not fitting:
+            raise BadInput(f"{scenario.name}.fitting_levels", dict(case.fields), "no level fits this case; add one")
+        level = min(rng.sample(fitting, len(fitting)), key=lambda one: given[one])
+        given[level] += 1
         yield DialoguePlan(
             id=name,
             scenario=scenario.name,
             intent=intent,
             persona=next(personas),
-            level=next(levels),
+            level=level,
             fields=dict(case.fields),
             system=scenario.furnish(case.system, seed=f"{config.seed}/{name}"),
             source=source,

@@ -119,6 +119,9 @@ def test_shipped_file_can_be_loaded_by_path(name, tmp_path):
         ("coverage:", "formulas: {F: {description: f, cases: [{value: 2 ** 9}]}}\ncoverage:", 26, "not allowed"),
         ("coverage:", "facts: {Money: {description: m, low: 3, high: 1}}\ncoverage:", 26, "low must be at most high"),
         ("to look.}", "to look., amount: Fee}", 12, "is not a formula"),
+        ("coverage:", "fitting_levels: {Fond: {true: [zero]}}\ncoverage:", 26, "did you mean 'Found'"),
+        ("coverage:", "fitting_levels: {Found: {1: [zero]}}\ncoverage:", 26, "allowed: [True, False]"),
+        ("coverage:", "fitting_levels: {Found: {true: [zer]}}\ncoverage:", 26, "did you mean 'zero'"),
         ("coverage:", "metrics: {logic: 0.9}\ncoverage:", 26, "sum to 1"),
     ],
 )  # fmt: skip

@@ -19,6 +19,8 @@ GOLDEN = Path(__file__).parent / "golden"
 LANGUAGES = ("en", "zh")
 FIELDS = {"ConsumptionType": "Enquiry", "ApplicationTendency": "Reject", "ConsumptionProfile": "Voice"}
 
+FIELDS_UNREAD = {"ApplicationTendency": "Agree", "ConsumptionProfile": "Voice", "EmotionTag": "Calm"}
+
 
 def render(kind, name, language):
     scenario = load_scenario(name)
@@ -116,7 +118,11 @@ def test_customer_prompt_omits_hidden_fields_and_procedure(name, language):
         hidden = [v for part in (file.system, file.facts) for v, entry in part.items() if entry.hidden]
         assert not any(variable in text for variable in hidden)
         assert "ACTION" not in text and "stage2" not in text
-        assert all(file.fields[f].meanings[value].of(language) in text for f, value in case.fields.items())
+        read = scenario.walk(case.fields, system).read
+        own = {f: file.fields[f].meanings[value].of(language) for f, value in case.fields.items()}
+        told = text.split("<behaviour>")[1].split("</behaviour>")[0].splitlines() if "<behaviour>" in text else []
+        assert len([line for line in told if line.strip()]) == len(own.keys() & set(read))
+        assert all(any(own[field] in line for line in told) for field in own.keys() & set(read))
         assert f"\n{texts.END_MARK}\n" in text
 
 
@@ -133,11 +139,29 @@ def test_customer_prompt_omits_hidden_fields_and_procedure(name, language):
     ],
 )
 def test_unknown_scenario_parts_are_rejected(change, said):
-    good = {"intent": "advice", "persona": "commuter", "level": "zero", "fields": {}, "system": {}, "language": "en"}
+    system = {"PackageStatus": "NoContract", "Penalty": 0}
+    good = {
+        "intent": "advice",
+        "persona": "commuter",
+        "level": "zero",
+        "fields": {},
+        "system": system,
+        "language": "en",
+    }
     texts.user_prompt(load_scenario("telecom_package"), **good)
     with pytest.raises(BadInput) as caught:
         texts.user_prompt(load_scenario("telecom_package"), **{**good, **change})
     assert said in str(caught.value)
+
+
+def test_customer_is_not_told_a_filler_that_its_path_does_not_read():
+    scenario = load_scenario("telecom_package")
+    fields = {"ConsumptionType": "Cancel", **FIELDS_UNREAD}
+    who = {"intent": "quit", "persona": "commuter", "level": "strong", "fields": fields, "language": "en"}
+    told = texts.user_prompt(scenario, **who, system={"PackageStatus": "NoContract", "Penalty": 0})
+    assert "wants to be rid of the package" in told and "stays calm" not in told and "likes the recommended" not in told
+    charged = texts.user_prompt(scenario, **who, system={"PackageStatus": "Contracted", "Penalty": 100})
+    assert "stays calm" in charged
 
 
 def test_both_languages_have_the_same_phrases_and_placeholders():

@@ -78,9 +78,9 @@ def _coverage(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[P
             "Coverage",
             coverage_table(coverage),
             *(Fold(f"Paths of {name}", (_paths(name, rows),)) for name, rows in coverage.items()),
-            lead="Customers per path: some of each intent, then more where a path had too few. Assessed: dialogues "
-            "with an assessed turn, of the agent that has fewest. A customer that left at once or broke character is "
-            "replaced.",
+            lead="Customers per path: some of each intent, then more where a path had too few. Contradictions: those "
+            "whose adversarial level contradicts what they show. Assessed: dialogues with an assessed turn, of the "
+            "agent that has fewest. A customer that left at once or broke character is replaced.",
         )
 
 
@@ -227,20 +227,17 @@ def _outcomes(summary: Summary) -> Table:
 
 
 def coverage_table(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
-    """Return the number of paths of each scenario and of the customers on them.
-
-    By reason: for their intent, or to top up a path. Then the dialogues with an assessed turn, of the agent that has
-    fewest: all, and on the path that has fewest.
-    """
+    """Return the number of paths of each scenario and of the customers on them, and the dialogues with an assessed
+    turn, of the agent that has fewest: all, and on the path that has fewest."""
     rows = []
     for name, paths in coverage.items():
-        counts = [(row["by_intent"], row["by_path"]) for row in paths]
-        intent, top_up = (sum(count[i] for count in counts) for i in (0, 1))
+        customers = sum(row["by_intent"] + row["by_path"] for row in paths)
+        against = sum(row["contradictions"] for row in paths)
         by_agent = zip(*(row["assessed"].values() for row in paths), strict=True)
         assessed = min(map(sum, by_agent), default=0)
         fewest = min(map(_fewest, paths))
-        rows.append((name.replace("_", " "), len(paths), intent, top_up, intent + top_up, assessed, fewest))
-    names = ("paths", "by intent", "top-up", "customers", "assessed", "fewest per path")
+        rows.append((name.replace("_", " "), len(paths), customers, against, assessed, fewest))
+    names = ("paths", "customers", "contradictions", "assessed", "fewest per path")
     return Table("Customers by scenario", (Column("scenario"), *(Column(n, "{:,}") for n in names)), tuple(rows))
 
 

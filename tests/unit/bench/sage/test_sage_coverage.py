@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hamr.bench.sage.coverage import coverage, plan_dialogues
 from hamr.config.sage import SageConfig
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
+from hamr.procedures.graph import Scenario
 
 TELECOM = load_scenario("telecom_package")
 
@@ -33,10 +35,38 @@ def test_telecom_plan_has_the_expected_customers():
     assert len(plans) == 36 * 5
     drawn = [plan for plan in plans if plan.source == "intent"]
     assert Counter(plan.intent for plan in drawn) == dict.fromkeys(TELECOM.file.intents, 3)
-    for what in ("level", "persona"):
-        counts = Counter(getattr(plan, what) for plan in plans)
-        assert max(counts.values()) - min(counts.values()) <= 1
+    personas = Counter(plan.persona for plan in plans)
+    assert max(personas.values()) - min(personas.values()) <= 1
     assert len({plan.id for plan in plans}) == len(plans)
+
+
+@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize("seed", range(3))
+def test_no_customer_of_a_shipped_scenario_has_a_contradictory_level(name, seed):
+    scenario, config = load_scenario(name), SageConfig(seed=seed)
+    plans = plan_dialogues(scenario, config)
+    assert sum(row.contradictions for row in coverage(scenario, plans, config)) == 0
+    levels = Counter(plan.level for plan in plans)
+    assert min(levels[level] for level in scenario.file.levels) > 0.3 * len(plans), "every level occurs about as often"
+
+
+def test_coverage_counts_customers_whose_level_contradicts_a_read_field():
+    config, angry = SageConfig(), {"EmotionTag": "Discontent"}
+    plans = [replace(plan, level="zero") for plan in plan_dialogues(TELECOM, config)]
+    reads = [TELECOM.walk(plan.fields, plan.system).read for plan in plans]
+    wrong = [
+        plan
+        for plan, read in zip(plans, reads, strict=True)
+        if ("EmotionTag" in read and angry.items() <= plan.fields.items())
+        or ("ApplicationTendency" in read and plan.fields["ApplicationTendency"] != "Agree")
+    ]
+    assert sum(row.contradictions for row in coverage(TELECOM, plans, config)) == len(wrong) > 0
+
+
+def test_case_without_a_fitting_level_is_rejected():
+    file = TELECOM.file.model_copy(update={"fitting_levels": {"ConsumptionType": {"Change": ()}}})
+    with pytest.raises(BadInput, match="fitting_levels.*no level fits this case"):
+        plan_dialogues(Scenario(file), SageConfig())
 
 
 def test_customer_fields_match_the_intent():
