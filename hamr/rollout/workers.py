@@ -2,7 +2,7 @@
 
 The samples of one prompt stay on one worker, where they share its prefill. A prompt goes to the worker with the least
 unfinished work. A worker that dies is replaced, gets the newest weights, and repeats exactly the keys that had not
-arrived.
+arrived. A replacement that dies while it starts is replaced after a back-off, up to `MAX_REPLACEMENTS` in `WINDOW_S`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hamr.cluster.actor_death import death_reason
 from hamr.cluster.nodes import Reservation, at
 from hamr.cluster.resource_requests import amounts, ray_options
 from hamr.config.schema import ModelConfig, RolloutConfig
@@ -26,8 +28,12 @@ from hamr.types import Rollout, SampleKey
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-MAX_REPLACEMENTS = 3
-"""Maximum consecutive replacements in one `generate` without a response in between."""
+MAX_REPLACEMENTS = 5
+"""Maximum replacements of one worker within `WINDOW_S`; the next death ends the run."""
+WINDOW_S = 1800.0
+"""Window of `MAX_REPLACEMENTS` in seconds. Starting an engine may take minutes."""
+FIRST_BACKOFF_S, LONGEST_BACKOFF_S = 1.0, 30.0
+"""Wait after the first and between later failed starts of one replacement."""
 CONCURRENT_CALLS = 1000
 
 
@@ -73,13 +79,19 @@ class RolloutWorker:
 
 @dataclass(kw_only=True, eq=False)
 class _Slot:
-    """Slot of a worker. The actor in it may be replaced; `life` counts the actors. `load` is unfinished responses."""
+    """Slot of a worker. The actor in it may be replaced; `life` counts the actors. `load` is unfinished responses,
+    `deaths` are the times of the latest deaths."""
 
     seed: int
     actor: ActorHandle
     life: int = 0
     load: int = 0
+    deaths: list[float] = field(default_factory=list)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class _StartFailed(Exception):
+    """A replacement died while it started, and may be replaced in turn."""
 
 
 class RolloutWorkers:
@@ -175,7 +187,6 @@ class RolloutWorkers:
         from ray.exceptions import RayActorError, RayTaskError
 
         pending = {key for request in requests for key in request.keys}
-        deaths = 0
         try:
             while pending:
                 life = slot.life
@@ -185,13 +196,9 @@ class RolloutWorkers:
                         rollout = await reference
                         pending.discard(rollout.key)
                         slot.load -= 1
-                        deaths = 0
                         arrived.put_nowait(rollout)
                 except (RayActorError, EngineDied) as error:
-                    deaths += 1
-                    if deaths > MAX_REPLACEMENTS:
-                        raise EngineDied(f"a rollout worker died {deaths} times in a row: {error}") from error
-                    await self._replace(slot, life)
+                    await self._replace(slot, life, error)
         except RayTaskError as error:  # the worker's own exception, without Ray's traceback
             arrived.put_nowait(error.cause)
         except Exception as error:
@@ -210,13 +217,11 @@ class RolloutWorkers:
         await asyncio.gather(*(self._load(slot, path, version) for slot in self._slots))
 
     async def _load(self, slot: _Slot, path: Path, version: int) -> None:
-        from ray.exceptions import RayActorError
-
         life = slot.life
         try:
             await self._in_time(slot.actor.load_weights.remote(str(path), version), "load weights")
-        except (RayActorError, EngineDied):
-            await self._replace(slot, life)
+        except EngineDied as error:
+            await self._replace(slot, life, error)
 
     async def commit_version(self, version: int) -> None:
         """Set the version of weights received over NCCL in every engine, and drop the old ones' KV cache."""
@@ -232,39 +237,68 @@ class RolloutWorkers:
 
     # --- lifecycle ---
 
-    async def _replace(self, slot: _Slot, life: int) -> None:
-        """Replace the actor that died in its `life` by a new one with the newest weights."""
-        import ray
+    async def _replace(self, slot: _Slot, life: int, error: Exception) -> None:
+        """Replace the actor that died of `error` in its `life` by a new one with the newest weights.
+
+        Raises EngineDied, with the reason of the last death, once the worker has died too often within `WINDOW_S`.
+        """
+        from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
         async with slot.lock:
             if slot.life != life:
                 return
             if self.config.transfer == "nccl" and self.version:
                 # The replacement would start from version 0, outside of the trainer's NCCL group.
-                raise EngineDied("a rollout worker died under transfer=nccl; resume the run from its checkpoint")
-            # An actor whose engine thread died still holds its memory.
-            ray.kill(slot.actor)
-            slot.actor = self._spawn(slot.seed)
-            slot.life += 1
-            self.replaced += 1
-            await self._in_time(slot.actor.pid.remote(), "start")
-            if self._newest is not None:
-                await self._in_time(slot.actor.load_weights.remote(str(self._newest), self.version), "load weights")
+                reason = death_reason(error)
+                raise EngineDied(f"a rollout worker died under transfer=nccl, which cannot replace it: {reason}")
+            self._count_death(slot, error)
+            tries = AsyncRetrying(
+                retry=retry_if_exception_type(_StartFailed),
+                wait=wait_exponential(multiplier=FIRST_BACKOFF_S, max=LONGEST_BACKOFF_S),
+            )
+            async for attempt in tries:
+                with attempt:
+                    try:
+                        await self._start_again(slot)
+                    except EngineDied as failed:
+                        self._count_death(slot, failed)
+                        raise _StartFailed from failed
+
+    def _count_death(self, slot: _Slot, error: Exception) -> None:
+        now = time.monotonic()
+        slot.deaths = [then for then in slot.deaths if now - then < WINDOW_S] + [now]
+        if len(slot.deaths) > MAX_REPLACEMENTS:
+            raise EngineDied(
+                f"rollout worker {self._slots.index(slot)} died {len(slot.deaths)} times within {WINDOW_S / 60:g} min, "
+                f"the last error: {death_reason(error)}"
+            ) from error
+
+    async def _start_again(self, slot: _Slot) -> None:
+        import ray
+
+        # An actor whose engine thread died still holds its memory.
+        ray.kill(slot.actor)
+        slot.actor = self._spawn(slot.seed)
+        slot.life += 1
+        self.replaced += 1
+        await self._in_time(slot.actor.pid.remote(), "start")
+        if self._newest is not None:
+            await self._in_time(slot.actor.load_weights.remote(str(self._newest), self.version), "load weights")
 
     async def _in_time(self, reference: Awaitable[Any], doing: str) -> Any:
+        """Return a worker's answer. Raises EngineDied if the worker dies or does not answer within the deadline."""
+        from ray.exceptions import RayActorError
+
         try:
             return await asyncio.wait_for(reference, self.config.deadline_s)
         except TimeoutError as error:
             raise EngineDied(f"a rollout worker did not {doing} in {self.config.deadline_s:g} s") from error
+        except RayActorError as error:
+            raise EngineDied(f"a rollout worker died before it could {doing}: {death_reason(error)}") from error
 
     async def pids(self) -> list[int]:
         """Return the process ids of the workers, in order."""
-        from ray.exceptions import RayActorError
-
-        try:
-            return list(await asyncio.gather(*(self._in_time(s.actor.pid.remote(), "start") for s in self._slots)))
-        except RayActorError as error:
-            raise EngineDied(f"a rollout worker did not start: {error}") from error
+        return list(await asyncio.gather(*(self._in_time(s.actor.pid.remote(), "start") for s in self._slots)))
 
     @property
     def handles(self) -> list[ActorHandle]:

@@ -21,13 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hamr.errors import HamrError
+from hamr.errors import HamrError, RunFolderError
 
 log = logging.getLogger(__name__)
 
 _STATE = "state.json"
-_HASHED_BYTES = 4 << 20
-"""Larger files are checked by size only, since hashing a gigabyte of optimiser state takes seconds."""
+_QUICK_BYTES = 4 << 20
+"""A quick check compares larger files by size only, since hashing a gigabyte of optimiser state takes seconds."""
+DIGEST_SUFFIX = ".sha256"
+"""A writer that hashes a file while writing it leaves the digest under the file's name and this suffix, for `save`."""
 
 Write = Callable[[Path], Awaitable[None]]
 
@@ -48,6 +50,8 @@ class Checkpoints:
         assert keep >= 2, "keep must be at least 2: a single checkpoint can be lost to a bad disk"
         self.folder = Path(folder)
         self.keep = keep
+        self._verified: set[int] = set()
+        """Steps whose checkpoints this object has written or read as a whole."""
 
     async def save(self, step: int, write: Write, state: Mapping[str, Any]) -> Checkpoint:
         """Write the checkpoint of `step` and remove older ones.
@@ -67,6 +71,7 @@ class Checkpoints:
             await write(aside)
             await asyncio.to_thread(_seal, aside, step, state)
             await asyncio.to_thread(self._publish, aside, step)
+            self._verified.add(step)
         except BaseException as e:
             full = _disk_is_full(e, self.folder)
             shutil.rmtree(aside, ignore_errors=True)
@@ -80,26 +85,39 @@ class Checkpoints:
         return Checkpoint(step=step, path=self.folder / f"step_{step}", state=dict(state))
 
     def newest(self) -> Checkpoint | None:
-        """Return the newest complete checkpoint. Skips incomplete and corrupt ones with a warning."""
-        return next(self._whole(), None)
+        """Return the newest complete checkpoint, after a check of every byte of it.
+
+        Skips incomplete and damaged ones with a warning.
+
+        Raises:
+            RunFolderError: There are checkpoints, but all are incomplete or damaged.
+        """
+        newest = next(self._whole(), None)
+        if newest is None and (found := self._candidates()):
+            step, path = max(found.items())
+            remedy = f"{_check(path, step)[1]}, and no other checkpoint is whole; restore the file from a copy, or "
+            raise RunFolderError("resume", str(path), f"{remedy}remove {self.folder} to start again")
+        return newest
 
     def all(self) -> list[Checkpoint]:
-        """Return complete checkpoints, newest first."""
-        return list(self._whole())
+        """Return complete checkpoints, newest first, after a quick check: large files by their size only."""
+        return list(self._whole(quick=True))
 
     def policies(self) -> list[Checkpoint]:
         """Return checkpoints with a complete `policy/`, newest first. They may lack the state to resume a run: a
         pipeline keeps models only."""
         return list(self._whole("policy/"))
 
-    def _whole(self, part: str = "") -> Iterator[Checkpoint]:
+    def _whole(self, part: str = "", *, quick: bool = False) -> Iterator[Checkpoint]:
         """Yield complete checkpoints. Only files whose names begin with `part` are required."""
         for step, path in sorted(self._candidates().items(), reverse=True):
-            state, problem = _check(path, step, part)
+            state, problem = _check(path, step, part, quick=quick or step in self._verified)
             if problem:
-                log.warning("checkpoint %s is skipped: %s", path, problem)
-            else:
-                yield Checkpoint(step=step, path=path, state=state)
+                log.warning("checkpoint %s is skipped: %s; restore the file from a copy to use it", path, problem)
+                continue
+            if not quick and not part:
+                self._verified.add(step)
+            yield Checkpoint(step=step, path=path, state=state)
 
     def _candidates(self) -> dict[int, Path]:
         """Return the folder per step. If a replacement was interrupted, the previous version counts."""
@@ -145,16 +163,28 @@ class Checkpoints:
 
 def _seal(folder: Path, step: int, state: Mapping[str, Any]) -> None:
     """Write state.json with the manifest, last, and flush every file and folder to the disk."""
+    digests = {p: p.read_text() for p in folder.rglob(f"*{DIGEST_SUFFIX}")}
+    for path in digests:
+        path.unlink()
     files = sorted(p for p in folder.rglob("*") if p.is_file())
-    manifest = {str(p.relative_to(folder)): _fingerprint(p) for p in files}
+    manifest = {
+        str(p.relative_to(folder)): {
+            "bytes": p.stat().st_size,
+            "sha256": digests.get(p.with_name(p.name + DIGEST_SUFFIX)) or _file_sha256(p),
+        }
+        for p in files
+    }
     body = {"step": step, "state": state, "files": manifest}
     (folder / _STATE).write_text(json.dumps({**body, "sha256": _digest(body)}, indent=1, allow_nan=False))
     for path in [*files, folder / _STATE, *(p for p in folder.rglob("*") if p.is_dir()), folder]:
         _fsync(path)
 
 
-def _check(folder: Path, step: int, part: str = "") -> tuple[dict[str, Any], str]:
-    """Return a checkpoint's state and its defect ("" if none). Only files below `part` count."""
+def _check(folder: Path, step: int, part: str = "", *, quick: bool = False) -> tuple[dict[str, Any], str]:
+    """Return a checkpoint's state and its defect ("" if none). Only files below `part` count.
+
+    Checkpoints of hamr 0.1 have no checksum for large files, which are then compared by size.
+    """
     try:
         body = json.loads((folder / _STATE).read_text())
         if body.pop("sha256") != _digest(body):
@@ -173,14 +203,15 @@ def _check(folder: Path, step: int, part: str = "") -> tuple[dict[str, Any], str
             return {}, f"{name} is missing"
         if path.stat().st_size != expected["bytes"]:
             return {}, f"{name} has {path.stat().st_size} bytes instead of {expected['bytes']}"
-        if _fingerprint(path) != expected:
+        hashed = expected["sha256"] is not None and not (quick and expected["bytes"] > _QUICK_BYTES)
+        if hashed and _file_sha256(path) != expected["sha256"]:
             return {}, f"{name} does not match its checksum"
     return body["state"], ""
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
-    size = path.stat().st_size
-    return {"bytes": size, "sha256": _sha256(path.read_bytes()) if size <= _HASHED_BYTES else None}
+def _file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+
+from hamr.trainer.checkpoints import DIGEST_SUFFIX
 
 PIECE = 64 << 20
 """Bytes between two flushes."""
@@ -19,10 +22,13 @@ class WrittenThrough(io.RawIOBase):
 
     A checkpoint must be flushed before it counts. Flushing only at the end lets gigabytes fill the page cache, which
     took three times as long on a machine that allocates pages slowly.
+
+    The SHA-256 of the data is left beside the file, so that sealing the checkpoint does not read the file again.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._file = open(path, "wb", buffering=0)  # noqa: SIM115 - closed in `close`
+        self._path, self._hash = Path(path), hashlib.sha256()
         self._written = self._flushed = 0
 
     def writable(self) -> bool:
@@ -33,6 +39,7 @@ class WrittenThrough(io.RawIOBase):
         size = len(left)
         while left:
             done = self._file.write(left[:PIECE])
+            self._hash.update(left[:done])
             self._written += done
             left = left[done:]
             if self._written - self._flushed >= PIECE:
@@ -43,6 +50,7 @@ class WrittenThrough(io.RawIOBase):
         if not self.closed:
             try:
                 self._through()
+                self._path.with_name(self._path.name + DIGEST_SUFFIX).write_text(self._hash.hexdigest())
             finally:
                 self._file.close()
                 super().close()

@@ -166,7 +166,7 @@ async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> S
     except asyncio.CancelledError:
         if not preemption.asked.is_set():
             raise
-        newest = await asyncio.to_thread(Checkpoints(folder.checkpoints).newest)
+        newest = next(iter(await asyncio.to_thread(Checkpoints(folder.checkpoints).all)), None)
         kept = f", step {newest.step} of {prepared.steps} is kept" if newest else ""
         raise stop_error(f"{kept}; {how_to_resume(folder.path, prepared.config, 'sft')}") from None
 

@@ -216,8 +216,9 @@ async def dropped_error(run: Run) -> Preempted:
     if not run.doing:
         return stop_error(f"; {how_to_resume(run.folder, run.config)}")
     steps, grace_s = run.config.experiment.steps, run.preemption.grace_s
-    newest = await asyncio.to_thread(run.checkpoints.newest)
-    warm_up = await asyncio.to_thread(run.warm_ups.newest) if newest is None else None
+    # `newest` would read every byte, and the time after a signal is short.
+    newest = next(iter(await asyncio.to_thread(run.checkpoints.all)), None)
+    warm_up = next(iter(await asyncio.to_thread(run.warm_ups.all)), None) if newest is None else None
     if newest is not None:
         kept = f"step {newest.step} of {steps} is kept"
     else:

@@ -4,16 +4,18 @@ import json
 import logging
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hamr.errors import HamrError
+from hamr.errors import HamrError, RunFolderError
+from hamr.trainer import checkpoints
 from hamr.trainer.checkpoints import Checkpoints
 
 
@@ -86,6 +88,71 @@ async def test_incomplete_checkpoint_is_skipped_with_a_warning(tmp_path, caplog,
     with caplog.at_level(logging.WARNING):
         assert c.newest().step == 1
     assert problem in caplog.text
+
+
+LARGE = 3 * (4 << 20) // 2
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """Run with a newest checkpoint whose weights are above the limit of the quick check."""
+    folder = tmp_path_factory.mktemp("large")
+
+    async def write(path):
+        (path / "policy").mkdir()
+        (path / "policy" / "weights.bin").write_bytes(random.Random(0).randbytes(LARGE))
+
+    asyncio.run(Checkpoints(folder).save(1, writer("one"), {}))
+    asyncio.run(Checkpoints(folder).save(2, write, {}))
+    return folder
+
+
+@settings(deadline=None, max_examples=25)
+@given(at=st.integers(0, LARGE - 1), bit=st.integers(0, 7))
+def test_any_flipped_bit_of_large_weights_is_found(large, at, bit):
+    def flip():
+        with (large / "step_2" / "policy" / "weights.bin").open("r+b") as file:
+            file.seek(at)
+            byte = file.read(1)[0]
+            file.seek(at)
+            file.write(bytes([byte ^ 1 << bit]))
+
+    assert Checkpoints(large).newest().step == 2
+    flip()
+    try:
+        assert Checkpoints(large).newest().step == 1
+        assert [c.step for c in Checkpoints(large).policies()] == [1]
+    finally:
+        flip()
+
+
+async def test_checkpoint_without_hashes_of_large_files_is_loaded(large, monkeypatch):
+    state = json.loads((large / "step_2" / "state.json").read_text())
+    del state["sha256"]
+    state["files"]["policy/weights.bin"]["sha256"] = None
+    older = large.with_name("older")
+    shutil.copytree(large, older)
+    (older / "step_2" / "state.json").write_text(json.dumps({**state, "sha256": checkpoints._digest(state)}))
+    assert Checkpoints(older).newest().step == 2
+
+
+async def test_resume_is_refused_if_every_checkpoint_is_damaged(tmp_path):
+    c = Checkpoints(tmp_path)
+    await c.save(1, writer("one"), {})
+    (tmp_path / "step_1" / "policy" / "weights.bin").write_text("eno")
+    with pytest.raises(RunFolderError, match=r"step_1'?: policy/weights\.bin does not match its checksum, .*copy") as e:
+        Checkpoints(tmp_path).newest()
+    assert "\n" not in str(e.value)
+
+
+async def test_saving_does_not_read_large_files_of_earlier_checkpoints(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_QUICK_BYTES", 2)
+    c = Checkpoints(tmp_path)
+    await c.save(1, writer("one"), {})
+    read = []
+    monkeypatch.setattr(checkpoints, "_file_sha256", lambda path: read.append(path.parts[-3:]) or "")
+    await c.save(2, writer("two"), {})
+    assert {step for step, *_ in read if step.startswith("step_")} == set()
 
 
 async def test_repeated_save_of_a_step_replaces_the_former(tmp_path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from hamr.errors import RunFolderError
 from hamr.trainer import state_files
+from hamr.trainer.checkpoints import Checkpoints
 from hamr.trainer.state_files import StateFiles, WrittenThrough
 
 
@@ -20,6 +23,7 @@ def test_chunks_are_written_in_order_and_flushed_when_full(tmp_path: Path, monke
         assert [file.write(b"abc"), file.write(b"d" * 25), file.write(memoryview(b"ef"))] == [3, 25, 2]
     assert (tmp_path / "x").read_bytes() == b"abc" + b"d" * 25 + b"ef"
     assert flushed == [13, 23, 30]
+    assert (tmp_path / "x.sha256").read_text() == hashlib.sha256((tmp_path / "x").read_bytes()).hexdigest()
 
 
 def test_state_survives_the_file_round_trip(tmp_path: Path) -> None:
@@ -28,3 +32,22 @@ def test_state_survives_the_file_round_trip(tmp_path: Path) -> None:
     found = torch.load(tmp_path / "s.pt", weights_only=True)
     assert torch.equal(found.pop("moments"), state.pop("moments"))
     assert found == state
+
+
+async def test_state_is_hashed_while_it_is_written(tmp_path: Path) -> None:
+    async def write(folder: Path) -> None:
+        (folder / "state").mkdir()
+        StateFiles().save({"moments": torch.arange(2_000_000.0)}, str(folder / "state" / "optim_states.pt"))
+
+    await Checkpoints(tmp_path).save(1, write, {})
+    path = tmp_path / "step_1" / "state" / "optim_states.pt"
+    assert [p.name for p in path.parent.iterdir()] == ["optim_states.pt"]
+    newest = Checkpoints(tmp_path).newest()
+    assert newest is not None and newest.step == 1
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    with pytest.raises(RunFolderError, match=r"state/optim_states\.pt does not match its checksum"):
+        Checkpoints(tmp_path).newest()
