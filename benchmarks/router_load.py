@@ -114,7 +114,7 @@ class InstantRouter:
     """The actor without Serve behind it: what `RouterActor` does, with pools that answer at once."""
 
     def __init__(self) -> None:
-        from hamr.pools.router_calls import collect_rarely
+        from hamr.garbage import collect_rarely
 
         self.router = core()
         collect_rarely()
