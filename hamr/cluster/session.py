@@ -128,7 +128,8 @@ def _remove_traces(folder: Path) -> None:
     sweep_stale(SHARED_MEMORY)
 
 
-def _init(what: str, **options: Any) -> None:
+def _init(what: str, address: str | None = None, **options: Any) -> None:
+    """Join the cluster at `address`, or start a Ray; the variable RAY_ADDRESS would otherwise make Ray join one."""
     import ray
 
     # Without this, every start of Ray announces that future releases will treat num_gpus=0 differently.
@@ -141,15 +142,14 @@ def _init(what: str, **options: Any) -> None:
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     try:
         with _sigterm_handler_kept():
-            ray.init(log_to_driver=False, logging_level=logging.ERROR, configure_logging=True, **options)
+            options |= {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
+            ray.init(address=address or "local", **options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
         reason = str(e).strip().splitlines()[0] if str(e).strip() else type(e).__name__
         # Addresses that could not be checked before (`auto`, `ray://`) may need a token; Ray's exception does not say
         # so.
-        token = f"; if it requires a token, set the same one here: {TOKEN}" if "address" in options else ""
-        raise BadInput(
-            "cluster.address", options.get("address"), f"cannot start or reach {what}: {reason}{token}"
-        ) from e
+        token = f"; if it requires a token, set the same one here: {TOKEN}" if address else ""
+        raise BadInput("cluster.address", address, f"cannot start or reach {what}: {reason}{token}") from e
     except Exception as e:
         if type(e) is not Exception:
             raise

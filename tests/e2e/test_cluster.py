@@ -85,7 +85,7 @@ def test_submitted_job_is_followed_and_returns_its_exit_code(cluster: str, tmp_p
         "submit", "score", f"input={run}", *(f"pools.judge.{k}={v}" for k, v in judge.items()), *where, cwd=work
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "package: 2 files" in done.stdout
+    assert f"package:   of {work}\n  2 files" in done.stdout
     assert "excluded, because they look like keys: .env" in done.stdout
     assert f"dashboard: {cluster}/#/jobs/hamr-score-" in done.stdout
     assert "0 records replayed, 0 differ" in done.stdout, "the job's own words"

@@ -92,16 +92,17 @@ def test_run_stops_while_it_starts(tmp_path: Path, settings: dict[str, object]) 
 def test_run_stops_in_two_phases_and_resumes(
     tmp_path: Path, settings: dict[str, object], joined: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The warm-up starts its own Ray; the RL phase joins the session's, as in a job of a cluster."""
+    """With RAY_ADDRESS set, a new run starts its own Ray, and a resumed one joins that cluster, as in its job."""
     run, address = tmp_path / "run", joined[0].partition("=")[2]
     resume = f"continue with: hamr train resume={run}"
-    with running(tmp_path, "sft step 2/", **settings) as process:
+    env = os.environ | {"RAY_ADDRESS": address}
+    with running(tmp_path, "sft step 2/", env, **settings) as process:
         code, err = stop(process, signal.SIGINT)
     kept = Checkpoints(run / "checkpoints" / "warm_up").newest()
     assert kept is not None and kept.step >= 2
     assert (code, err) == (130, f"hamr: stopped by Ctrl-C in the warm-up, step {kept.step} of 8 is kept; {resume}\n")
 
-    with running(tmp_path, "rl step 2/", os.environ | {"RAY_ADDRESS": address}, resume=run) as process:
+    with running(tmp_path, "rl step 2/", env, resume=run) as process:
         assert len(actors_of_session()) >= 3, "the run has joined"
         # The status file is written every few seconds.
         while (seen := LiveStatus.read(run)) is None or seen.phase != "rl":
