@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +156,7 @@ async def _train(
     with RunRecorder(
         folder,
         console=console,
-        wandb=open_sinks(config, folder.path, run_id(folder.path)),
+        wandb=open_sinks(config, folder.path, folder.id),
         prompts=everyone,
         sample_rows=config.logging.sample_rows,
         limits=config.logging.alarms,
@@ -166,7 +165,7 @@ async def _train(
         callbacks=load_callbacks(config, console.note),
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}
-        control = LiveControl(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
+        control = LiveControl(folder.path, folder.id, note=recorder.add, phase=lambda: console.current)
         world: RunActors | None = None
         try:
             async with control.serving():
@@ -294,8 +293,3 @@ def _joining(config: Config) -> Config:
     if not os.environ.get("RAY_ADDRESS"):
         return config
     return config.model_copy(update={"cluster": config.cluster.model_copy(update={"address": "auto"})})
-
-
-def run_id(path: Path) -> str:
-    """Return the run's name for use in keys: the folder name reduced to characters valid in every backend."""
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"
