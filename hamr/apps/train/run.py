@@ -38,7 +38,7 @@ from hamr.cluster.session import check_cluster, ray_session
 from hamr.config.load import dump_config, load_dumped
 from hamr.config.schema import Config
 from hamr.data.splits import count_copies
-from hamr.errors import Preempted, RunFolderError
+from hamr.errors import EngineDied, Preempted, RunFolderError
 from hamr.models.precision import computations, precision_notes
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
@@ -68,7 +68,10 @@ def start(command: TrainCommand) -> int:
 
 @contextlib.contextmanager
 def stoppable(job: Job, command: str = "train") -> Iterator[None]:
-    """Convert a signal that arrives in the body to a one-line Preempted error that says how to resume the run."""
+    """Convert a signal that arrives in the body to a one-line Preempted error that says how to resume the run.
+
+    The death of a rank or an engine also says so, and where the logs are.
+    """
     try:
         with signals.handle_signals():
             yield
@@ -79,6 +82,11 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
         raise stop_error(
             f"; {how_to_resume(job.path, job.config, command) if begun else 'nothing was begun'}", signum
         ) from None
+    except EngineDied as error:
+        logs = job.path / "logs"
+        kept = f"its log is kept in {logs}" if logs.is_dir() else "its log is in Ray's dashboard"
+        reason = getattr(error, "cause", None) or error  # the text of a remote error is its traceback
+        raise EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}") from error
 
 
 def run_job(job: Job) -> int:
