@@ -181,6 +181,14 @@ def write_atomic(path: Path, text: str) -> None:
     aside.replace(path)
 
 
+def owner_of(path: Path) -> dict[str, Any] | None:
+    """Return the `identity` of the process that holds a run folder, which may have ended, or None."""
+    try:
+        return json.loads((path / _LOCK).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Return the raw values of a run folder's config.yaml. Raises RunFolderError if it is damaged."""
     try:
