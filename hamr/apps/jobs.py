@@ -77,6 +77,7 @@ JOBS: dict[str, tuple[str, str]] = {
     ),
     "status": ("hamr.apps.status.command:StatusCommand", "show the pools of a running job"),
     "scale": ("hamr.apps.status.command:ScaleCommand", "resize the pools of a running job"),
+    "stop": ("hamr.apps.status.command:StopCommand", "stop a running job, which can be resumed"),
     "report": ("hamr.apps.report.command:ReportCommand", "write an HTML report with plots from a run folder"),
     "export": ("hamr.apps.export.command:ExportCommand", "write the policy of a run as a servable Hugging Face folder"),
     "chat": ("hamr.apps.chat.command:ChatCommand", "talk to the policy of a run in the terminal"),

@@ -19,7 +19,9 @@ def death_reason(error: BaseException) -> str:
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     text = " ".join(lines)
-    if detail := re.search(r"Worker exit detail: (.*)", text):
+    if "node running low on memory" in text:
+        reason = "killed because its node runs low on memory"
+    elif detail := re.search(r"Worker exit detail: (.*)", text):
         reason = re.sub(r"There are some potential root causes\..*", "", detail[1]).strip()
         if "SIGKILL by OOM killer" in text:
             reason += " (killed, or out of memory)"

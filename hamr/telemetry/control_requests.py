@@ -69,18 +69,25 @@ class ControlRequests:
             _unlink(asked)
             _unlink(answer)
 
-    def take(self) -> ControlRequest | None:
-        """Take and return the oldest waiting request, or None. Drops requests that cannot be read."""
+    def take(self, key: str | None = None) -> ControlRequest | None:
+        """Take and return the oldest waiting request, or None. Drops requests that cannot be read.
+
+        Args:
+            key: Leave requests without this key.
+        """
         for path in sorted(self.folder.glob("*.ask.json")):
             name = path.name.removesuffix(".ask.json")
             taken = self.folder / f"{name}.taken.json"
             try:
+                body = json.loads(path.read_text(encoding="utf-8"))
+                body = body if isinstance(body, dict) else {}
+                if key is not None and key not in body:
+                    continue
                 path.rename(taken)
-                body = json.loads(taken.read_text(encoding="utf-8"))
             except (FileNotFoundError, ValueError):  # withdrawn just now, or not JSON
-                _unlink(taken)
+                _unlink(path)
                 continue
-            return ControlRequest(id=name, body=body if isinstance(body, dict) else {})
+            return ControlRequest(id=name, body=body)
         return None
 
     def answer(self, request: ControlRequest, body: Mapping[str, Any]) -> None:

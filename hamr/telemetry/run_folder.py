@@ -1,7 +1,7 @@
 """Run folder: layout of a run's output, and its lock.
 
 config.yaml  metrics.jsonl  ledger.sqlite  samples.jsonl  summary.json  report.html
-plots/*.png  checkpoints/step_<n>/  wandb/  run.lock
+plots/*.png  checkpoints/step_<n>/  wandb/  run.id  run.lock
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from hamr.security.processes import has_ended, identity
 from hamr.security.redaction import redact
 
 _LOCK = "run.lock"
+_ID = "run.id"
 
 
 class RunFolder:
@@ -55,6 +57,7 @@ class RunFolder:
                 cls.refuse_if_used(path)
                 folder.plots.mkdir()
                 folder.checkpoints.mkdir()
+                write_atomic(path / _ID, folder.id + "\n")
                 write_atomic(
                     folder.config,
                     yaml.safe_dump(redact(yaml.safe_load(config_yaml)), sort_keys=False, allow_unicode=True, width=120),
@@ -90,6 +93,7 @@ class RunFolder:
             folder._locked = True
             folder.plots.mkdir(exist_ok=True)
             folder.checkpoints.mkdir(exist_ok=True)
+            write_atomic(folder.path / _ID, folder.id + "\n")
         except OSError as e:
             raise RunFolderError("resume", str(path), f"is not writable ({e.strerror}); check its owner") from e
         return folder
@@ -102,6 +106,19 @@ class RunFolder:
             remedy = "has no config.yaml, so it is not a run folder; give the folder that the run printed"
             raise RunFolderError("resume", str(path), remedy if path.exists() else "no such folder; check the path")
         return cls(path, locked=False)
+
+    @property
+    def id(self) -> str:
+        """The run's name in keys, with characters that every backend accepts.
+
+        It is the folder's name at the time of the run's creation, so that a renamed folder continues the same run.
+        Folders of hamr 0.1 have no `run.id`; there it is the present name.
+        """
+        try:
+            kept = (self.path / _ID).read_text(encoding="utf-8").strip()
+        except FileNotFoundError:
+            kept = ""
+        return re.sub(r"[^A-Za-z0-9_.]+", "-", kept or self.path.resolve().name).strip("-") or "run"
 
     @property
     def config(self) -> Path:
@@ -162,6 +179,14 @@ def write_atomic(path: Path, text: str) -> None:
         f.flush()
         os.fsync(f.fileno())
     aside.replace(path)
+
+
+def owner_of(path: Path) -> dict[str, Any] | None:
+    """Return the `identity` of the process that holds a run folder, which may have ended, or None."""
+    try:
+        return json.loads((path / _LOCK).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def read_config(path: Path) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hamr import signals
+from hamr.cluster.actor_death import death_reason
 from hamr.cluster.nodes import Reservation, ask_nodes, at
 from hamr.cluster.resource_requests import amounts, ray_options
 from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
@@ -282,7 +283,7 @@ def _explaining(errors: dict[int, BaseException]) -> BaseException:
 
     dead = [rank for rank, e in errors.items() if isinstance(e, RayActorError)]
     if dead:
-        died = EngineDied(f"trainer rank {dead[0]} died; its log is in Ray's session folder")
+        died = EngineDied(f"trainer rank {dead[0]} died: {death_reason(errors[dead[0]])}")
         died.__cause__ = errors[dead[0]]
         return died
     own = [e.cause if isinstance(e, RayTaskError) else e for e in errors.values()]

@@ -22,7 +22,7 @@ from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import check_checkpoint_room
 from hamr.apps.shared.sinks import open_sinks
 from hamr.apps.shared.summary import machine, versions
-from hamr.apps.train.run import Job, run_id, stoppable
+from hamr.apps.train.run import Job, stoppable
 from hamr.apps.train.stages import how_to_resume
 from hamr.cluster.model_folders import POLICY, check_models
 from hamr.cluster.nodes import cluster_nodes
@@ -179,7 +179,7 @@ async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, pre
     with RunRecorder(
         folder,
         console=console,
-        wandb=open_sinks(config, folder.path, run_id(folder.path)),
+        wandb=open_sinks(config, folder.path, folder.id),
         callbacks=load_callbacks(config, console.note),
     ) as recorder:
         with console.phase("start"):

@@ -26,9 +26,10 @@ def check_sinks(logging: LoggingConfig) -> None:
 
 
 def open_sinks(config: Config, folder: Path, run: str) -> Sinks:
-    """Open W&B, which may be disabled, and the backends in `logging.sinks`. `run` is the run's name in Prometheus."""
+    """Open W&B, which may be disabled, and the backends in `logging.sinks`. `run` is the run's id."""
     wandb, values = config.logging.wandb, config.model_dump(mode="json")
-    name = wandb.name or run_name(config.experiment.name, folder)
+    # A renamed folder continues its run in trackers that know a run by its name.
+    name = wandb.name or run_name(config.experiment.name, folder.absolute().with_name(run))
     sinks: dict[str, Sink] = {
         "W&B": WandbSink(
             folder,

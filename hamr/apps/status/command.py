@@ -1,4 +1,4 @@
-"""Arguments of `hamr status` and `hamr scale`."""
+"""Arguments of `hamr status`, `hamr scale` and `hamr stop`."""
 
 from __future__ import annotations
 
@@ -60,3 +60,22 @@ class ScaleCommand(Command):
         from hamr.apps.status.scale import scale
 
         return scale(self.run_folder, self.replicas)
+
+
+class StopCommand(Command):
+    """Stop a running job as SIGTERM does: it keeps its finished steps and can be resumed.
+
+    A run on this machine gets the signal. One on another machine, such as a submitted run, reads the request in its run
+    folder, which both machines must see. The command waits until the run has ended and prints how to continue it. A
+    second `hamr stop` ends the run immediately, as a second signal does.
+    """
+
+    examples = ("hamr stop runs/quickstart",)
+
+    run_folder: Annotated[str, Word(), Field(title="RUN")]
+    """Run folder, or its name under runs/."""
+
+    def run(self) -> int:
+        from hamr.apps.status.stop import stop
+
+        return stop(self.run_folder)

@@ -1,4 +1,4 @@
-"""Live control of a run: publishes its status and resizes its pools on request while it runs.
+"""Live control of a run: publishes its status, and resizes its pools or stops it on request.
 
 It runs in the run's own process and event loop, so it needs no address and no token. Clients send requests
 through the run folder (`hamr.telemetry.control_requests`).
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from hamr.errors import BadInput, HamrError
-from hamr.telemetry.control_requests import ControlRequests
+from hamr.telemetry.control_requests import ControlRequest, ControlRequests
 from hamr.telemetry.live import LiveStatus, State
 
 log = logging.getLogger(__name__)
@@ -44,15 +45,25 @@ Note = Callable[[Mapping[str, float]], None]
 
 
 class LiveControl:
-    """Writes `status.json` about once a second and executes control requests in sequence."""
+    """Writes `status.json` about once a second and executes control requests in sequence.
+
+    A request to stop waits neither for the pools nor for a resize. It is delivered to the run as SIGTERM.
+    """
 
     def __init__(
-        self, folder: Path, run: str, *, note: Note, phase: Callable[[], str], period_s: float = PERIOD_S
+        self,
+        folder: Path,
+        run: str,
+        *,
+        note: Note,
+        phase: Callable[[], str],
+        stop: Callable[[], object] = lambda: signal.raise_signal(signal.SIGTERM),
+        period_s: float = PERIOD_S,
     ) -> None:
         self.folder, self.run = folder, run
         self.scaler: PoolScaler | None = None
         """None until the pools are running; requests wait until then."""
-        self._note, self._phase, self._period_s = note, phase, period_s
+        self._note, self._phase, self._stop, self._period_s = note, phase, stop, period_s
         self._requests = ControlRequests(folder)
         self._started = time.time()
         self._pools: Mapping[str, Mapping[str, Any]] = {}
@@ -64,7 +75,7 @@ class LiveControl:
         """Serve requests while the body runs. The last status says that the run was running; `publish` writes its final
         state."""
         self._requests.clear()
-        tasks = [asyncio.create_task(self._repeat(act)) for act in (self._look, self._serve)]
+        tasks = [asyncio.create_task(self._repeat(act)) for act in (self._look, self._serve, self._heed_stop)]
         try:
             yield
         finally:
@@ -113,9 +124,20 @@ class LiveControl:
             figures |= {what: pool[what] for what in ("waiting", "p50_s", "p99_s") if pool.get(what) is not None}
             self._note({f"pool/{name}/{what}": float(value) for what, value in figures.items()})
 
+    async def _heed_stop(self) -> None:
+        if request := self._requests.take("stop"):
+            self._stop_for(request)
+
+    def _stop_for(self, request: ControlRequest) -> None:
+        self._requests.answer(request, {"stopping": True})
+        self._stop()
+
     async def _serve(self) -> None:
         while self.scaler is not None and (request := self._requests.take()):
-            self._requests.answer(request, await self._act(self.scaler, request.body))
+            if "stop" in request.body:
+                self._stop_for(request)
+            else:
+                self._requests.answer(request, await self._act(self.scaler, request.body))
 
     async def _act(self, scaler: PoolScaler, body: Mapping[str, Any]) -> dict[str, Any]:
         wanted = body.get("scale")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +38,7 @@ from hamr.cluster.session import check_cluster, ray_session
 from hamr.config.load import dump_config, load_dumped
 from hamr.config.schema import Config
 from hamr.data.splits import count_copies
-from hamr.errors import Preempted, RunFolderError
+from hamr.errors import EngineDied, Preempted, RunFolderError
 from hamr.models.precision import computations, precision_notes
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
@@ -69,7 +68,10 @@ def start(command: TrainCommand) -> int:
 
 @contextlib.contextmanager
 def stoppable(job: Job, command: str = "train") -> Iterator[None]:
-    """Convert a signal that arrives in the body to a one-line Preempted error that says how to resume the run."""
+    """Convert a signal that arrives in the body to a one-line Preempted error that says how to resume the run.
+
+    The death of a rank or an engine also says so, and where the logs are.
+    """
     try:
         with signals.handle_signals():
             yield
@@ -80,6 +82,11 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
         raise stop_error(
             f"; {how_to_resume(job.path, job.config, command) if begun else 'nothing was begun'}", signum
         ) from None
+    except EngineDied as error:
+        logs = job.path / "logs"
+        kept = f"its log is kept in {logs}" if logs.is_dir() else "its log is in Ray's dashboard"
+        reason = getattr(error, "cause", None) or error  # the text of a remote error is its traceback
+        raise EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}") from error
 
 
 def run_job(job: Job) -> int:
@@ -157,7 +164,7 @@ async def _train(
     with RunRecorder(
         folder,
         console=console,
-        wandb=open_sinks(config, folder.path, run_id(folder.path)),
+        wandb=open_sinks(config, folder.path, folder.id),
         prompts=everyone,
         sample_rows=config.logging.sample_rows,
         limits=config.logging.alarms,
@@ -166,7 +173,7 @@ async def _train(
         callbacks=load_callbacks(config, console.note),
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}
-        control = LiveControl(folder.path, run_id(folder.path), note=recorder.add, phase=lambda: console.current)
+        control = LiveControl(folder.path, folder.id, note=recorder.add, phase=lambda: console.current)
         world: RunActors | None = None
         try:
             async with control.serving():
@@ -294,8 +301,3 @@ def _joining(config: Config) -> Config:
     if not os.environ.get("RAY_ADDRESS"):
         return config
     return config.model_copy(update={"cluster": config.cluster.model_copy(update={"address": "auto"})})
-
-
-def run_id(path: Path) -> str:
-    """Return the run's name for use in keys: the folder name reduced to characters valid in every backend."""
-    return re.sub(r"[^A-Za-z0-9_.]+", "-", path.resolve().name).strip("-") or "run"

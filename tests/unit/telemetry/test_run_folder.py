@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,10 @@ from hamr.errors import RunFolderError
 from hamr.security import redaction
 from hamr.security.processes import alive
 from hamr.security.redaction import REDACTED, looks_secret, redact, redact_text, secret_values
+from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.run_folder import RunFolder
+from hamr.types import RewardRecord, SampleKey
+from tests.unit.telemetry.records import record
 
 
 def test_create_lays_out_the_folder(tmp_path):
@@ -25,6 +29,40 @@ def test_create_lays_out_the_folder(tmp_path):
         assert folder.checkpoints.is_dir()
         names = [p.name for p in (folder.metrics, folder.ledger, folder.samples, folder.summary, folder.report)]
         assert names == ["metrics.jsonl", "ledger.sqlite", "samples.jsonl", "summary.json", "report.html"]
+
+
+def test_renamed_folder_keeps_its_id(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "my run, 1", "a: 1") as folder:
+        assert folder.id == "my-run-1"
+    folder.path.rename(tmp_path / "renamed")
+    assert RunFolder.open(tmp_path / "renamed").id == "my-run-1"
+    with RunFolder.resume(tmp_path / "renamed") as resumed:
+        assert resumed.id == "my-run-1"
+
+
+def test_resume_writes_the_id_of_an_older_folder(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "older", "a: 1").close()
+    (tmp_path / "older" / "run.id").unlink()
+    assert RunFolder.open(tmp_path / "older").id == "older"
+    assert not (tmp_path / "older" / "run.id").exists(), "a reader writes nothing"
+    RunFolder.resume(tmp_path / "older").close()
+    (tmp_path / "older").rename(tmp_path / "renamed")
+    assert RunFolder.open(tmp_path / "renamed").id == "older"
+
+
+def of_step(run: str, step: int) -> RewardRecord:
+    return replace(record(), key=SampleKey(run=run, step=step, prompt="p", sample=0))
+
+
+def test_steps_of_a_renamed_run_are_in_the_ledger_once(tmp_path: Path) -> None:
+    """A run that resumes after step 1 removes what it recorded of step 2, whatever its folder is called now."""
+    with RunFolder.create(tmp_path / "first", "a: 1") as folder, Ledger(folder.ledger) as ledger:
+        ledger.add([of_step(folder.id, 1), of_step(folder.id, 2)])
+    folder.path.rename(tmp_path / "second")
+    with RunFolder.resume(tmp_path / "second") as folder, Ledger(folder.ledger) as ledger:
+        ledger.discard_after(folder.id, 1)
+        ledger.add([of_step(folder.id, 2)])
+        assert ledger.query("SELECT run, step FROM records ORDER BY step") == [("first", 1), ("first", 2)]
 
 
 def test_only_the_owner_can_read_a_new_folder(tmp_path: Path) -> None:

@@ -197,7 +197,8 @@ def test_trackers_get_the_configured_name_or_that_of_the_run_folder(
     options = [word for word in words if not word.startswith("logging.wandb.name")]
     for folder in (tmp_path / "smoke-1125-1443", tmp_path / "smoke-1125-1507", tmp_path / "sweep" / "0"):
         opened.clear()
-        open_sinks(load_config(["experiment=smoke", *options]), folder, "r")
+        open_sinks(load_config(["experiment=smoke", *options]), folder.with_name("renamed"), folder.name)
+        # The id of a run is the name that its folder had first.
         default = "smoke-sweep-0" if folder.name == "0" else folder.name
         assert {given["name"] for given in opened.values()} == {default}
     assert (opened["WandbSink"]["notes"], opened["WandbSink"]["system_metrics"]) == ("lower temperature", True)

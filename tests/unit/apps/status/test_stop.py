@@ -1,0 +1,107 @@
+"""`hamr stop` of runs on this machine and on others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.shared.commands import parse_command
+from hamr.apps.status import stop as module
+from hamr.apps.train.live_control import LiveControl
+from hamr.errors import BadInput, HamrError
+from hamr.security.processes import identity
+from hamr.telemetry.live import LiveStatus
+from hamr.telemetry.run_folder import RunFolder
+
+CONFIG = "experiment: {checkpoint: {grace_s: 0.5}}"
+RUN = """
+import signal, sys, time
+from pathlib import Path
+from hamr.telemetry.live import LiveStatus
+from hamr.telemetry.run_folder import RunFolder
+
+folder = RunFolder.create(sys.argv[1], "experiment: {}")
+
+def end(signum, frame):
+    now = time.time()
+    status = LiveStatus(run="r", state="preempted", phase="rl", started=now, time=now, detail="step 2 of 9 is kept")
+    status.write(folder.path)
+    folder.close()
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, end)
+print("runs", flush=True)
+time.sleep(600)
+"""
+
+
+def command(folder: Path) -> int:
+    return parse_command(["stop", str(folder)]).run()
+
+
+def test_local_run_gets_the_signal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No status is needed, so a run can be stopped while it starts."""
+    run = subprocess.Popen([sys.executable, "-c", RUN, str(tmp_path / "r")], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None and run.stdout.readline() == "runs\n"
+    assert command(tmp_path / "r") == 0
+    assert run.wait(20) == 0
+    assert f"(process {run.pid} on " in (out := capsys.readouterr().out)
+    assert "preempted: step 2 of 9 is kept\n" in out
+    with pytest.raises(BadInput, match=r"is not running \(preempted\)"):
+        command(tmp_path / "r")
+
+
+def elsewhere(folder: RunFolder) -> None:
+    """Make the run's owner a process of another machine."""
+    (folder.path / "run.lock").write_text(json.dumps({**identity(), "host": "elsewhere"}))
+
+
+async def test_run_elsewhere_is_asked_through_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run answers before its pools are there."""
+    folder = RunFolder.create(tmp_path / "r", CONFIG)
+    elsewhere(folder)
+    stopped = asyncio.Event()
+    control = LiveControl(
+        folder.path, folder.id, note=lambda row: None, phase=lambda: "start", stop=stopped.set, period_s=0.01
+    )
+    async with control.serving(), asyncio.timeout(30):
+        while LiveStatus.read(folder.path) is None:
+            await asyncio.sleep(0.01)
+        asked = asyncio.create_task(asyncio.to_thread(command, folder.path))
+        await stopped.wait()
+    control.publish("preempted", "stopped by SIGTERM; continue with: hamr train resume=r")
+    (folder.path / "run.lock").write_text("")
+    assert await asked == 0
+    assert "preempted: stopped by SIGTERM; continue with: hamr train resume=r\n" in capsys.readouterr().out
+
+
+def test_run_that_has_ended_is_refused(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "r", CONFIG).close()
+    with pytest.raises(BadInput, match="is not running, so there is nothing to stop"):
+        command(tmp_path / "r")
+
+
+def test_run_elsewhere_without_a_heartbeat_is_refused(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "r", CONFIG)
+    elsewhere(folder)
+    LiveStatus(run="r", state="running", phase="rl", started=0.0, time=0.0, host="elsewhere").write(folder.path)
+    with pytest.raises(BadInput, match="is not running"):
+        command(folder.path)
+
+
+def test_run_that_does_not_end_in_time_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "END_S", 0.0)
+    sent = []
+    monkeypatch.setattr(module.os, "kill", lambda pid, signum: sent.append(signum))
+    with (
+        RunFolder.create(tmp_path / "r", CONFIG) as folder,
+        pytest.raises(HamrError, match=r"still runs after 0\.5 s; see `hamr status "),
+    ):
+        command(folder.path)
+    assert sent == [signal.SIGTERM]

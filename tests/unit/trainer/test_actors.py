@@ -1,0 +1,33 @@
+"""Errors of a group of trainer ranks."""
+
+from __future__ import annotations
+
+from ray.exceptions import ActorDiedError
+
+from hamr.errors import EngineDied, TrainingDiverged
+from hamr.trainer.actors import _explaining
+
+
+def died(text: str) -> ActorDiedError:
+    error = ActorDiedError()
+    error.error_msg = text
+    return error
+
+
+def test_death_of_a_rank_explains_the_errors_of_the_others() -> None:
+    killed = died("The actor died.\n\tpid: 3\nWorker exit detail: connection error code 2.")
+    error = _explaining({0: TrainingDiverged("no peer"), 1: killed})
+    assert isinstance(error, EngineDied)
+    assert str(error) == "trainer rank 1 died: connection error code 2."
+
+
+def test_reason_is_the_error_of_the_constructor_or_the_shortage_of_memory() -> None:
+    constructor = died("The actor died because of an error raised in its task\n  File x\nOSError: no such model")
+    assert str(_explaining({0: constructor})) == "trainer rank 0 died: OSError: no such model"
+    memory = died("Task was killed due to the node running low on memory.\nMemory was 9GB\nSee the docs")
+    assert str(_explaining({0: memory})) == "trainer rank 0 died: killed because its node runs low on memory"
+
+
+def test_error_of_hamr_comes_before_that_of_a_library() -> None:
+    diverged = TrainingDiverged("five steps")
+    assert _explaining({0: RuntimeError("peer closed"), 1: diverged}) is diverged
