@@ -207,6 +207,7 @@ async def score_batch(tiny: Path, disturb: bool) -> tuple[list[RewardRecord], di
         await client.shutdown()
 
 
+@pytest.mark.deep
 async def test_batch_scored_through_crashes_equals_an_undisturbed_batch(tiny: Path, tmp_path: Path) -> None:
     """64 responses in 8 groups, with the cascade and a reward that compares. A reranker's replica dies with requests
     in hand, then the router with everything: every record is there, once, and says what it would have said."""

@@ -115,6 +115,7 @@ def pids() -> dict[str, set[int]]:
     return {name: set(status["pids"]) for name, status in pool_status(RUN).items()}
 
 
+@pytest.mark.deep
 async def test_pool_is_resized_under_load_without_affecting_others(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()

@@ -73,6 +73,7 @@ def test_reranker_learns_and_writes_a_complete_folder(tiny: Path, tmp_path: Path
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
 
 
+@pytest.mark.deep
 def test_untrained_cross_encoder_learns_and_serves_its_scores(tmp_path: Path) -> None:
     """A fee is right if it equals that of the reference; this holds for amounts outside the examples too."""
     fees = [(a, b) for a in range(20, 60) for b in (a, a + 7)]
@@ -145,6 +146,7 @@ def test_adapter_learns_and_is_merged_into_the_model(tiny: Path, tmp_path: Path)
     assert same > 0.9 and other < 0.1
 
 
+@pytest.mark.deep
 def test_job_evaluates_the_trained_scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HAMR_CACHE", str(tmp_path / "cache"))
     out = tmp_path / "out"

@@ -51,6 +51,7 @@ def test_custom_reward_function_scores_as_documented(page: Path, tmp_path: Path,
         assert [outcomes(record)["novelty"] for record in records] == [1.0, 1.0]
 
 
+@pytest.mark.deep
 def test_custom_rules_and_weights_score_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_files(REWARD, tmp_path)
     [rules] = [command for command in commands(REWARD) if "rules.yaml" in command]
@@ -60,6 +61,7 @@ def test_custom_rules_and_weights_score_as_documented(tmp_path: Path, monkeypatc
     assert run_python(REWARD, 1)["record"]["total"] == records[-1]["total"]
 
 
+@pytest.mark.deep
 def test_custom_judge_prompt_scores_as_documented(tmp_path: Path, judge: ScorerEndpoint) -> None:
     save_files(REWARD, tmp_path)
     judge.says = 'Warm. {"reason": "short", "score": 5}'

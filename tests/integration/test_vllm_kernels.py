@@ -39,6 +39,7 @@ def test_fused_norms_match_the_formula(dtype: str, tolerance: float) -> None:
     torch.testing.assert_close(normed.float(), expected(total), atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.deep
 def test_only_supported_modules_are_replaced() -> None:
     import torch
     from vllm.config import VllmConfig, set_current_vllm_config

@@ -71,10 +71,10 @@ def open_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
 
 
 async def test_hanging_call_kills_its_process_and_children(open_function: Open, tmp_path: Path) -> None:
-    async with open_function("act", deadline_s=0.5) as pool:
+    async with open_function("act", deadline_s=1.5) as pool:
         (first,) = await pool.score(SAMPLE, ["pid"])
         assert await pool.score(SAMPLE, ["sleep"]) == [
-            FunctionTimeout(detail="mine (mine.py:act) did not return within 0.5 s")
+            FunctionTimeout(detail="mine (mine.py:act) did not return within 1.5 s")
         ]
         (second,) = await pool.score(SAMPLE, ["pid"])
         assert isinstance(first, Scored) and isinstance(second, Scored) and first != second
