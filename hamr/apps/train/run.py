@@ -84,7 +84,7 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
             f"; {how_to_resume(job.path, job.config, command) if begun else 'nothing was begun'}", signum
         ) from None
     except EngineDied as error:
-        logs = job.path / "logs"
+        logs = job.path.absolute() / "logs"
         kept = f"its log is kept in {logs}" if logs.is_dir() else "its log is in Ray's dashboard"
         reason = getattr(error, "cause", None) or error  # the text of a remote error is its traceback
         raise EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}") from error
