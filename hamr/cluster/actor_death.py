@@ -11,7 +11,7 @@ LONGEST = 300
 def death_reason(error: BaseException) -> str:
     """Return why an actor died, from Ray's error or hamr's own.
 
-    Ray's text has a table of the actor's ids, possible root causes, and for an error of the constructor the remote
+    Ray's text has a table of the actor's ids, possible causes, and for an error of the constructor the remote
     traceback, whose last line is the error.
 
     >>> death_reason(RuntimeError("The actor died.\\nWorker exit detail: Killed. End of file."))
@@ -22,8 +22,8 @@ def death_reason(error: BaseException) -> str:
     if "node running low on memory" in text:
         reason = "killed because its node runs low on memory"
     elif detail := re.search(r"Worker exit detail: (.*)", text):
-        reason = re.sub(r"There are some potential root causes\..*", "", detail[1]).strip()
-        if "SIGKILL by OOM killer" in text:
+        reason, shortened = re.subn(r" *(There are some potential root|Some common) causes.*", "", detail[1].strip())
+        if shortened:
             reason += " (killed, or out of memory)"
     else:
         reason = lines[-1]

@@ -65,13 +65,13 @@ class LiveStatus:
 
 
 def find_run(text: str, root: Path | None = None) -> Path:
-    """Return the folder of a run from its path or its id (the folder's name under `runs/`).
+    """Return the folder of a run from its path or its id (the folder's name under `runs/`). The run may be starting.
 
     Raises RunFolderError, which names the closest existing run.
     """
     root = root or Path(RUNS)
     for path in (Path(text), root / text):
-        if (path / "config.yaml").is_file():
+        if (path / "config.yaml").is_file() or (path / "status.json").is_file():
             return path.absolute()
     there = [p.parent.name for p in root.glob("*/config.yaml")]
     near = f"; the closest match in {root}/ is {nearest_first(text, there)[0]}" if there else ""

@@ -25,6 +25,8 @@ from hamr.security.redaction import redact
 
 _LOCK = "run.lock"
 _ID = "run.id"
+_BEFORE = {_LOCK, "status.json", ".status.json.tmp", "requests"}
+"""Names in a folder before its run is created: its lock, the status of its start, and requests to it."""
 
 
 class RunFolder:
@@ -77,7 +79,7 @@ class RunFolder:
         path = Path(path).absolute()
         if path.exists() and not path.is_dir():
             raise RunFolderError("experiment.run_dir", str(path), "is a file; give a folder")
-        if path.is_dir() and any(p.name != _LOCK for p in path.iterdir()):
+        if path.is_dir() and any(p.name not in _BEFORE for p in path.iterdir()):
             raise RunFolderError(
                 "experiment.run_dir",
                 str(path),
@@ -116,7 +118,7 @@ class RunFolder:
         """
         try:
             kept = (self.path / _ID).read_text(encoding="utf-8").strip()
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             kept = ""
         return re.sub(r"[^A-Za-z0-9_.]+", "-", kept or self.path.resolve().name).strip("-") or "run"
 

@@ -36,7 +36,8 @@ class Overview:
 
 def overview(folder: Path) -> Overview:
     """Read the run's own files; no process is contacted."""
-    config = read_config(folder / "config.yaml")
+    path = folder / "config.yaml"
+    config = read_config(path) if path.exists() else {}  # a run that starts has none yet
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if not row["stage"].startswith("eval-")]
     live = LiveStatus.read(folder)
     stage = rows[-1]["stage"] if rows else ""

@@ -7,7 +7,9 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hamr.errors import BadInput, HamrError
 from hamr.security.processes import has_ended
@@ -27,7 +29,7 @@ def stop(run: str) -> int:
     A run on this machine gets the signal itself, one on another machine a control request in its folder.
     """
     folder = find_run(run)
-    owner = owner_of(folder)
+    owner = _owner(folder)
     if owner is None or not _is_running(folder):
         status = LiveStatus.read(folder)
         how = f" ({status.state})" if status else ""
@@ -52,13 +54,24 @@ def stop(run: str) -> int:
 
 
 def _is_running(folder: Path) -> bool:
-    """Return whether a process holds the folder. That of another machine counts while it writes its status."""
-    owner = owner_of(folder)
-    if owner is None or has_ended(owner):
+    """Return whether the run's process is there. That of another machine counts while it writes its status."""
+    owner, status = owner_of(folder), LiveStatus.read(folder)
+    if owner is None:
+        return status is not None and status.state == "starting" and status.alive()
+    if has_ended(owner):
         return False
-    status = LiveStatus.read(folder)
     return owner["host"] == socket.gethostname() or (status is not None and status.alive())
 
 
+def _owner(folder: Path) -> Mapping[str, Any] | None:
+    """Return the process of a run. One that starts does not hold the folder yet, but writes its status."""
+    if owner := owner_of(folder):
+        return owner
+    status = LiveStatus.read(folder)
+    return {"pid": status.pid, "host": status.host} if status else None
+
+
 def _grace_s(folder: Path) -> float:
-    return read_config(folder / "config.yaml").get("experiment", {}).get("checkpoint", {}).get("grace_s", 0.0)
+    path = folder / "config.yaml"
+    config = read_config(path) if path.exists() else {}
+    return config.get("experiment", {}).get("checkpoint", {}).get("grace_s", 0.0)

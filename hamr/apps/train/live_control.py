@@ -74,7 +74,6 @@ class LiveControl:
     async def serving(self) -> AsyncIterator[None]:
         """Serve requests while the body runs. The last status says that the run was running; `publish` writes its final
         state."""
-        self._requests.clear()
         tasks = [asyncio.create_task(self._repeat(act)) for act in (self._look, self._serve, self._heed_stop)]
         try:
             yield

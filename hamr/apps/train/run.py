@@ -31,6 +31,7 @@ from hamr.apps.train.run_actors import RunActors, start_run_actors
 from hamr.apps.train.scorer_refit import ScorerRefit, check_refit
 from hamr.apps.train.scorer_watch import check_tuned
 from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
+from hamr.apps.train.start_status import StartStatus
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_placement, describe_placement, plan
@@ -83,7 +84,7 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
             f"; {how_to_resume(job.path, job.config, command) if begun else 'nothing was begun'}", signum
         ) from None
     except EngineDied as error:
-        logs = job.path / "logs"
+        logs = job.path.absolute() / "logs"
         kept = f"its log is kept in {logs}" if logs.is_dir() else "its log is in Ray's dashboard"
         reason = getattr(error, "cause", None) or error  # the text of a remote error is its traceback
         raise EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}") from error
@@ -91,7 +92,8 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
 
 def run_job(job: Job) -> int:
     console = Console(job.config.experiment.name, enabled=job.config.logging.console)
-    with MemoryWatch() as memory, console:
+    starting = StartStatus(job.path, RunFolder(job.path, locked=False).id, lambda: console.current or "Ray")
+    with MemoryWatch() as memory, console, starting:
         with console.phase("model and data"):
             # The digests of the functions' files go into the run's config.yaml.
             job = dataclasses.replace(job, config=check_own_functions(job.config))
@@ -125,14 +127,20 @@ def run_job(job: Job) -> int:
                     console.note(line)
                 models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
                 check_models(plan(job.used, nodes), {POLICY: prepared.model_path, **models})
-                finished = signals.run(train(prepared, scorers, folder, console))
+                finished = signals.run(train(prepared, scorers, folder, console, starting))
             write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
             report = write_report(folder.path)
     print(f"report: {report}")
     return 0
 
 
-async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: RunFolder, console: Console) -> Run:
+async def train(
+    prepared: Prepared,
+    scorers: dict[str, TunedScorer],
+    folder: RunFolder,
+    console: Console,
+    starting: StartStatus,
+) -> Run:
     """Run the stages in sequence on one set of actors, starting after the newest checkpoint, if any.
 
     Raises Preempted after SIGTERM or Ctrl-C, as `hamr.apps.shared.preemption` describes.
@@ -140,7 +148,7 @@ async def train(prepared: Prepared, scorers: dict[str, TunedScorer], folder: Run
     preemption = Preemption(prepared.config.experiment.checkpoint.grace_s)
     try:
         with preemption.watching(console.note):
-            return await _train(prepared, scorers, folder, console, preemption)
+            return await _train(prepared, scorers, folder, console, starting, preemption)
     except asyncio.CancelledError:
         if preemption.asked.is_set():
             raise stop_error(f"; {how_to_resume(folder.path, prepared.config)}") from None
@@ -152,6 +160,7 @@ async def _train(
     scorers: dict[str, TunedScorer],
     folder: RunFolder,
     console: Console,
+    starting: StartStatus,
     preemption: Preemption,
 ) -> Run:
     config = prepared.config
@@ -174,6 +183,7 @@ async def _train(
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}
         control = LiveControl(folder.path, folder.id, note=recorder.add, phase=lambda: console.current)
+        starting.hand_over()
         world: RunActors | None = None
         try:
             async with control.serving():

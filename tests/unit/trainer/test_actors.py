@@ -19,6 +19,8 @@ def test_death_of_a_rank_explains_the_errors_of_the_others() -> None:
     error = _explaining({0: TrainingDiverged("no peer"), 1: killed})
     assert isinstance(error, EngineDied)
     assert str(error) == "trainer rank 1 died: connection error code 2."
+    causes = died(f"{killed} Some common causes include: (1) the process was killed by the OOM killer, (2) ray stop.")
+    assert str(_explaining({0: causes})).endswith("died: connection error code 2. (killed, or out of memory)")
 
 
 def test_reason_is_the_error_of_the_constructor_or_the_shortage_of_memory() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from hamr.apps.shared.commands import parse_command
 from hamr.apps.status import stop as module
 from hamr.apps.train.live_control import LiveControl
+from hamr.apps.train.start_status import StartStatus
 from hamr.errors import BadInput, HamrError
 from hamr.security.processes import identity
 from hamr.telemetry.live import LiveStatus
@@ -105,3 +108,20 @@ def test_run_that_does_not_end_in_time_is_reported(tmp_path: Path, monkeypatch: 
     ):
         command(folder.path)
     assert sent == [signal.SIGTERM]
+
+
+def test_starting_run_without_a_lock_gets_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    starting = StartStatus(tmp_path / "r", "r", lambda: "scorers")
+    sent = []
+
+    def kill(pid: int, signum: int) -> None:
+        sent.append((pid, signum))
+        with pytest.raises(SystemExit), starting:
+            raise SystemExit(143)
+
+    monkeypatch.setattr(module.os, "kill", kill)
+    now = time.time()
+    (tmp_path / "r").mkdir()
+    LiveStatus(run="r", state="starting", phase="scorers", started=now, time=now).write(tmp_path / "r")
+    assert command(tmp_path / "r") == 0
+    assert sent == [(os.getpid(), signal.SIGTERM)]
