@@ -103,10 +103,10 @@ class Checkpoints:
         """Return complete checkpoints, newest first, after a quick check: large files by their size only."""
         return list(self._whole(quick=True))
 
-    def policies(self) -> list[Checkpoint]:
-        """Return checkpoints with a complete `policy/`, newest first. They may lack the state to resume a run: a
-        pipeline keeps models only."""
-        return list(self._whole("policy/"))
+    def policies(self) -> Iterator[Checkpoint]:
+        """Yield checkpoints with a complete `policy/`, newest first; each is read whole. They may lack the state to
+        resume a run: a pipeline keeps models only."""
+        return self._whole("policy/")
 
     def _whole(self, part: str = "", *, quick: bool = False) -> Iterator[Checkpoint]:
         """Yield complete checkpoints. Only files whose names begin with `part` are required."""

@@ -32,11 +32,13 @@ class TrainedPolicy:
         except RunFolderError as error:
             raise RunFolderError(key, error.value, error.remedy) from None
         config = load_dumped(folder.config)
-        kept = Checkpoints(folder.checkpoints).policies()
-        chosen = next((checkpoint for checkpoint in kept if step in (None, checkpoint.step)), None)
-        if chosen is not None:
-            return cls(folder=folder, config=config, model=(chosen.path / "policy").resolve(), step=chosen.step)
+        kept: list[int] = []
+        for checkpoint in Checkpoints(folder.checkpoints).policies():
+            if step in (None, checkpoint.step):
+                model = (checkpoint.path / "policy").resolve()
+                return cls(folder=folder, config=config, model=model, step=checkpoint.step)
+            kept.append(checkpoint.step)
         if kept:
-            steps = ", ".join(str(checkpoint.step) for checkpoint in reversed(kept))
+            steps = ", ".join(map(str, sorted(kept)))
             raise BadInput("step", step, f"{path} has no such checkpoint; it has steps {steps}")
         raise BadInput(key, str(path), "has no complete checkpoint; give a run that wrote one")

@@ -57,7 +57,7 @@ async def test_damaged_checkpoints_do_not_count_towards_keep(tmp_path):
 
 async def test_policies_need_only_whole_policy_files(tmp_path):
     c = Checkpoints(tmp_path, keep=3)
-    assert c.policies() == []
+    assert list(c.policies()) == []
     for step in (1, 2, 3):
         await c.save(step, writer("x"), {})
     (tmp_path / "step_3" / "policy" / "weights.bin").unlink()
