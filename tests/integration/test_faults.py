@@ -320,6 +320,7 @@ async def test_questions_of_a_stalled_replica_are_hedged_within_the_budget() -> 
 # --- nobody there ------------------------------------------------------------------------------
 
 
+@pytest.mark.deep
 async def test_pool_without_replicas_opens_its_breaker_until_recovery(tiny: Path, folder: Path, tmp_path: Path) -> None:
     """No replica of the judge runs: its questions are unavailable at their deadline, then at once, since the breaker is
     open; the reranker stands in and the records say so. When a replica is back, probes close the breaker."""

@@ -133,6 +133,7 @@ def test_word_vectors_of_synonyms_are_close() -> None:
         assert near > max(far), words[i]
 
 
+@pytest.mark.deep
 def test_tiny_build_is_reproducible(tiny: Path, tmp_path: Path) -> None:
     """Two concurrent builds produce one complete folder with the same bytes as any other build."""
     code = "from hamr.models.bundled import resolve_model; print(resolve_model('tiny'))"

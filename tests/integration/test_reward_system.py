@@ -230,6 +230,7 @@ print(forgetful.rewards([(t.SAMPLE, [t.words(7)])]), flush=True)
 """
 
 
+@pytest.mark.deep
 def test_script_that_does_not_close_its_system_stops_its_own_ray(tmp_path: Path) -> None:
     """From a run folder's YAML."""
     (tmp_path / "config.yaml").write_text(dump_config(load_config(OVERRIDES)))

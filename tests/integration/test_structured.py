@@ -17,7 +17,7 @@ from hamr.rewards.questions import JudgedText
 from hamr.rewards.rubric import parse_rubric, rubric_question
 from hamr.types import Answer, Question, ServiceSample, Turn
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.deep, pytest.mark.integration, pytest.mark.timeout(500)]
 
 POOL = PoolConfig(
     role="grader",
