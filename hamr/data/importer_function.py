@@ -1,6 +1,6 @@
-"""Training samples from a function of the user's own.
+"""Training samples from a function of the user's own: `def read() -> Iterable[dict]`.
 
-def read() -> Iterable[dict]        # objects of the sample format (`hamr.data.samples`)
+Its objects have the sample format (`hamr.data.samples`).
 """
 
 from __future__ import annotations

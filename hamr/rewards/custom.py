@@ -15,7 +15,7 @@ import inspect
 import json
 import math
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimedSource(FunctionSource):
+class TimedSource(FunctionSource, ABC):
     """A function that is called in a process, with a deadline. `name` names it in failures."""
 
     name: str
@@ -74,7 +74,7 @@ class AgentSource(TimedSource):
 
 
 @dataclass(frozen=True)
-class UserFunction:
+class UserFunction(ABC):
     """A loaded function."""
 
     source: TimedSource
@@ -86,9 +86,9 @@ class UserFunction:
         call = self.loaded.call
         return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
 
+    @abstractmethod
     async def answer(self, *request: Any) -> dict[str, Any]:
         """Return the reply to a request, as JSON."""
-        raise NotImplementedError
 
     async def run(self, *given: Any, convert: Callable[[Any], T]) -> T | Failure:
         """Call the function and convert its value. `convert` may raise _Unusable.
