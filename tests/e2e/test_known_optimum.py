@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.runs import hamr
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(300)]
 
 REPLIES = (
     "What do you need most, data or minutes?",
