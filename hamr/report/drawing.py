@@ -94,11 +94,19 @@ def axes(size: tuple[float, float]) -> tuple[MplFigure, Axes]:
 
 
 def draw(
-    name: str, title: str, make: Callable[[], MplFigure | None], *, caption: str = "", alt: str = "", wide: bool = False
+    name: str,
+    title: str,
+    make: Callable[[], MplFigure | None],
+    *,
+    caption: str = "",
+    alt: str = "",
+    wide: bool = False,
+    png: bool = True,
 ) -> Figure | None:
     """Draw a figure in the common style; None where `make` has nothing to show.
 
-    `name` is that of the file; characters that are not allowed there become `_`.
+    `name` is that of the file; characters that are not allowed there become `_`. Without `png`, which takes half of the
+    time, the figure is for a page only.
     """
     import matplotlib
 
@@ -114,7 +122,7 @@ def draw(
             caption=caption,
             alt=alt or f"Plot: {title}. {caption}".strip(),
             svg=svg,
-            png=_png(figure),
+            png=_png(figure) if png else None,
             least_width=least_width,
             wide=wide,
         )

@@ -20,9 +20,10 @@ RELOAD = '<meta http-equiv="refresh" content="10">'
 def write_page(page: Page, folder: Path, *, live: bool = False) -> Path:
     """Write report.html and plots/*.png into `folder`. Secrets are redacted. A `live` page reloads itself."""
     for figure in page.figures():
-        file = folder / "plots" / f"{figure.name}.png"
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(figure.png)
+        if figure.png is not None:
+            file = folder / "plots" / f"{figure.name}.png"
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(figure.png)
     report = folder / "report.html"
     write_atomic(report, redact_text(render_page(page, live=live)))
     return report

@@ -142,6 +142,7 @@ class Figure:
     """A drawing: SVG with the page's colours, and the same as PNG for `plots/<name>.png`.
 
     Attributes:
+        png: None for a figure that is on a page only.
         alt: Text for readers who do not see the drawing.
         least_width: Width in CSS pixels below which its smallest text would be hard to read.
     """
@@ -151,7 +152,7 @@ class Figure:
     caption: str
     alt: str
     svg: str
-    png: bytes
+    png: bytes | None
     least_width: int
     wide: bool = False
 

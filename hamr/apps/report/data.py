@@ -150,16 +150,13 @@ def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int
     made = []
     # One prompt per wording: repeated customer messages would show nothing new.
     by_words = {r["customer"]: r for r in samples if r["stage"].startswith("eval-") and r.get("customer")}
+    held_out = "SELECT run, prompt, record, total FROM records WHERE run LIKE '%/eval-%' ORDER BY rowid"
+    last = {(run.rpartition("/eval-")[2], prompt): (text, total) for run, prompt, text, total in ledger.query(held_out)}
     for row in by_words.values():
         said: dict[str, tuple[str, float | None]] = {}
         for stage in STAGES:
-            found = ledger.query(
-                "SELECT record, total FROM records WHERE run LIKE ? AND prompt = ? ORDER BY rowid DESC LIMIT 1",
-                f"%/eval-{stage}",
-                row["prompt"],
-            )
-            if found:
-                ((text, total),) = found
+            if found := last.get((stage, row["prompt"])):
+                text, total = found
                 said[stage] = (show_response(record_from_json(text)), total)
         if len(said) > 1:
             made.append(StageComparison(customer=row["customer"], reference=row.get("reference", ""), said=said))

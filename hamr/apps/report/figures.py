@@ -29,15 +29,16 @@ class RunFigure:
     make: Callable[[ReportData], MplFigure | None]
     wide: bool = False
 
-    def draw(self, data: ReportData) -> Figure | None:
-        return draw(self.name, self.title, partial(self.make, data), caption=self.caption, wide=self.wide)
+    def draw(self, data: ReportData, *, png: bool = True) -> Figure | None:
+        return draw(self.name, self.title, partial(self.make, data), caption=self.caption, wide=self.wide, png=png)
 
 
 SCORING = "The reward system"
 SECTIONS: dict[str, tuple[str, tuple[RunFigure, ...]]] = {
     "Supervised fine-tuning": (
-        "Loss on items not used for training, nats per token.",
+        "Loss in nats per token.",
         (
+            RunFigure("sft_loss", "SFT loss", "On the items of each step.", training.sft_loss),
             RunFigure(
                 "validation_loss", "Validation loss", "Held-out items of each set of the mix.", sft.validation_loss
             ),
@@ -136,7 +137,6 @@ SECTIONS: dict[str, tuple[str, tuple[RunFigure, ...]]] = {
                 training.clipping,
             ),
             RunFigure("lengths", "Response length", "Mean over the step's responses.", training.lengths),
-            RunFigure("sft_loss", "SFT loss", "The warm-up before RL.", training.sft_loss),
         ),
     ),
     "Time": (
@@ -150,3 +150,5 @@ SECTIONS: dict[str, tuple[str, tuple[RunFigure, ...]]] = {
     ),
 }
 """Title of a section -> its lead and its figures."""
+LATER = ("Training health", "Time")
+"""Sections that a live page does not have."""

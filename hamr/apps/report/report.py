@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hamr.apps.report.data import STAGE_NAMES, ReportData
-from hamr.apps.report.figures import SCORING, SECTIONS
+from hamr.apps.report.figures import LATER, SCORING, SECTIONS
 from hamr.apps.report.figures_dialogues import dialogue_table
 from hamr.apps.report.figures_sft import sft_verdict
 from hamr.report.html import write_page
@@ -40,21 +40,22 @@ _HEADLINES = (
 
 
 def write_report(folder: Path | str, *, live: bool = False) -> Path:
-    """Draw plots/*.png and write report.html from a finished or running run folder. A `live` page reloads itself.
+    """Draw plots/*.png and write report.html from a finished or running run folder.
 
-    Raises RunFolderError if it is not a run folder.
+    A `live` page reloads itself and, because it is rewritten every few seconds beside the run, has no sections of
+    `LATER` and no plots/*.png. Raises RunFolderError if it is not a run folder.
     """
     data = ReportData.read(folder)
-    page = run_page(data)
+    page = run_page(data, live=live)
     written = write_page(page, data.folder.path, live=live)
     drawn = {figure.name for figure in page.figures()}
     for figure in (figure for _, figures in SECTIONS.values() for figure in figures):
-        if figure.name not in drawn:  # of an earlier report
+        if not live and figure.name not in drawn:  # of an earlier report
             (data.folder.plots / f"{figure.name}.png").unlink(missing_ok=True)
     return written
 
 
-def run_page(data: ReportData) -> Page:
+def run_page(data: ReportData, *, live: bool = False) -> Page:
     return Page(
         title=data.name,
         summary=verdict(data),
@@ -64,10 +65,11 @@ def run_page(data: ReportData) -> Page:
             *(
                 PageSection.of(
                     title,
-                    *(figure.draw(data) for figure in figures),
+                    *(figure.draw(data, png=not live) for figure in figures),
                     lead=_scoring_lead(data) if title == SCORING else lead,
                 )
                 for title, (lead, figures) in SECTIONS.items()
+                if not (live and title in LATER)
             ),
             PageSection.of(
                 "Whole dialogues",

@@ -32,5 +32,6 @@ def test_page_exists_before_the_first_step_and_stops_reloading(tmp_path: Path) -
 def test_only_a_live_page_reloads(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run", dump_config(load_config(["experiment=smoke"]))) as folder:
         assert RELOAD in write_report(folder.path, live=True).read_text()
+        assert not list(folder.plots.glob("*.png"))
         assert RELOAD not in write_report(folder.path).read_text()
         end_reload(tmp_path / "nowhere.html")
