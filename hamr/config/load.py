@@ -21,7 +21,7 @@ from hamr.config.explain import Contradiction, Origin, explain, yaml_error
 from hamr.config.overrides import config_folder, group_options, no_such_choice, quote, split_flags, to_hydra
 from hamr.config.resources import resource
 from hamr.config.safe_yaml import check_aliases, load_yaml
-from hamr.config.schema import Config
+from hamr.config.schema import GROUPS, Config
 from hamr.errors import BadInput, ConfigError
 from hamr.security.redaction import name_secret_variables
 
@@ -53,7 +53,7 @@ def load_with_origin(overrides: Sequence[str] = (), config_dir: Path | None = No
     roots = [root for root in (own, resource("conf")) if root is not None]
     if own is not None:
         _check_files(own)
-    composed = to_hydra(values, group_options(roots, tuple(Config.model_fields)))
+    composed = to_hydra(values, group_options(roots, GROUPS))
     raw, choices = _compose(composed, roots)
     origin = Origin(roots, choices, typed=[text.lstrip("+").split("=")[0] for text in composed if text[0] == "+"])
     if place := origin(["hydra"]):
@@ -167,7 +167,12 @@ def _validate(raw: Mapping[str, Any], origin: Origin) -> Config:
 def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Return (composed values, chosen option of each group). A file is taken from the first of `roots` that has it."""
     from hydra import compose, initialize_config_dir
-    from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+    from hydra.errors import (
+        ConfigCompositionException,
+        HydraException,
+        MissingConfigException,
+        OverrideParseException,
+    )
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -187,6 +192,12 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
         raise yaml_error(error) from None
     except RecursionError:
         raise Contradiction("config", None, "a file or a value is nested too deeply") from None
+    except ConfigCompositionException as error:
+        group = re.search(r"Could not override '(\w+)'", str(error))
+        if group is None:
+            raise Contradiction("config", None, _first_lines(error)) from None
+        chosen = next(text.partition("=")[2] for text in overrides if text.startswith(f"{group[1]}="))
+        raise ConfigError(group[1], chosen, "the experiment has no such group; remove it") from None
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         # Hydra wraps errors of OmegaConf in one without a text.
         raise Contradiction("config", None, _first_lines(error if str(error) else error.__cause__ or error)) from None

@@ -5,10 +5,18 @@ Sections are frozen. Unknown keys are errors. A function takes its own section, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig
 from hamr.config.contradictions import check_consistent
@@ -538,7 +546,10 @@ class ExperimentConfig(Section):
     seed: int = 0
     """Seed of the order of the prompts, of the sampling and of the splits. Any integer."""
     steps: Steps = 10
-    """Number of RL steps. 0 skips RL."""
+    """Number of RL steps. 0 skips RL. null, or not set, with `episodes`: as many as these take."""
+    episodes: PositiveFloat | None = None
+    """Passes over the training samples, for runs without `steps`: steps = ceil(episodes x samples / prompts_per_step).
+    Prompts that replace groups without signal are not counted. null: `steps` decides."""
     prompts_per_step: Samples = 8
     """Number of prompts per RL step. Each gets `rollout.samples_per_prompt` responses."""
     run_dir: str | None = None
@@ -550,6 +561,31 @@ class ExperimentConfig(Section):
     evaluation: EvaluationConfig = EvaluationConfig()
     sage: DialoguesConfig = DialoguesConfig()
     unscored: UnscoredConfig = UnscoredConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unset_steps(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("steps", 0) is None:
+            return {key: value for key, value in given.items() if key != "steps"}
+        return given
+
+    @model_serializer(mode="wrap")
+    def _dump(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {**handler(self), **({"steps": None} if self.is_open else {})}
+
+    @property
+    def is_open(self) -> bool:
+        """Return True if the number of steps depends on the number of training samples."""
+        return self.episodes is not None and "steps" not in self.model_fields_set
+
+    def with_steps(self, samples: int) -> ExperimentConfig:
+        """Return a copy with the steps that `episodes` takes on this number of training samples.
+
+        Steps that are set, as in the config.yaml of a run, stay.
+        """
+        if self.episodes is None or not self.is_open:
+            return self
+        return self.model_copy(update={"steps": math.ceil(self.episodes * samples / self.prompts_per_step)})
 
 
 class Config(Section):
@@ -609,6 +645,10 @@ class Config(Section):
         names = {*self.rewards.asked.values(), *more}
         names |= {t.start_from for n in names if (t := self.pools[n].finetune) is not None and t.start_from}
         return self.model_copy(update={"pools": {name: p for name, p in self.pools.items() if name in names}})
+
+
+GROUPS = (*Config.model_fields, "schedule")
+"""Groups of choices: one per section, and `schedule`, the readings of a paper's number of steps."""
 
 
 def _replace(section: Any, keys: list[str], value: FunctionConfig) -> Any:

@@ -152,6 +152,15 @@ def test_the_second_step_on_a_batch_is_clipped_against_the_first(one: TrainerGro
     assert metrics["policy/kl_to_reference"] > 0
 
 
+def test_minibatches_of_one_pass_move_the_ratio_until_the_clip_acts(one: TrainerGroup, tiny: Path) -> None:
+    """One optimiser step per batch starts where the responses were sampled: its ratio is 1."""
+    for count, moved in ((1, False), (4, True)):
+        with other_algorithm(one, AlgorithmConfig(minibatches=count, clip_low=1e-4, clip_high=1e-4)):
+            reset(one, tiny, CONFIG)
+            metrics = train(one)
+        assert (abs(metrics["policy/ratio"] - 1) > 1e-4, metrics["policy/clipped"] > 0) == (moved, moved)
+
+
 # --- checkpoints ---
 
 

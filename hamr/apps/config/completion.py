@@ -9,7 +9,7 @@ from hamr.config.explain import known_keys
 from hamr.config.load import load_config
 from hamr.config.overrides import group_options
 from hamr.config.resources import resource
-from hamr.config.schema import Config
+from hamr.config.schema import GROUPS, Config
 
 BASH = """\
 _hamr() {
@@ -47,7 +47,7 @@ def completion_script(shell: str) -> str:
 def completion_words() -> list[str]:
     """Return the words of commands, `group=choice` of every choice that hamr ships, and `section.key=` of every key."""
     commands = (word for path in JOBS for word in path.split())
-    options = group_options([resource("conf")], tuple(Config.model_fields))
+    options = group_options([resource("conf")], GROUPS)
     choices = (f"{group}={choice}" for group, names in options.items() for choice in names)
     known = list(known_keys(Config, load_config().model_dump(mode="json")))
     sections = {key.rpartition(".")[0] for key in known}

@@ -9,7 +9,7 @@ from pathlib import Path
 from hamr.apps.jobs import find, load
 from hamr.apps.shared.commands import Command
 from hamr.config.overrides import CONFIG_DIR_FLAG, quote
-from hamr.config.schema import Config
+from hamr.config.schema import GROUPS
 
 _PLAIN = re.compile(r"[\w./~+<>-]+")
 
@@ -64,4 +64,4 @@ def stand_in(kind: type[Command], folder: Path) -> None:
 
 def takes_override(key: str) -> bool:
     """Return whether an argument is a configuration override rather than one of a job's own options."""
-    return key.lstrip("+~").split(".")[0] in Config.model_fields or key.startswith(CONFIG_DIR_FLAG)
+    return key.lstrip("+~").split(".")[0] in GROUPS or key.startswith(CONFIG_DIR_FLAG)

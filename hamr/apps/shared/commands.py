@@ -261,9 +261,9 @@ def _refuse_unknown(kind: type[Command], word: str) -> None:
 
 
 def _is_section(key: str) -> bool:
-    from hamr.config.schema import Config
+    from hamr.config.schema import GROUPS
 
-    return key in Config.model_fields or key == CONFIG_DIR_FLAG
+    return key in GROUPS or key == CONFIG_DIR_FLAG
 
 
 def _complaint(kind: type[Command], first: ErrorDetails) -> BadInput:

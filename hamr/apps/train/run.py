@@ -103,6 +103,8 @@ def run_job(job: Job) -> int:
                 splits, clusters = with_reply_clusters(splits, console.note)
             check_scorable(job.config, splits)
             config, scored_by = with_usable_scorers(job.config, splits)
+            experiment = config.experiment.with_steps(len(splits.train))
+            config = config.model_copy(update={"experiment": experiment})
             job = dataclasses.replace(job, config=config)
             prepared = dataclasses.replace(prepared, config=job.used, splits=splits, clusters=clusters)
             check_refit(job.config, prepared.truth)
@@ -111,6 +113,10 @@ def run_job(job: Job) -> int:
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
         if scored_by:
             console.note(scored_by)
+        if experiment.episodes is not None:
+            console.note(
+                f"{experiment.steps} steps of {experiment.prompts_per_step} prompts from {len(splits.train)} samples"
+            )
         for note in precision_notes(computations(job.used)):
             console.note(note)
         with console.phase("scorers"):

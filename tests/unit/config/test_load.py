@@ -425,3 +425,24 @@ def test_address_with_an_unclosed_bracket_is_bad_input(key: str) -> None:
     address = load_config(["experiment=smoke", f"{key}='http://[::1'"]).cluster
     with pytest.raises(BadInput):
         check_cluster_address(getattr(address, key.partition(".")[2]), allow_unauthenticated=False, environ={})
+
+
+def test_steps_follow_from_episodes_unless_set(tmp_path: Path) -> None:
+    """A run's config.yaml has the steps that it began with; a submitted job has not read the data."""
+    quick = ["experiment=quickstart", "experiment.episodes=2", "experiment.prompts_per_step=12"]
+    kept = load_config(quick).experiment
+    assert (kept.is_open, kept.with_steps(100).steps) == (False, kept.steps)
+    config = load_config([*quick, "experiment.steps=null"])
+    assert config.experiment.with_steps(100).steps == 17
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(config))
+    assert yaml.safe_load(file.read_text())["experiment"]["steps"] is None
+    assert load_dumped(file) == config
+    begun = config.model_copy(update={"experiment": config.experiment.with_steps(100)})
+    file.write_text(dump_config(begun))
+    assert load_dumped(file).experiment.with_steps(1000).steps == 17
+
+
+def test_schedule_of_an_experiment_without_one_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="schedule: 'steps': the experiment has no such group; remove it"):
+        load_config(["experiment=quickstart", "schedule=steps"])

@@ -9,16 +9,17 @@ import yaml
 
 from hamr.config.load import load_config
 from hamr.config.resources import resource
-from hamr.config.schema import Config
+from hamr.config.schema import GROUPS, Config
 from hamr.models.bundled import BUNDLED
 
 CONF = resource("conf")
-GROUPS = tuple(Config.model_fields)
 OPTIONS = [(g, f.stem) for g in GROUPS for f in sorted((CONF / g).glob("*.yaml"))]
 EXPERIMENTS = [name for group, name in OPTIONS if group == "experiment"]
 
 
-NEEDS = {("rollout", "gpu"): ["trainer=zero3"]}
+NEEDS = {("rollout", "gpu"): ["trainer=zero3"]} | {
+    ("schedule", name): ["experiment=paper_hrm"] for group, name in OPTIONS if group == "schedule"
+}
 """Overrides that an option requires."""
 
 
@@ -28,7 +29,7 @@ def test_every_option_loads(group: str, option: str) -> None:
     assert isinstance(config, Config)
 
 
-@pytest.mark.parametrize(("group", "option"), [o for o in OPTIONS if o[0] != "experiment"])
+@pytest.mark.parametrize(("group", "option"), [o for o in OPTIONS if o[0] not in ("experiment", "schedule")])
 def test_every_option_sets_the_values_of_its_file(group: str, option: str) -> None:
     config = load_config([f"{group}={option}", *NEEDS.get((group, option), [])])
     written = yaml.safe_load((CONF / group / f"{option}.yaml").read_text()) or {}
@@ -128,6 +129,18 @@ def test_paper_hrm_has_the_values_of_table_5() -> None:
     assert (cascade.tau_a, cascade.tau_b, cascade.w1, cascade.w2) == (0.68, 0.98, 0.05, 0.72)
     responses = config.experiment.prompts_per_step * config.rollout.samples_per_prompt
     assert responses // config.algorithm.minibatches == 128
+
+
+@pytest.mark.parametrize(("schedule", "steps", "prompts"), [("episodes", 800, 20 * 5120), ("steps", 20, 160)])
+def test_paper_hrm_has_two_readings_of_20_episodes(schedule: str, steps: int, prompts: int) -> None:
+    """On the paper's 5,120 prompts. Both take 128 responses per optimiser step."""
+    config = load_config(["experiment=paper_hrm", f"schedule={schedule}"])
+    experiment = config.experiment.with_steps(5120)
+    assert experiment.steps == steps
+    assert experiment.steps * experiment.prompts_per_step == prompts
+    responses = experiment.prompts_per_step * config.rollout.samples_per_prompt
+    assert responses == 128 * config.algorithm.minibatches
+    assert schedule != "episodes" or config == load_config(["experiment=paper_hrm"])
 
 
 def test_paper_hrm_has_the_models_of_the_paper_on_gpus() -> None:
