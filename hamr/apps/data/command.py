@@ -243,9 +243,9 @@ class ImportCorpus(ImportCommand):
     corpus: Annotated[str, Word(), AfterValidator(_known_corpus), Field(title="CORPUS")]
     """Corpus or form of the input: star, abcd, tau2, multiwoz, messages, sharegpt, trl or verl. The form of chats is
     detected."""
-    input: Annotated[File, Field(title="FILE|FOLDER")]
-    """The dialogues: a corpus as it is published (its file or folder); for chats JSONL, JSON, Parquet or the folder of
-    a data set."""
+    input: Annotated[File, Field(title="FILE|FOLDER|ID")]
+    """The dialogues: a corpus as it is published (its file or folder); for chats JSONL, JSON, Parquet, the folder of a
+    data set, or the id of one on the Hugging Face Hub (owner/name)."""
     policies: Annotated[File | None, Field(title="FILE.json")] = None
     """The corpus's policies and tools; required for star, abcd and tau2 as lines of decision points or
     conversations."""

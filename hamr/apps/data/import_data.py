@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
+from hamr.apps.data.hub import data_set_folder
 from hamr.apps.data.write_splits import show_splits
 from hamr.apps.shared.outputs import output_folder
 from hamr.data.helpdesk import HelpdeskOptions, read_intercom, read_zendesk
@@ -101,7 +102,10 @@ def import_corpus(command: ImportCorpus) -> int:
     hide = (command.pii or ("hide" if importer.private else "keep")) == "hide"
     names = _name_finder(command, hide=hide)
     _begin(command, command.corpus, command.input)
-    imported = importer({option: getattr(command, option) for option in importer.files}, group=command.group)
+    files = {option: getattr(command, option) for option in importer.files}
+    if importer is IMPORTERS["messages"]:
+        files["input"] = data_set_folder(command.input)
+    imported = importer(files, group=command.group)
     hidden: Counter[str] | None = None
     if hide:
         hidden, alike = Counter(), imported.duplicates

@@ -36,7 +36,6 @@ _SHAREGPT = {
 _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(_SPLITS)})(?![a-z])")
 _TABLES = (".jsonl", ".json", ".parquet", ".arrow")
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory]:
@@ -79,9 +78,6 @@ def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory
 def _files(source: Path) -> list[Path]:
     """Return the tables of a folder, training data first, or the file itself."""
     if not source.is_dir():
-        if not source.exists() and not source.suffix and _HUB_ID.fullmatch(str(source)):
-            remedy = f"no such file or folder; for a data set of the Hub: hf download {source} --repo-type dataset"
-            raise DataError("input", str(source), f"{remedy} --local-dir FOLDER, then give FOLDER")
         return [source]
     found = [
         path

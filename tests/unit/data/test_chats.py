@@ -107,10 +107,7 @@ def test_malformed_chat_is_refused_with_its_place(tmp_path: Path, row: Any, said
     assert said in str(refused.value)
 
 
-def test_missing_data_set_is_refused_with_the_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="for a data set of the Hub: hf download owner/chats --repo-type dataset"):
-        read(Path("owner/chats"))
+def test_folder_without_tables_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="contains no .jsonl, .json, .parquet, .arrow"):
         read(tmp_path / "empty")

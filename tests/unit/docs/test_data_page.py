@@ -63,7 +63,7 @@ def test_chats_are_imported(folder: Path) -> None:
         for n in range(4)
     ]
     (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
-    run("hamr data import messages")
+    run("hamr data import messages input=chats.jsonl")
     assert len(meta("data/chats")) == 4
 
 
