@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 SETTINGS = "generate.json"
 GENERATED = "generated.jsonl"
+DEADLINE_S = 1800.0
+"""Maximum time for a response. It is generous, because a response that is late is asked for again."""
 Score = Callable[[ResponseGroup], Awaitable[Sequence[RewardRecord]]]
 
 
@@ -83,6 +85,9 @@ class GeneratingPolicy:
             replicas=rollout.workers,
             top_p=rollout.top_p,
             sampling_extra=rollout.sampling_extra,
+            max_ongoing_requests=rollout.engine.max_num_seqs,
+            batch_size=1,
+            deadline_s=DEADLINE_S,
         )
         native = PolicyChat.of(load_tokenizer(Path(model.path)), model.tools_prompt).native
         update = {"model": model, "rollout": rollout, "pools": {**config.pools, name: pool}}
@@ -186,7 +191,7 @@ def _record(
         texts = tuple(response.text for response in answers[sample.id] if response.text is not None)
         return ResponseGroup(sample=sample, responses=texts, number=policy.step)
 
-    async def unscored(group: ResponseGroup) -> list[RewardRecord]:
+    async def without_rewards(group: ResponseGroup) -> list[RewardRecord]:
         total = NotScored(detail="generated without with_rewards=true")
         actions = [parse_action(text, formats.of(group.sample)) for text in group.responses]
         return [
@@ -222,7 +227,7 @@ def _record(
             with RewardSystem(_scoring(config, policy), run=policy.name, note=print) as system:
                 signals.run(add(system.ascore_group))
         elif left:
-            signals.run(add(unscored))
+            signals.run(add(without_rewards))
         return list(ledger.rows())
 
 
