@@ -166,8 +166,8 @@ class Console:
         if phase.total:
             texts.append(f"step {phase.step + 1}/{phase.total}")
         if phase.part:
-            done, total, unit, began = phase.part
-            left = (self._clock() - began) / done * (total - done) if done else None
+            done, total, unit, _ = phase.part
+            left = self._part_eta(phase)
             texts.append(f"{done}/{total} {unit}" + (f", about {duration(left)} left" if left is not None else ""))
         elif eta := self._eta(phase):
             texts.append(f"about {duration(eta)} left")
@@ -235,6 +235,13 @@ class Console:
         first_step, first_time = phase.first
         return (self._clock() - first_time) / (phase.step - first_step) * (phase.total - phase.step)
 
+    def _part_eta(self, phase: _Phase) -> float | None:
+        """Return the seconds left for the units of the current step, or None until one is done."""
+        if phase.part is None or not phase.part[0]:
+            return None
+        done, total, _, began = phase.part
+        return (self._clock() - began) / done * (total - done)
+
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = [self._phase_table()]
         if self._rows:
@@ -258,7 +265,7 @@ class Console:
             progress = f"{done}/{total}" if total else ""
             if p.state == "running" and total:
                 bar = ProgressBar(total=total, completed=done, width=30)
-                if eta := self._eta(p):
+                if eta := self._eta(p) or (self._part_eta(p) if not p.total else None):
                     progress += f"  about {duration(eta)} left"
             table.add_row(Text(mark, style=style), p.name, Text(duration(seconds), style="dim"), bar, progress)
         return table

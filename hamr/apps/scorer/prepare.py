@@ -25,7 +25,7 @@ from hamr.apps.scorer.lessons import (
     pair_lessons,
 )
 from hamr.apps.scorer.pair_check import auc, auc_standard_error
-from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
+from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment, tell_parent
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
@@ -49,7 +49,27 @@ KILLED = "scorer training was killed, probably for memory; lower finetune.batch_
 PROGRESS_S = 15.0
 """Longest silence of a training between two of its lines, if a step is no longer than that."""
 
-Progress = Callable[[str], None]
+
+class Progress:
+    """The display of scorer training: lines, and its steps, which are lines too where there is no better display."""
+
+    def __init__(self, note: Callable[[str], None], steps: Callable[[int, int, str], None] | None = None) -> None:
+        self.note = note
+        self.steps = steps
+        self._begun: dict[str, float] = {}
+        self._shown: dict[str, float] = {}
+
+    def step(self, told: tuple[str, int, int, float]) -> None:
+        """Show what `finetune_scorer` tells."""
+        name, step, steps, loss = told
+        if self.steps is not None:
+            return self.steps(step, steps, f"training steps of the {name}")
+        now = time.monotonic()
+        begun = self._begun.setdefault(name, now)
+        if step == steps or now - self._shown.setdefault(name, now) >= PROGRESS_S:
+            self._shown[name] = now
+            left = (now - begun) * (steps - step) / max(1, step - 1)
+            self.note(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}, about {left:.0f} s left")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +86,17 @@ class TunedScorer:
 
 
 def prepare_scorers(
-    config: Config, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample], progress: Progress
+    config: Config,
+    train: Sequence[ServiceSample],
+    held_out: Sequence[ServiceSample],
+    note: Callable[[str], None],
+    steps: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, TunedScorer]:
     """The model folder of every pool that has a model here: as it is, or fine-tuned where the pool asks for it and it
     is needed.
 
-    Pools are prepared side by side as far as there are cores; one that starts from another waits for it. Raises
+    Pools are prepared side by side as far as there are cores; one that starts from another waits for it. `steps` gets
+    the training steps done, their total and the scorer; without it, `note` gets a line from time to time. Raises
     BadInput for a pool whose template cannot be filled, whose library is missing, whose model is of another kind, or
     that would be fine-tuned on data without both kinds of answers.
     """
@@ -83,6 +108,7 @@ def prepare_scorers(
             check_installed(name, pool)
         if pool.compares and not pool.finetune:
             check_pair_model(name, pool, resolve_model(pool.model))
+    progress = Progress(note, steps)
     threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
     at_once = max(1, (os.cpu_count() or 1) // threads)
     prepared: dict[str, concurrent.futures.Future[TunedScorer]] = {}
@@ -147,7 +173,7 @@ def prepare_scorer(
     if not note.is_file():
         folder.parent.mkdir(parents=True, exist_ok=True)
         waiting = f"{name}: another process trains the same scorer; waiting for it"
-        with _alone(folder, lambda: progress(waiting), stop or threading.Event()):
+        with _alone(folder, lambda: progress.note(waiting), stop or threading.Event()):
             if not note.is_file():
                 write_atomic(note, json.dumps(_train_scorer(name, tuning, taught, base, begin, folder, progress)))
     facts = json.loads(note.read_text())
@@ -168,11 +194,11 @@ def _train_scorer(
     if len(set(exam.labels)) < 2:
         raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
     overlap = exam.overlap_auc
-    with child_process(KILLED) as call:
+    with child_process(KILLED, progress.step) as call:
         raw = auc(call(raw_scores, base, exam, tuning), exam.labels) if exam.suits(base) else None
         needed = raw is None or tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
         found = "no cross-encoder yet" if raw is None else f"raw model AUC {raw:.2f}, word overlap {overlap:.2f}"
-        progress(f"{name}: {found}: " + ("fine-tuning" if needed else "kept"))
+        progress.note(f"{name}: {found}: " + ("fine-tuning" if needed else "kept"))
         if needed and not (folder / "config.json").is_file():
             call(finetune_scorer, taught.train, begin, folder, taught.examples(), tuning, name)
         facts = {"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}
@@ -180,7 +206,7 @@ def _train_scorer(
             tuned = auc(call(raw_scores, folder, exam, tuning), exam.labels)
             right = sum(exam.labels)
             facts |= {"tuned_auc": tuned, "tuned_error": auc_standard_error(tuned, right, len(exam.labels) - right)}
-            progress(f"{name}: fine-tuned model AUC {tuned:.2f} on {len(exam.labels)} held-out pairs")
+            progress.note(f"{name}: fine-tuned model AUC {tuned:.2f} on {len(exam.labels)} held-out pairs")
     return facts
 
 
@@ -227,14 +253,9 @@ def finetune_scorer(
     tuning: ScorerTrainingConfig,
     name: str,
 ) -> None:
-    """Train from `base` to `out`, with a line of progress every PROGRESS_S seconds."""
-    begin = last = time.monotonic()
+    """Train from `base` to `out`. The parent process is told each step: name, step, steps, loss."""
 
     def report(step: int, steps: int, loss: float) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if step == steps or now - last >= PROGRESS_S:
-            last, left = now, (now - begin) * (steps - step) / step
-            print(f"{name}: scorer training {step}/{steps}, loss {loss:.3f}, about {left:.0f} s left", flush=True)
+        tell_parent((name, step, steps, loss))
 
     train(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)

@@ -8,7 +8,10 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
 from typing import Any
 
 from hamr.errors import HamrError
@@ -24,16 +27,25 @@ CHILD_ENV = {
 """Of the process: glibc reads its settings when a process starts, what looks for a GPU is told, and a killed process
 has nothing to warn of, since its resource tracker removes what it leaves."""
 
+_parent: Connection | None = None
+"""In a child process, the way of its values to `told`."""
+
 
 @contextlib.contextmanager
-def child_process(killed: str) -> Iterator[Callable[..., Any]]:
+def child_process(killed: str, told: Callable[[Any], None] | None = None) -> Iterator[Callable[..., Any]]:
     """Start a fresh process: what it is called with runs there, and its result (or what it raised) comes back.
+
+    `told` is called here, on a thread, with each value that the process passes to `tell_parent`.
 
     Raises:
         HamrError: the process was killed; the message is `killed`.
     """
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=_die_with_parent) as pool:
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(_listening(context, told)) if told else None
+        pool = stack.enter_context(
+            concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=_start, initargs=(writer,))
+        )
         try:
             yield lambda function, *args: pool.submit(function, *args).result()
         except concurrent.futures.process.BrokenProcessPool as error:
@@ -44,8 +56,36 @@ def child_process(killed: str) -> Iterator[Callable[..., Any]]:
             raise
 
 
-def _die_with_parent() -> None:
+def tell_parent(value: object) -> None:
+    """Pass a value to `told` of the process that runs this one; without one, to nobody."""
+    if _parent is not None:
+        _parent.send(value)
+
+
+@contextlib.contextmanager
+def _listening(context: SpawnContext, told: Callable[[Any], None]) -> Iterator[Connection]:
+    """Return a connection whose values go to `told`. The listener ends with the last process that may write, killed or
+    not."""
+    reader, writer = context.Pipe(duplex=False)
+
+    def listen() -> None:
+        with reader, contextlib.suppress(EOFError, OSError):
+            while True:
+                told(reader.recv())
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    try:
+        yield writer
+    finally:
+        writer.close()
+        listener.join()
+
+
+def _start(parent: Connection | None) -> None:
     """Have the kernel kill this process when its parent ends (Linux), so that a killed hamr leaves none behind."""
+    global _parent
+    _parent = parent
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -16,7 +16,7 @@ from hamr.apps.pipeline.log import is_pipeline
 from hamr.apps.report.live import live_report
 from hamr.apps.report.report import write_report
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
-from hamr.apps.scorer.prepare import TunedScorer, prepare_scorers
+from hamr.apps.scorer.prepare import Progress, TunedScorer, prepare_scorers
 from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.pool_room import check_endpoints, local_node
 from hamr.apps.shared.pools_up import pools_of
@@ -120,7 +120,7 @@ def run_job(job: Job) -> int:
         for note in precision_notes(computations(job.used)):
             console.note(note)
         with console.phase("scorers"):
-            scorers = prepare_scorers(job.used, prepared.splits.train, prepared.splits.validation, console.note)
+            scorers = prepare_scorers(job.used, splits.train, splits.validation, console.note, console.progress)
             check_tuned(job.config, scorers)
         with job.open() as folder:
             signals.advise(how_to_resume(folder.path, job.config))
@@ -213,7 +213,7 @@ async def _train(
                         paths=paths,
                         judge=world.pools[judge].ask if judge else None,
                         reload=scaler.reload,
-                        note=console.note,
+                        progress=Progress(console.note, console.progress),
                     ),
                 )
                 with console.phase("scorer check"):

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from hamr.apps.scorer.gate import AT_ONCE
 from hamr.apps.scorer.lessons import contrast_examples
-from hamr.apps.scorer.prepare import KILLED, finetune_scorer
+from hamr.apps.scorer.prepare import KILLED, Progress, finetune_scorer
 from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
 from hamr.config.pools import ScorerTrainingConfig
 from hamr.config.schema import Config
@@ -90,7 +90,7 @@ class ScorerRefit:
     paths: Mapping[str, Path]
     judge: Ask | None
     reload: Callable[[Mapping[str, Path]], Awaitable[None]]
-    note: Callable[[str], None]
+    progress: Progress
     steps: list[int] = field(default_factory=list)
 
     async def run(self, step: int, replies: Sequence[ScoredReply]) -> None:
@@ -102,7 +102,7 @@ class ScorerRefit:
         write_atomic(self.folder / f"pairs-{step}.jsonl", "".join(json.dumps(pair) + "\n" for pair in pairs))
         known = [pair for each in (*self.steps, step) for pair in self._read(each)]
         wrong = sum(pair.target < 0.5 for pair in pairs)
-        self.note(f"scorers: refit on {len(pairs)} pairs of the policy's replies, {wrong} of them wrong")
+        self.progress.note(f"scorers: refit on {len(pairs)} pairs of the policy's replies, {wrong} of them wrong")
         try:
             made = await asyncio.to_thread(self._train, step, known)
         except asyncio.CancelledError:
@@ -167,7 +167,7 @@ class ScorerRefit:
     def _train(self, step: int, pairs: Sequence[PairExample]) -> dict[str, Path]:
         examples = [*pairs, *contrast_examples(self.train, len(pairs), seed=step)]
         made: dict[str, Path] = {}
-        with environment(CHILD_ENV), child_process(KILLED) as call:
+        with environment(CHILD_ENV), child_process(KILLED, self.progress.step) as call:
             for name in _pools_to_train(self.config).values():
                 out = self.folder / f"{name}-{step}"
                 shutil.rmtree(out, ignore_errors=True)  # of a run that was resumed from an earlier step

@@ -1,6 +1,7 @@
 import io
 
 import pytest
+from rich.console import Console as RichConsole
 
 from hamr.telemetry.console import Console, duration, sparkline
 
@@ -128,3 +129,14 @@ def test_progress_is_reset_at_the_next_step():
         clock.now += 30
         console.pulse()
     assert "rl: running for 30.0 s, step 2/4\n" in out.getvalue()
+
+
+def test_live_display_estimates_the_end_of_a_phase_without_steps():
+    clock = Clock()
+    with Console(file=io.StringIO(), live=True, clock=clock) as console, console.phase("scorers"):
+        console.progress(0, 750, "training steps of the reranker")
+        clock.now += 30
+        console.progress(250, 750, "training steps of the reranker")
+        screen = RichConsole(file=io.StringIO(), width=100)
+        screen.print(console._render())
+    assert "250/750  about 1 min 00 s left" in screen.file.getvalue()

@@ -53,7 +53,7 @@ def test_scorer_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch:
     made = f"judge.b-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     with (scorers / f".{made}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        tuned = scorer.prepare_scorer("judge.b", pool, lambda: lessons, first_one_ends)
+        tuned = scorer.prepare_scorer("judge.b", pool, lambda: lessons, scorer.Progress(first_one_ends))
     assert said == ["judge.b: another process trains the same scorer; waiting for it"]
     assert tuned == scorer.TunedScorer(path=scorers / made, **facts)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from hamr.apps.scorer.prepare import Progress
 from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit, check_refit
 from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
@@ -49,7 +50,7 @@ def refit(folder: Path, *overrides: str) -> tuple[Recorded, list[Mapping[str, Pa
         paths={"reranker": folder / "first", "judge": folder / "second"},
         judge=judge,
         reload=load,
-        note=lambda line: None,
+        progress=Progress(lambda line: None),
     )
     return made, loaded
 
@@ -119,4 +120,4 @@ def test_impossible_refit_is_rejected(overrides: list[str], truth: bool, error: 
 
 
 def test_other_alarm_actions_need_no_refit_settings() -> None:
-    check_refit(load_config(["experiment=quickstart", "pools=tiny"]), None)
+    check_refit(load_config(["experiment=quickstart", "pools=tiny", "scorers.on_alarm=warn"]), None)
