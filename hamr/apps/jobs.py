@@ -50,6 +50,10 @@ JOBS: dict[str, tuple[str, str]] = {
     "data olabench samples=": (f"{_DATA}:OlabenchSamples", "from imported samples"),
     "data olabench labels=": (f"{_DATA}:OlabenchLabels", "from a public corpus with human labels"),
     "data preview": (f"{_DATA}:PreviewSamples", "print what the policy sees for some samples, with token counts"),
+    "generate": (
+        "hamr.apps.generate.command:GenerateCommand",
+        "generate responses to samples with a policy, with log-probabilities and rewards",
+    ),
     "score": (
         "hamr.apps.score.command:ScoreCommand",
         "score a JSONL of finished responses with the whole reward system",

@@ -54,13 +54,15 @@ class PolicyResponse:
     """Either `text`, with its cost if the policy was queried now, or `failure`.
 
     `seconds` from the start at the replica to the end of the text; in post-CoT to the end of the answer, where
-    generation stops. `tokens`: number of generated tokens.
+    generation stops. `tokens`: number of generated tokens. `mean_logprob`:
+    log p(text) / tokens, where it was asked for.
     """
 
     text: str | None = None
     seconds: float | None = None
     tokens: int | None = None
     prompt_tokens: int | None = None
+    mean_logprob: float | None = None
     cut_off: bool = False
     failure: str | None = None
     detail: str = ""
@@ -76,6 +78,7 @@ class PolicyResponse:
     def from_json(cls, where: str, row: Mapping[str, Any]) -> PolicyResponse:
         """Parse a row. Raises BadInput."""
         try:
+            row = {"mean_logprob": None, **row}  # older rows lack it
             response = cls(**{name: row[name] for name in cls.__dataclass_fields__})
             missing = "key" if "key" not in row else "text"
             if missing == "key" or (response.text is None) == (response.failure is None):
@@ -96,6 +99,7 @@ def response_of(answer: Answer) -> PolicyResponse:
         seconds=call.service_s if call else None,
         tokens=(call.output_tokens or None) if call else None,
         prompt_tokens=(call.prompt_tokens or None) if call else None,
+        mean_logprob=answer.mean_logprob,
         cut_off=cut_off,
     )
 

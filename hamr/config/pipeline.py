@@ -39,8 +39,8 @@ REFERENCE = re.compile(rf"(?<!\w)@({_NAME})\.({_NAME})")
 Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
 Keep = Literal["policy", "all"]
 Job = Literal[
-    "train", "sft", "calibrate", "evaluate", "data sage", "data patm", "data dra", "data multigt", "data thought",
-    "data sampled", "data rubrics",
+    "train", "sft", "calibrate", "evaluate", "generate", "data sage", "data patm", "data dra", "data multigt",
+    "data thought", "data sampled", "data rubrics",
 ]  # fmt: skip
 
 

@@ -288,7 +288,7 @@ class _Maker:
             history=history,
             references=tuple(Reference(action=a, source="generated") for a in self._acts(act, walk, shown, ticket)),
             privileged={
-                "summary": file.intents[intent].description.of(self.language),
+                "ticket_summary": file.intents[intent].description.of(self.language),
                 "fields": shown,
                 "path": list(walk.path),
                 "action": walk.action,

@@ -66,6 +66,7 @@ class TopToken(BaseModel):
 
 class Token(BaseModel):
     token: str
+    logprob: Annotated[LogProb | None, Lenient] = None
     top_logprobs: list[TopToken] | None = None
 
 

@@ -16,6 +16,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -31,6 +32,7 @@ from hamr.prompting.templates import PromptTemplate
 from hamr.rewards.verdict import parse_verdict, verdict_place
 from hamr.security.endpoints import check_url, look_up
 from hamr.types import Answer, Question, ScorerCall
+from hamr.types.rollouts import mean_logprob
 
 TOP_LOGPROBS = 20
 VERDICT_TOKENS = 16
@@ -135,6 +137,8 @@ class OpenAIScorer:
             held["stop"] = list(question.stop)
         if question.tools:
             held["tools"] = list(question.tools)
+        if question.logprobs and self.config.logprobs:
+            held["logprobs"] = True
         if self.config.structured and question.schema is not None:
             schema = {"name": "verdict", "schema": question.schema, "strict": True}
             held["response_format"] = {"type": "json_schema", "json_schema": schema}
@@ -150,7 +154,7 @@ class OpenAIScorer:
             return reply
         choice, call = reply
         text = choice.message.text
-        return (
+        answer = (
             cut_off(call.output_tokens, text, call)
             if choice.finish_reason == "length"
             else Answer(
@@ -160,6 +164,7 @@ class OpenAIScorer:
                 call=call,
             )
         )
+        return replace(answer, mean_logprob=_mean_logprob(choice)) if question.logprobs else answer
 
     def _sampling(self, question: Question) -> dict[str, Any]:
         """Return the sampling fields of a request. `top_k` and extras are no fields of OpenAI's own API."""
@@ -285,6 +290,13 @@ def _positions(choice: Choice) -> list[tuple[str, dict[str, float]]]:
     if not content or not any(entry.top_logprobs for entry in content):
         return []
     return [(entry.token, {top.token: top.logprob for top in entry.top_logprobs or ()}) for entry in content]
+
+
+def _mean_logprob(choice: Choice) -> float | None:
+    """Return the mean over the tokens; None if the server left one out."""
+    found = [entry.logprob for entry in (choice.logprobs.content if choice.logprobs else None) or ()]
+    known = [min(value, 0.0) for value in found if value is not None]
+    return mean_logprob(known) if len(known) == len(found) else None
 
 
 def _error_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hamr.config.pools import PoolConfig
@@ -18,6 +19,7 @@ from hamr.pools.structured import bound_lengths
 from hamr.protocols import SamplingConfig
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, ScorerCall
+from hamr.types.rollouts import mean_logprob
 
 if TYPE_CHECKING:
     from hamr.rollout.vllm_engine import VllmEngine
@@ -95,11 +97,13 @@ class Writer:
             sampling(question, self.config, budget),
             seed=question.seed + question.attempt,
             schema=bound_lengths(question.schema, budget) if self.config.structured and question.schema else None,
+            logprobs=question.logprobs,
         )
+        logprob = mean_logprob(said.logprobs) if question.logprobs else None
         call = self._call(prompt, started, len(ids), len(said.token_ids), said.cached_tokens)
         if said.finish_reason != "stop":
-            return cut_off(len(said.token_ids), said.text, call)
-        return Answer(text=said.text, call=call)
+            return replace(cut_off(len(said.token_ids), said.text, call), mean_logprob=logprob)
+        return Answer(text=said.text, call=call, mean_logprob=logprob)
 
     def _call(
         self, prompt: str, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0

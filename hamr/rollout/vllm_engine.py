@@ -38,13 +38,14 @@ CLOSE_TIMEOUT_S = 30.0
 class Completion(NamedTuple):
     """Generated text. `token_ids` include the end-of-sequence token or the stop string's tokens, `text` does not.
 
-    `cached_tokens` is the number of prompt tokens found in the prefix cache.
+    `cached_tokens` is the number of prompt tokens found in the prefix cache. `logprobs`: one per token, if requested.
     """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
     cached_tokens: int
+    logprobs: tuple[float, ...] = ()
 
 
 class Classified(NamedTuple):
@@ -146,17 +147,24 @@ class VllmEngine:
         stop: Sequence[str] = (),
         seed: int | None = None,
         schema: Mapping[str, Any] | None = None,
+        logprobs: bool = False,
     ) -> Completion:
         """Return one continuation of a prompt.
 
         `stop` strings are added to those of `sampling`. With a JSON `schema` the output is always an object of that
         schema.
         """
-        params = sampling_params(sampling, seed, stop=(*sampling.stop, *stop), logprobs=False, schema=schema)
+        params = sampling_params(sampling, seed, stop=(*sampling.stop, *stop), logprobs=logprobs, schema=schema)
         output = await self._one(prompt_ids, params)
         answer = output.outputs[0]
         text = answer.text if params.detokenize else self.tokenizer.decode(answer.token_ids)
-        return Completion(text, tuple(answer.token_ids), _reason(answer.finish_reason), output.num_cached_tokens or 0)
+        return Completion(
+            text,
+            tuple(answer.token_ids),
+            _reason(answer.finish_reason),
+            output.num_cached_tokens or 0,
+            _logprobs_of(answer) if logprobs else (),
+        )
 
     async def classify(self, prompt_ids: Sequence[int], label_ids: Sequence[int]) -> Classified:
         """Return log p(label | prompt) of each label at the next position, over the whole vocabulary (nats).
@@ -359,7 +367,7 @@ class VllmEngine:
         self, request: GenerationRequest, key: SampleKey, seed: int, put: Callable[[Any], None]
     ) -> _Ticket:
         sampling = request.sampling
-        params = sampling_params(sampling, seed, stop=sampling.stop, logprobs=True, mark=sampling.mark)
+        params = sampling_params(sampling, seed, stop=sampling.stop, logprobs=True, mark=sampling.mark, keep_stop=True)
         start = time.perf_counter()
         marked: list[tuple[int, float]] = []
 
@@ -382,12 +390,11 @@ class VllmEngine:
     ) -> Rollout:
         answer = output.outputs[0]
         spans = answer.weight_versions or ()
-        flat = answer.logprobs
         return Rollout(
             key=key,
             prompt_ids=prompt_ids,
             token_ids=tuple(answer.token_ids),
-            logprobs=tuple(flat.logprobs[start] for start in flat.start_indices),
+            logprobs=_logprobs_of(answer),
             text=answer.text or self.tokenizer.decode(answer.token_ids),
             finish_reason=_reason(answer.finish_reason),
             versions=tuple(VersionSpan(version=int(s.version), start=s.start, end=s.end) for s in spans),
@@ -432,6 +439,12 @@ def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+def _logprobs_of(answer: Any) -> tuple[float, ...]:
+    """Return the log-probability of every sampled token."""
+    flat = answer.logprobs
+    return tuple(flat.logprobs[start] for start in flat.start_indices)
 
 
 def _reason(reason: str | None) -> FinishReason:

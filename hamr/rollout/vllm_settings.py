@@ -161,6 +161,7 @@ def sampling_params(
     logprobs: bool,
     schema: Mapping[str, Any] | None = None,
     mark: str = "",
+    keep_stop: bool = False,
 ) -> SamplingParams:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
@@ -172,7 +173,7 @@ def sampling_params(
         seed=seed,
         stop=list(stop),
         # A rollout's text includes the string that it stopped at.
-        include_stop_str_in_output=logprobs and bool(stop),
+        include_stop_str_in_output=keep_stop and bool(stop),
         # 0 returns the sampled token only. The flat form avoids one object per token.
         logprobs=0 if logprobs else None,
         flat_logprobs=logprobs,

@@ -74,6 +74,13 @@ class FunctionTimeout(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NotScored(Failure):
+    """A generated response whose score was not asked for."""
+
+    kind = "not_scored"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Absent:
     """The sample has nothing to judge for this component (for example no rubric). Not counted: neither number nor
     failure."""

@@ -177,7 +177,7 @@ class Question:
 
     `temperature` and `max_new_tokens` apply to written answers. None: greedy at the first attempt, and the
     `answer_tokens` of the pool. `seed` distinguishes samples of the same question. A written answer ends before the
-    first text in `stop`.
+    first text in `stop`. With `logprobs`, the answer has `mean_logprob` where the model returns log-probabilities.
 
     `affinity` names the group. Its questions share a prompt prefix.
     """
@@ -194,6 +194,7 @@ class Question:
     max_new_tokens: int | None = None
     seed: int = 0
     stop: tuple[str, ...] = ()
+    logprobs: bool = False
 
     @property
     def written(self) -> bool:
@@ -215,6 +216,8 @@ class Answer:
 
     `retry_in_s` comes with a refusal: the question was not sent, because the circuit breaker of the pool is open or its
     endpoint is rate-limited. Retrying earlier fails again.
+
+    `mean_logprob`: log p(written answer) / tokens in nats, if the question asked for it.
     """
 
     score: float | None = None
@@ -228,3 +231,4 @@ class Answer:
     detail: str = ""
     call: ScorerCall | None = None
     retry_in_s: float | None = None
+    mean_logprob: float | None = None

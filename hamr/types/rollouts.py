@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+
+def mean_logprob(logprobs: Sequence[float]) -> float | None:
+    """Return log p(response) / tokens. None without tokens or if the log-probability of a token is not finite."""
+    total = math.fsum(logprobs) if all(map(math.isfinite, logprobs)) else math.nan
+    return total / len(logprobs) if logprobs and math.isfinite(total) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +60,7 @@ class Rollout:
 
     @property
     def mean_logprob(self) -> float | None:
-        """log p(response) / tokens. None without tokens or if the log-probability of a token is not finite."""
-        total = math.fsum(self.logprobs) if all(map(math.isfinite, self.logprobs)) else math.nan
-        return total / len(self.logprobs) if self.logprobs and math.isfinite(total) else None
+        return mean_logprob(self.logprobs)
 
     @property
     def truncated(self) -> bool:

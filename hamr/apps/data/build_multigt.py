@@ -34,6 +34,11 @@ def build_multigt(command: MultiGtCommand) -> int:
     output = output_file(command.output, overwrite=command.overwrite)
     recipe = command.recipe
     samples = read_samples(command.input)
+    old = next((s for s in samples if recipe.summary not in s.privileged and "summary" in s.privileged), None)
+    if recipe.summary and old is not None:
+        place = f"{command.input}: sample {old.id}: privileged.summary"
+        remedy = f"the summary is privileged.{recipe.summary}; rename it, or give summary=summary"
+        raise DataError(place, old.privileged["summary"], remedy)
     online: dict[str, tuple[str, ...]] = {}
     if command.ledger is not None:
         online = likely_replies(ledger_path(command.ledger), {sample.id for sample in samples}, command.online)

@@ -352,10 +352,10 @@ class MultiGtCommand(WritingRecipeCommand):
     """Pool with role judge, which decides consistency."""
     utility: Annotated[str | None, Field(title="POOL|none")] = None
     """Pool that judges utility. none: consistency alone decides. By default, the judge."""
-    ledger: Annotated[File | None, Field(title="RUN")] = None
-    """RL run whose likeliest replies are candidates, too."""
+    ledger: Annotated[File | None, Field(title="RUN|GENERATED")] = None
+    """RL run, or output of `hamr generate`, whose likeliest replies are candidates, too."""
     online: Count = 4
-    """Candidates of that run per sample."""
+    """Candidates of that ledger per sample."""
     candidates: NonNegativeCount = MultiGtRecipe.candidates
     """Candidates of the light model per sample."""
     temperature: Annotated[float, Field(gt=0.0, le=2.0)] = MultiGtRecipe.temperature
@@ -472,7 +472,8 @@ def _values(command: Command, recipe: type) -> dict[str, Any]:
 
 
 class SampledCommand(Command):
-    """The best responses of an RL run, by total reward, as SFT items for the next stage. No pool is queried."""
+    """The best responses of an RL run or of `hamr generate`, by total reward, as SFT items for the next stage. No pool
+    is queried."""
 
     examples = ("hamr data sampled input=train.jsonl ledger=runs/stage_1 output=items.jsonl min_total=3 best=2",)
     outputs: ClassVar = {"file": OUTPUT}
@@ -481,8 +482,8 @@ class SampledCommand(Command):
 
     input: Samples
     """Samples of the run."""
-    ledger: Annotated[File, Field(title="RUN")]
-    """Run folder or its ledger.sqlite."""
+    ledger: Annotated[File, Field(title="RUN|GENERATED")]
+    """Run folder, output of `hamr generate with_rewards=true`, or its ledger.sqlite."""
     output: Items
     """File of the SFT items. <output>.counts.jsonl counts what became of the responses."""
     min_total: float

@@ -40,7 +40,10 @@ class Engine:
         cut = sampling.max_new_tokens < self.tokens
         said = min(self.tokens, sampling.max_new_tokens)
         reason = "length" if cut else "stop"
-        return SimpleNamespace(text=self.text, token_ids=(1,) * said, finish_reason=reason, cached_tokens=2)
+        logprobs = (-0.5,) * said if how["logprobs"] else ()
+        return SimpleNamespace(
+            text=self.text, token_ids=(1,) * said, finish_reason=reason, cached_tokens=2, logprobs=logprobs
+        )
 
 
 def grader(**changes: Any) -> PoolConfig:
@@ -62,7 +65,7 @@ async def test_answer_has_the_full_text_and_its_cost() -> None:
     assert (answer.text, answer.score, answer.failure) == ("Fine. {}", None, None)
     ((prompt_tokens, sampling, how),) = engine.asked
     assert (sampling.temperature, sampling.max_new_tokens) == (0.0, 50)
-    assert how == {"seed": 0, "schema": None}
+    assert how == {"seed": 0, "schema": None, "logprobs": False}
     assert answer.call is not None
     assert (answer.call.pool, answer.call.model, answer.call.output_tokens) == ("side", "m@1", 3)
     assert answer.call.prompt_version == WrittenPrompt.load("dialogue.en").id
@@ -74,7 +77,7 @@ async def test_retry_samples_with_temperature_and_keeps_the_schema() -> None:
     await scorer(engine, grader(structured=True)).score([question(attempt=2)])
     ((_, sampling, how),) = engine.asked
     assert sampling.temperature == REASK_TEMPERATURE
-    assert how == {"seed": 2, "schema": SCHEMA}
+    assert how == {"seed": 2, "schema": SCHEMA, "logprobs": False}
 
 
 async def test_truncated_answer_is_unparsable_even_with_a_verdict() -> None:
@@ -108,12 +111,14 @@ async def test_grader_requires_a_prompt_in_the_question() -> None:
 
 
 class Completions:
-    def __init__(self, text: str | None, finish: str = "stop") -> None:
-        self.text, self.finish, self.asked = text, finish, []
+    def __init__(self, text: str | None, finish: str = "stop", logprobs: Sequence[Mapping[str, Any]] = ()) -> None:
+        self.text, self.finish, self.logprobs, self.asked = text, finish, logprobs, []
 
     def reply(self, request: httpx.Request) -> httpx.Response:
         self.asked.append(json.loads(request.content))
         choice = {"index": 0, "finish_reason": self.finish, "message": {"role": "assistant", "content": self.text}}
+        if self.logprobs:
+            choice["logprobs"] = {"content": self.logprobs}
         usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "served", "choices": [choice]}
         return httpx.Response(200, json=body | {"usage": usage})
@@ -137,6 +142,23 @@ async def test_endpoint_returns_written_answers() -> None:
     assert (request["temperature"], request["max_tokens"]) == (0.0, 40)
     assert "response_format" not in request
     assert "<response>\nHello.\n</response>" in request["messages"][1]["content"]
+
+
+async def test_answer_has_its_mean_logprob_where_it_is_asked_for() -> None:
+    engine = Engine("Fine. {}")
+    whole, cut = await scorer(engine, grader()).score(
+        [replace(question(), logprobs=True), replace(question(), logprobs=True, max_new_tokens=1)]
+    )
+    assert (whole.mean_logprob, cut.mean_logprob, cut.failure) == (-0.5, -0.5, "unparsable")
+    tokens = [{"token": "Fi", "logprob": -0.2}, {"token": "ne", "logprob": -0.4}]
+    completions = Completions("Fine", logprobs=tokens)
+    (answer,) = await endpoint(completions).score([replace(question(), logprobs=True)])
+    assert answer.mean_logprob == pytest.approx(-0.3) and completions.asked[0]["logprobs"] is True
+    (plain,) = await endpoint(completions, logprobs=False).score([replace(question(), logprobs=True)])
+    assert "logprobs" not in completions.asked[1]
+    gone = Completions("Fine", logprobs=[{"token": "Fi"}, *tokens[1:]])
+    (answer,) = await endpoint(gone).score([replace(question(), logprobs=True)])
+    assert answer.mean_logprob is None
 
 
 async def test_endpoint_receives_the_schema_if_structured() -> None:

@@ -16,7 +16,7 @@ from hamr.apps.data.recipes.thought import ORDERS, Rendering
 from hamr.data.actions import parse_action, render_action
 from hamr.data.sft_items import SftItem, decision_item
 from hamr.errors import DataError
-from hamr.types import Action, Failure, MalformedResponse, RewardRecord, ServiceSample
+from hamr.types import Action, Failure, MalformedResponse, NotScored, RewardRecord, ServiceSample
 
 _THOUGHT = re.compile(r"<think>(.*)</think>", re.DOTALL)
 
@@ -53,7 +53,9 @@ def best_responses(
     for number, record in enumerate(records):
         if record.key.prompt not in samples:
             continue
-        if isinstance(record.total, Failure):
+        if isinstance(record.total, NotScored):
+            counts["dropped: has no reward (generate it with_rewards=true)"] += 1
+        elif isinstance(record.total, Failure):
             counts["dropped: its scoring failed"] += 1
         elif record.total.value < min_total:
             counts["dropped: below min_total"] += 1

@@ -149,6 +149,15 @@ def test_held_out_samples_also_get_further_references(tmp_path: Path) -> None:
     assert made == ["multigt", "multigt_validation", "multigt_test"]
 
 
+@pytest.mark.parametrize(("name", "splits"), [("hrm", ("validation", "test")), ("hrm_small", ("test",))])
+def test_held_out_samples_have_the_online_stream_too(name: str, splits: Sequence[str]) -> None:
+    stages = {s.name: s for s in read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.stages}
+    for split in splits:
+        answers, multigt = stages[f"answers_{split}"], stages[f"multigt_{split}"]
+        assert answers.job == "generate" and "policy=@preliminary.run" in answers.args
+        assert f"ledger=@answers_{split}.folder" in multigt.args
+
+
 @pytest.mark.parametrize("name", ["hrm", "hrm_small"])
 def test_cascade_of_the_hybrid_reward_is_fitted_with_a_bound(name: str) -> None:
     stages = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.stages

@@ -104,6 +104,14 @@ async def made_of(
     return await make_one(item, MultiGt(recipe), pools), light, consistency, utility
 
 
+def test_summary_under_its_old_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_samples(tmp_path / "in.jsonl", [sample("a"), sample("b", summary=SECRET)])
+    given = [f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'o.jsonl'}", "teacher=judge", "experiment=smoke"]
+    assert hamr(["data", "multigt", *given]) == 2
+    told = capsys.readouterr().err
+    assert "sample b: privileged.summary" in told and "rename it, or give summary=summary" in told
+
+
 async def test_one_approving_judge_adds_a_reference_with_one_source() -> None:
     one = Expanding(sample=sample(), online=("We sent it on Monday.", "A new one is coming."))
     made, light, consistency, utility = await made_of(
