@@ -13,12 +13,13 @@ from random import Random
 from typing import Any
 
 from hamr.config.judged import ComparedConfig, GradedConfig, HallucinationConfig, RiskConfig, RubricConfig
+from hamr.config.matching import MatchingConfig
 from hamr.data.actions import ResponseFormat, customer_text, in_order, parse_action
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.cot import read_cot_quality
 from hamr.rewards.format import format_reward
 from hamr.rewards.judged import JUDGED
-from hamr.rewards.matching import match_action
+from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.questions import words_of
 from hamr.rewards.rubric import keeps_weight, parse_rubric
 from hamr.rewards.rules import load_rules, rule_match
@@ -75,6 +76,7 @@ _REFERENCES: tuple[Action, ...] = (
     ToolCall(name="look", parameters={"order": {"op": "in", "value": [7, "x", [1]]}}),
 )
 _FORMATS: tuple[ResponseFormat, ...] = ("plain", "think_answer", "answer_think")
+_LENIENT = MatchRules(leniency=MatchingConfig(numeric_strings=True, constraints=True))
 _RULES = load_rules()
 _READERS: dict[str, tuple[Any, int]] = {
     "dialogue": (GradedConfig(), 1),
@@ -106,7 +108,7 @@ def check(text: str) -> None:
         words = customer_text(text, response_format)
         assert rule_match(words, _RULES) in (0.0, 1.0)
         if not isinstance(action, MalformedResponse):
-            match = match_action(action, _REFERENCES)
+            match = match_action(action, _REFERENCES, _LENIENT)
             assert (match.score is None) == isinstance(action, Reply)
             words_of(text, action, response_format)
     assert parse_verdict(text) in ("yes", "part", "no", None)

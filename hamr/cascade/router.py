@@ -230,7 +230,7 @@ class RewardRouter:
         if isinstance(action, MalformedResponse):
             return ConsistencyResult(outcome=action)
         exact = config.mode == "exact"
-        rules = MatchRules(verbatim=config.verbatim or exact, call_credit=config.call_credit)
+        rules = MatchRules(leniency=config.matching, verbatim=config.verbatim or exact, call_credit=config.call_credit)
         match = match_action(action, sample.references, rules)
         if match.score is not None:
             return ConsistencyResult(outcome=Scored(value=match.score), band=MATCHED[match.kind])

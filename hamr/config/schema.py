@@ -27,6 +27,7 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.launch import LaunchConfig
 from hamr.config.logging import LoggingConfig
 from hamr.config.lora import LoraConfig
+from hamr.config.matching import MatchingConfig
 from hamr.config.plan import PlanConfig
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig, default_pools
 from hamr.config.sage import DialoguesConfig, PathForm
@@ -306,6 +307,7 @@ class ConsistencyConfig(Section):
     times this. 0 is the paper's exact match. Where a call is due, a reply earns 0 and a wrong call earns 0 or this
     credit, so the difference never favours replies. Where a reply is due, a call earns 0 and a wrong reply earns its
     score: raise the credit if the scorers give wrong replies a noticeable reward."""
+    matching: MatchingConfig = MatchingConfig()
     max_reasks: Annotated[int, Field(ge=0)] = 1
     """Number of judge retries for an unparseable verdict. After them, the outcome is a failure."""
     audit_frac: Fraction = 0.0

@@ -1,6 +1,7 @@
 """Score without a model: the type of a response and the parameters of a tool call.
 
-Reference parameters are plain values, which must be equal, or constraints `{"op": ..., "value": ...}`:
+Parameters must be equal. `rewards.consistency.matching` allows two leniencies, for all tools or for one: a number
+agrees with its text, and an object `{"op": ..., "value": ...}` of a reference is a constraint:
 
 | op       | also written                     | a value v satisfies it when                       |
 |----------|----------------------------------|---------------------------------------------------|
@@ -12,7 +13,7 @@ Reference parameters are plain values, which must be equal, or constraints `{"op
 | contains |                                  | text v contains `value`, or list v an equal element |
 | any      |                                  | always; the parameter must be present              |
 
-A response may give a value that satisfies the constraint, or the same constraint (the query languages of public
+A response may then give a value that satisfies the constraint, or the same constraint (the query languages of public
 corpora pass constraints as arguments). An object with another `op` is an ordinary value.
 """
 
@@ -20,10 +21,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal
 
+from hamr.config.matching import Leniency, MatchingConfig
 from hamr.errors import DataError
 from hamr.types import Action, Reference, Reply, ToolCall
 
@@ -47,13 +49,11 @@ _NUMBER = re.compile(r"-?(?:0|[1-9]\d{0,63})(?:\.\d{1,64})?")
 class MatchRules:
     """Comparison rules.
 
-    `numeric_strings`: "7" equals 7 and 7.0. `values_satisfy`: a value may satisfy a constraint of a reference;
-    otherwise the response must state the same constraint. `verbatim`: a reply identical to a reference (except for
-    white space) needs no scorer. `call_credit`: maximum score of a call of the right tool with a wrong parameter.
+    `leniency`: which different parameters agree. `verbatim`: a reply identical to a reference (except for white space)
+    needs no scorer. `call_credit`: maximum score of a call of the right tool with a wrong parameter.
     """
 
-    numeric_strings: bool = True
-    values_satisfy: bool = True
+    leniency: MatchingConfig = field(default_factory=MatchingConfig)
     verbatim: bool = False
     call_credit: float = 0.0
 
@@ -104,42 +104,42 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
         return Match(kind="reply", score=None, ask=same_type)
     for index in same_type:
         other = acceptable[index]
-        if isinstance(other, ToolCall) and same_call(action, other, rules):
+        if isinstance(other, ToolCall) and same_call(action, other, rules.leniency):
             return Match(kind="tool_call", score=1.0, reference=index)
     calls = [other for other in acceptable if isinstance(other, ToolCall)]
-    credit = max(agreement(action, other, rules) for other in calls) if rules.call_credit else 0.0
+    credit = max(agreement(action, other, rules.leniency) for other in calls) if rules.call_credit else 0.0
     return Match(kind="tool_call", score=rules.call_credit * credit)
 
 
-def agreement(call: ToolCall, reference: ToolCall, rules: MatchRules) -> float:
+def agreement(call: ToolCall, reference: ToolCall, matching: MatchingConfig) -> float:
     """Return the share of tool and parameters that agree; 0 for another tool."""
     if call.name.strip() != reference.name.strip():
         return 0.0
-    given, wanted = call.parameters, reference.parameters
-    same = sum(_agrees(given[key], wanted[key], rules) for key in given.keys() & wanted.keys())
+    given, wanted, leniency = call.parameters, reference.parameters, matching.of(reference.name.strip())
+    same = sum(_agrees(given[key], wanted[key], leniency) for key in given.keys() & wanted.keys())
     return (1 + same) / (1 + len(given.keys() | wanted.keys()))
 
 
-def same_call(call: ToolCall, reference: ToolCall, rules: MatchRules | None = None) -> bool:
+def same_call(call: ToolCall, reference: ToolCall, matching: MatchingConfig | None = None) -> bool:
     """Return True if name and parameters agree.
 
     The order of keys and white space around values are ignored. Keys must be spelled as in the schema of the tool.
     """
-    rules = rules or MatchRules()
     given, wanted = call.parameters, reference.parameters
+    leniency = (matching or MatchingConfig()).of(reference.name.strip())
     return (
         call.name.strip() == reference.name.strip()
         and given.keys() == wanted.keys()
-        and all(_agrees(given[key], wanted[key], rules) for key in wanted)
+        and all(_agrees(given[key], wanted[key], leniency) for key in wanted)
     )
 
 
-def canonical(value: Any, rules: MatchRules | None = None) -> tuple[Any, ...]:
+def canonical(value: Any, leniency: Leniency | None = None) -> tuple[Any, ...]:
     """Return a canonical form that is equal for equal values. It is tagged, so that True is not 1 and null is not "".
 
     Text is trimmed. Numbers are exact decimals. The order of keys in an object is discarded, that of a list is kept.
     """
-    rules = rules or MatchRules()
+    leniency = leniency or Leniency()
     if value is None:
         return ("null",)
     if isinstance(value, bool):
@@ -148,26 +148,27 @@ def canonical(value: Any, rules: MatchRules | None = None) -> tuple[Any, ...]:
         return ("number", Decimal(repr(value) if isinstance(value, float) else value))
     if isinstance(value, str):
         text = value.strip()
-        if rules.numeric_strings and _NUMBER.fullmatch(text):
+        if leniency.numeric_strings and _NUMBER.fullmatch(text):
             return ("number", Decimal(text))
         return ("text", text)
     if isinstance(value, Mapping):
-        items = {str(key): canonical(item, rules) for key, item in value.items()}
+        items = {str(key): canonical(item, leniency) for key, item in value.items()}
         return ("object", tuple(sorted(items.items(), key=lambda item: item[0])))
     if isinstance(value, Sequence):
-        return ("list", *(canonical(item, rules) for item in value))
+        return ("list", *(canonical(item, leniency) for item in value))
     raise DataError("parameters", value, "is not a JSON value")
 
 
-def _agrees(given: Any, wanted: Any, rules: MatchRules) -> bool:
-    constraint = _constraint(wanted)
+def _agrees(given: Any, wanted: Any, leniency: Leniency) -> bool:
+    constraint = _constraint(wanted) if leniency.constraints else None
     if constraint is None:
-        return canonical(given, rules) == canonical(wanted, rules)
+        return canonical(given, leniency) == canonical(wanted, leniency)
     stated = _constraint(given)
     if stated is not None:
-        return stated[0] == constraint[0] and _bind_constraint(stated, rules) == _bind_constraint(constraint, rules)
-    # A plain value states equality, so it always satisfies `eq`.
-    return (rules.values_satisfy or constraint[0] == "eq") and _satisfies(given, *constraint, rules)
+        return stated[0] == constraint[0] and _bind_constraint(stated, leniency) == _bind_constraint(
+            constraint, leniency
+        )
+    return _satisfies(given, *constraint, leniency)
 
 
 def _constraint(value: Any) -> tuple[str, Any] | None:
@@ -180,23 +181,23 @@ def _constraint(value: Any) -> tuple[str, Any] | None:
     return op, value.get("value")
 
 
-def _bind_constraint(constraint: tuple[str, Any], rules: MatchRules) -> Any:
+def _bind_constraint(constraint: tuple[str, Any], leniency: Leniency) -> Any:
     op, bound = constraint
     if op == "any":
         return None
     if op == "in" and isinstance(bound, Sequence) and not isinstance(bound, str):
-        return frozenset(canonical(item, rules) for item in bound)
-    return canonical(bound, rules)
+        return frozenset(canonical(item, leniency) for item in bound)
+    return canonical(bound, leniency)
 
 
-def _satisfies(given: Any, op: str, bound: Any, rules: MatchRules) -> bool:
-    value = canonical(given, rules)
+def _satisfies(given: Any, op: str, bound: Any, leniency: Leniency) -> bool:
+    value = canonical(given, leniency)
     if op == "any":
         return True
     if op == "in":
         choices = bound if isinstance(bound, Sequence) and not isinstance(bound, str) else [bound]
-        return value in [canonical(item, rules) for item in choices]
-    limit = canonical(bound, rules)
+        return value in [canonical(item, leniency) for item in choices]
+    limit = canonical(bound, leniency)
     if op in ("eq", "ne"):
         return (value == limit) == (op == "eq")
     if op == "contains":

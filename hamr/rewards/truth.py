@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hamr.config.matching import MatchingConfig
 from hamr.data.facts import FACT, HAN, facts
-from hamr.rewards.matching import match_action
+from hamr.rewards.matching import MatchRules, match_action
 from hamr.types import Action, Reply, ServiceSample, ToolCall
 
 PRECISION = 0.7
@@ -33,11 +34,15 @@ class ExactAct:
 
     wordings: Mapping[str, tuple[Counter[str], ...]]
     """Act -> its known wordings, as bags of words without facts."""
+    rules: MatchRules = field(default_factory=MatchRules)
     _nearest: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, samples: Iterable[ServiceSample]) -> ExactAct | None:
-        """Build the rule from the references of all splits. Return None if the data do not name at least two acts."""
+    def of(cls, samples: Iterable[ServiceSample], matching: MatchingConfig | None = None) -> ExactAct | None:
+        """Build the rule from the references of all splits. Return None if the data do not name at least two acts.
+
+        `matching` decides which parameters of tool calls agree.
+        """
         found: dict[str, dict[tuple[str, ...], Counter[str]]] = {}
         for sample in samples:
             act = sample.meta.get("act")
@@ -50,14 +55,15 @@ class ExactAct:
                     known.setdefault(tuple(sorted(words.elements())), words)
         if len(found) < 2:
             return None
-        return cls(wordings={act: tuple(known.values()) for act, known in found.items()})
+        wordings = {act: tuple(known.values()) for act, known in found.items()}
+        return cls(wordings=wordings, rules=MatchRules(leniency=matching or MatchingConfig()))
 
     def is_exact(self, action: Action | None, sample: ServiceSample) -> bool:
         """Return True if the action matches the due act and facts. False for `None`, a malformed response."""
         if action is None:
             return False
         if isinstance(action, ToolCall):
-            return match_action(action, sample.references).score == 1.0
+            return match_action(action, sample.references, self.rules).score == 1.0
         replies = [r.action.content for r in sample.references if isinstance(r.action, Reply)]
         if not replies or self.act_of(action) != sample.meta["act"]:
             return False

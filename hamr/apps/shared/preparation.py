@@ -93,7 +93,8 @@ class Prepared:
     @cached_property
     def truth(self) -> ExactAct | None:
         """The exact-act rule, or None where some split has samples without labelled acts."""
-        return ExactAct.of((*self.splits.train, *self.splits.validation, *self.splits.test))
+        samples = (*self.splits.train, *self.splits.validation, *self.splits.test)
+        return ExactAct.of(samples, self.config.rewards.consistency.matching)
 
 
 def prepare(config: Config) -> Prepared:

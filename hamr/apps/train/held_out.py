@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any
 
 from hamr.bench.statistics import share_interval
+from hamr.config.matching import MatchingConfig
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
-from hamr.rewards.matching import match_action
+from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.truth import ExactAct, metric_word
 from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
 
@@ -85,6 +86,7 @@ async def evaluate_held_out(
     formats: Formats = PLAIN,
     stop_at_answer: bool = False,
     truth: ExactAct | None = None,
+    matching: MatchingConfig | None = None,
 ) -> HeldOutResult:
     """Sample `responses` responses of the current policy per sample and score them while others are still generated.
 
@@ -114,7 +116,7 @@ async def evaluate_held_out(
         grouped = dataclasses.replace(rollout, siblings=responses)
         scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], grouped))
     await asyncio.gather(*scoring.values())
-    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key], formats, truth)
+    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key], formats, truth, matching)
 
 
 def summarise(
@@ -122,11 +124,13 @@ def summarise(
     records: Sequence[RewardRecord],
     formats: Formats = PLAIN,
     truth: ExactAct | None = None,
+    matching: MatchingConfig | None = None,
 ) -> HeldOutResult:
     """Reduce records to the held-out metrics; `samples` has one entry per record."""
     right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
+    rules = MatchRules(leniency=matching or MatchingConfig())
     exact = [
-        r.action is not None and match_action(r.action, s.references).score == 1.0
+        r.action is not None and match_action(r.action, s.references, rules).score == 1.0
         for s, r in zip(samples, records, strict=True)
         if _only_tools(s.references)
     ]

@@ -125,6 +125,7 @@ class Run:
                 formats=self.prepared.codec.formats,
                 stop_at_answer=how.stop_at_answer,
                 truth=self.prepared.truth,
+                matching=self.config.rewards.consistency.matching,
             )
         self.recorder.evaluation(stage, step, result.metrics(stage), result.records)
         self.evaluations[stage] = result.as_dict()

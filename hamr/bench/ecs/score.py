@@ -11,12 +11,13 @@ response, and one of another type than its references, is 0; a tool call is 1 if
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Literal
 
+from hamr.config.matching import MatchingConfig
 from hamr.data.actions import ResponseFormat, parse_action
-from hamr.rewards.matching import match_action
+from hamr.rewards.matching import MatchRules, match_action
 from hamr.types import Action, MalformedResponse, Reply, ServiceSample, ToolCall
 
 Kind = Literal["malformed", "type_mismatch", "tool_call", "reply"]
@@ -75,6 +76,7 @@ class EcsPlan:
     logged: int | None
     exact: float | None
     """The score against all references where no judge is needed."""
+    rules: MatchRules = field(default_factory=MatchRules)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,15 +98,25 @@ class EcsScores:
     votes: Mapping[int, tuple[float | None, ...]]
 
 
-def plan_response(sample: ServiceSample, text: str, index: int, response_format: ResponseFormat) -> EcsPlan:
-    """Compare the response's action with its references (section 3.3: the types first, then exact parameters)."""
+def plan_response(
+    sample: ServiceSample,
+    text: str,
+    index: int,
+    response_format: ResponseFormat,
+    matching: MatchingConfig | None = None,
+) -> EcsPlan:
+    """Compare the response's action with its references (section 3.3: the types first, then exact parameters).
+
+    `matching` decides which parameters of tool calls agree.
+    """
+    rules = MatchRules(leniency=matching or MatchingConfig())
     logged = next((i for i, reference in enumerate(sample.references) if reference.source == "logged"), None)
     action = parse_action(text, response_format)
     if isinstance(action, MalformedResponse):
         return EcsPlan(
             sample=sample, text=text, index=index, action=None, kind="malformed", ask=(), logged=logged, exact=0.0
         )
-    match = match_action(action, sample.references)
+    match = match_action(action, sample.references, rules)
     return EcsPlan(
         sample=sample,
         text=text,
@@ -114,6 +126,7 @@ def plan_response(sample: ServiceSample, text: str, index: int, response_format:
         ask=match.ask,
         logged=logged,
         exact=match.score,
+        rules=rules,
     )
 
 
@@ -149,4 +162,4 @@ def _against(plan: EcsPlan, reference: int, votes: Mapping[int, Votes]) -> float
         return mean_vote(votes[reference])
     if plan.action is None or isinstance(plan.action, Reply):
         return 0.0  # malformed, or a reply where a tool was called
-    return match_action(plan.action, [plan.sample.references[reference]]).score
+    return match_action(plan.action, [plan.sample.references[reference]], plan.rules).score

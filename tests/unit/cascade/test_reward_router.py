@@ -12,6 +12,7 @@ from scripted import ScriptedPool, call, judged, reranked, rollout, sample
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
+from hamr.config.matching import Leniency, MatchingConfig
 from hamr.config.schema import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.data.formats import Formats
 from hamr.errors import ConfigError, EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
@@ -30,7 +31,7 @@ from hamr.types import (
 )
 
 LOOKUP = ToolCall(name="lookup", parameters={"id": 7})
-CALL_TEXT = '<tool_call>{"name": "lookup", "arguments": {"id": "7"}}</tool_call>'
+CALL_TEXT = '<tool_call>{"name": "lookup", "arguments": {"id": 7}}</tool_call>'
 
 
 def build(reranker=None, judge=None, *, deadline_s=5.0, response_format="plain", rewards=None, **consistency):
@@ -66,7 +67,7 @@ def component(record, name):
         ("Why?", [LOOKUP], 0.0, "type_mismatch"),
         (CALL_TEXT, [LOOKUP], 1.0, "tool_match"),
         (CALL_TEXT, ["Why?", LOOKUP], 1.0, "tool_match"),
-        (CALL_TEXT.replace('"7"', "8"), [LOOKUP], 0.0, "tool_match"),
+        (CALL_TEXT.replace("7", "8"), [LOOKUP], 0.0, "tool_match"),
     ],
 )
 async def test_type_mismatches_and_tool_calls_ask_no_scorer(text, references, value, band):
@@ -100,6 +101,14 @@ async def test_exact_mode_needs_no_pool(text, references, value, band):
     record = await build(rewards=rewards).score(sample(*references), rollout(text))
     assert (record.total, record.band) == (Scored(value=value), band)
     assert replay(record, rewards) == record.total
+
+
+@pytest.mark.parametrize(("lenient", "value"), [(False, 0.0), (True, 1.0)])
+async def test_number_given_as_text_agrees_if_configured_for_the_tool(lenient, value):
+    matching = MatchingConfig(tools={"lookup": Leniency(numeric_strings=lenient)})
+    rewards = RewardsConfig(consistency=ConsistencyConfig(mode="exact", matching=matching))
+    text = CALL_TEXT.replace("7", '"7"')
+    assert (await build(rewards=rewards).score(sample(LOOKUP), rollout(text))).total == Scored(value=value)
 
 
 async def test_malformed_response_scores_zero():

@@ -21,6 +21,7 @@ from hamr.bench.ecs.figures import VALUES, by_sample, compare, figures
 from hamr.bench.ecs.judge_votes import EcsJudge, JudgeVotes, VoteQuestion
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
 from hamr.config.ecs import EcsConfig
+from hamr.config.matching import MatchingConfig
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.actions import unfence
@@ -55,7 +56,7 @@ def start(request: EvaluateEcs) -> int:
         check_comparable(*policies)
     pairs = read_pairs(request.labels) if request.labels is not None else []
     plans = {
-        name: plans_of(policy, strip_fence=request.ecs.fence == "strip")
+        name: plans_of(policy, config.rewards.consistency.matching, strip_fence=request.ecs.fence == "strip")
         for name, policy in _name_policies(policies, request).items()
     }
     asked = questions(plans, pairs)
@@ -121,9 +122,13 @@ def _name_policies(policies: Sequence[PolicyResponses], request: EvaluateEcs) ->
     return dict(zip(paths, policies, strict=True))
 
 
-def plans_of(policy: PolicyResponses, *, strip_fence: bool = False) -> list[EcsPlan]:
+def plans_of(
+    policy: PolicyResponses, matching: MatchingConfig | None = None, *, strip_fence: bool = False
+) -> list[EcsPlan]:
     return [
-        plan_response(group.sample, unfence(text) if strip_fence else text, index, policy.formats.of(group.sample))
+        plan_response(
+            group.sample, unfence(text) if strip_fence else text, index, policy.formats.of(group.sample), matching
+        )
         for group in policy.groups
         for index, text in enumerate(group.responses)
     ]

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from hamr.bench.ecs.figures import by_sample, compare, figures
 from hamr.bench.ecs.score import ecs, mean_vote, plan_response, score_response
+from hamr.config.matching import MatchingConfig
 from hamr.data.actions import render_action
 from hamr.errors import DataError
 from hamr.types import Reference, Reply, ServiceSample, ToolCall
@@ -109,11 +110,15 @@ def test_type_mismatch_scores_zero_without_judge_calls():
 
 def test_tool_call_scores_zero_or_one():
     s = sample({"order": 7}, ({"order": 8}, "consistency"), ("Which order?", "utility"))
-    right, other, wrong = said(s, call(order="7")), said(s, call(order=8)), said(s, call(order=9))
+    right, other, wrong = said(s, call(order=7)), said(s, call(order=8)), said(s, call(order=9))
     assert (right.multi, right.single, right.call) == (1.0, 1.0, True)
     assert (other.multi, other.single, other.call) == (1.0, 0.0, True)
     assert (wrong.multi, wrong.single, wrong.call) == (0.0, 0.0, False)
     assert said(s, call(order=7, more=1)).multi == 0.0
+    for lenient in (False, True):
+        matching = MatchingConfig(numeric_strings=lenient)
+        found = score_response(plan_response(s, call(order="7"), 0, "plain", matching), {})
+        assert (found.multi, found.single, found.call) == (lenient, lenient, lenient)
 
 
 def test_call_is_required_if_all_references_are_calls():
