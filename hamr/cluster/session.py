@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -141,7 +142,7 @@ def _init(what: str, address: str | None = None, **options: Any) -> None:
     # Every actor has an environment of its own, for which the workers that Ray starts in advance cannot be used.
     os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
     try:
-        with _sigterm_handler_kept():
+        with _sigterm_handler_kept(), _sigterm_blocked():
             options |= {"log_to_driver": False, "logging_level": logging.ERROR, "configure_logging": True}
             ray.init(address=address or "local", **options)
     except (ConnectionError, ValueError, RuntimeError, OSError) as e:
@@ -176,8 +177,23 @@ def _sigterm_handler_kept() -> Iterator[None]:
             signal.signal(signal.SIGTERM, before)  # Ray's core has installed a C handler, which prints its stack
 
 
+@contextlib.contextmanager
+def _sigterm_blocked() -> Iterator[None]:
+    """Have the processes that the body starts ignore SIGTERM, as Ray has them ignore SIGINT.
+
+    A terminal, Slurm or the init process of a container may send it to all processes of a run. Without Ray, the run
+    could not keep its step.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _stop_local() -> None:
     """Stop Serve's replicas first, so that engines close their shared memory; then Ray's processes."""
+    import psutil
     import ray
 
     try:
@@ -187,7 +203,16 @@ def _stop_local() -> None:
 
             serve.shutdown()
     finally:
-        ray.shutdown()
+        workers = [
+            p for child in psutil.Process().children() if child.name() == "raylet" for p in processes.descendants(child)
+        ]
+        # Ray sends SIGTERM, which its processes ignore (`_sigterm_blocked`), and would wait a second for each.
+        terminate, subprocess.Popen.terminate = subprocess.Popen.terminate, subprocess.Popen.kill  # type: ignore[method-assign]
+        try:
+            ray.shutdown()
+        finally:
+            subprocess.Popen.terminate = terminate  # type: ignore[method-assign]
+            processes.kill([process for process in workers if process.is_running()])
 
 
 def _guard_with_token() -> None:

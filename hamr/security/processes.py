@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import psutil
 
 KILLED_S = 1.0
 """Longest wait for killed processes to end. One that is blocked in the kernel, e.g. in a write to a dead disk, ends
@@ -58,18 +61,32 @@ def kill_descendants() -> None:
     """
     import psutil
 
-    me = psutil.Process()
     for _ in range(3):  # the next iteration finds a child that was just being started
-        found = [process for process in me.children(recursive=True) if not _is_resource_tracker(process)]
-        if not found:
+        if not (found := descendants(psutil.Process())):
             return
-        for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(found, timeout=KILLED_S)
+        kill(found)
 
 
-def _is_resource_tracker(process: Any) -> bool:
+def descendants(process: psutil.Process) -> list[psutil.Process]:
+    """Return the running descendants of a process without Python's resource trackers."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [child for child in process.children(recursive=True) if not _is_resource_tracker(child)]
+    return []
+
+
+def kill(found: Sequence[psutil.Process]) -> None:
+    """Kill processes by SIGKILL and wait until they have ended, at most `KILLED_S`."""
+    import psutil
+
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(found, timeout=KILLED_S)
+
+
+def _is_resource_tracker(process: psutil.Process) -> bool:
     import psutil
 
     with contextlib.suppress(psutil.Error):

@@ -40,7 +40,9 @@ def running(
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a run and wait until it has printed `until`. It leaves no process behind in any case."""
     pipe = subprocess.PIPE
-    process = subprocess.Popen(hamr("train", **settings), cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True)
+    process = subprocess.Popen(
+        hamr("train", **settings), cwd=cwd, env=env, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
     assert process.stdout is not None
     try:
         assert any(until in line for line in process.stdout), process.communicate()[1]
@@ -53,10 +55,12 @@ def running(
 
 
 def stop(process: subprocess.Popen[str], signum: int) -> tuple[int, str]:
-    """Send one signal and return the exit code and the errors. Nothing that the run has started is left."""
+    """Send one signal to the whole process group, as a terminal, Slurm or a container's init process does. Return the
+    exit code and the errors. Nothing that the run has started is left.
+    """
     family = children(psutil.Process(process.pid)) + actors_of_session()
     assert family
-    process.send_signal(signum)
+    os.killpg(process.pid, signum)
     _, err = process.communicate(timeout=100)
     assert still_there(family, 30) == []
     weights = {f"hamr-weights-{child.pid}" for child in family}
@@ -87,6 +91,16 @@ def test_run_stops_while_it_starts(tmp_path: Path, settings: dict[str, object]) 
     with running(tmp_path, "] start ...", **settings) as process:
         code, err = stop(process, signal.SIGINT)
     assert (code, err) == (130, f"hamr: stopped by Ctrl-C; continue with: hamr train resume={tmp_path / 'run'}\n")
+
+
+@pytest.mark.deep
+def test_sigterm_to_ray_too_keeps_the_step(tmp_path: Path, settings: dict[str, object]) -> None:
+    with running(tmp_path, "rl step 2/", **settings) as process:
+        code, err = stop(process, signal.SIGTERM)
+    newest = Checkpoints(tmp_path / "run" / "checkpoints").newest()
+    assert newest is not None and newest.step >= 2
+    resume = f"continue with: hamr train resume={tmp_path / 'run'}"
+    assert (code, err) == (0, f"hamr: stopped by SIGTERM, step {newest.step} of 1000 is kept; {resume}\n")
 
 
 def test_run_stops_in_two_phases_and_resumes(
