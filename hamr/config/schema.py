@@ -558,6 +558,10 @@ class ExperimentConfig(Section):
     """Run folder. null: `runs/<name>-<time>` in the working folder."""
     sft: SftStageConfig = SftStageConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    max_restarts: Annotated[int, Field(ge=0, le=100)] = 0
+    """Largest number of times that `hamr train` resumes the run from its newest checkpoint after the death of its
+    driver, a trainer rank or the rollout workers. The run is then a process of its own. 0: it stops, and names the
+    command that resumes it."""
     eval_every: Annotated[int, Field(ge=0)] = 0
     """Evaluate on the held-out split every this number of steps. 0: only before and after each stage."""
     evaluation: EvaluationConfig = EvaluationConfig()

@@ -103,6 +103,21 @@ def test_sigterm_to_ray_too_keeps_the_step(tmp_path: Path, settings: dict[str, o
     assert (code, err) == (0, f"hamr: stopped by SIGTERM, step {newest.step} of 1000 is kept; {resume}\n")
 
 
+@pytest.mark.deep
+def test_killed_driver_is_restarted_and_ends(tmp_path: Path, settings: dict[str, object]) -> None:
+    run = tmp_path / "run"
+    few = {"experiment.steps": 12, "experiment.max_restarts": 1, "experiment.checkpoint.every": 1}
+    with running(tmp_path, "rl step 2/", **settings | few) as process:
+        while (seen := LiveStatus.read(run)) is None or seen.phase != "rl":
+            time.sleep(0.2)
+        assert seen.pid != process.pid
+        os.kill(seen.pid, signal.SIGKILL)
+        _, err = process.communicate(timeout=250)
+    assert (process.returncode, err) == (0, "hamr: the run was killed by signal 9; restart 1 of 1\n")
+    rows = read_metrics(run / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["stage"] == "rl"] == list(range(1, 13)), "no step is lost or done twice"
+
+
 def test_run_stops_in_two_phases_and_resumes(
     tmp_path: Path, settings: dict[str, object], joined: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,7 +14,6 @@ train resume=<folder>` keeps the finished stages and resumes the unfinished one.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import shlex
@@ -33,6 +32,7 @@ from hamr.apps.pipeline.jobs import POLICY, is_run, policy_of
 from hamr.apps.pipeline.log import PipelineLog
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
 from hamr.apps.pipeline.report import write_pipeline_report
+from hamr.apps.shared.child_process import end_with_parent
 from hamr.apps.shared.commands import render
 from hamr.apps.shared.preemption import stop_error
 from hamr.config.custom import function_arguments, names_function
@@ -42,7 +42,6 @@ from hamr.errors import Preempted, RunFolderError
 if TYPE_CHECKING:
     from hamr.apps.pipeline.command import RunPipeline
 
-PR_SET_PDEATHSIG = 1
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
@@ -182,12 +181,6 @@ def _run(args: Sequence[str], allowed: Sequence[str] | None = None) -> int:
         child.send_signal(signals.signal_of(error) or signal.SIGTERM)
         child.wait()
         raise
-
-
-def end_with_parent() -> None:
-    """Make a killed pipeline end its stage: the kernel sends the stage a signal (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -83,11 +83,16 @@ def _listening(context: SpawnContext, told: Callable[[Any], None]) -> Iterator[C
 
 
 def _start(parent: Connection | None) -> None:
-    """Have the kernel kill this process when its parent ends (Linux), so that a killed hamr leaves none behind."""
+    """Prepare this process, which a killed hamr does not leave behind."""
     global _parent
     _parent = parent
+    end_with_parent(signal.SIGKILL)
+
+
+def end_with_parent(signum: int = signal.SIGTERM) -> None:
+    """Have the kernel send this process a signal when its parent ends (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum)
 
 
 @contextlib.contextmanager

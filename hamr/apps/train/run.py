@@ -27,6 +27,7 @@ from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import summarise_run
 from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
+from hamr.apps.train.restarts import DIED, SUPERVISED, supervise
 from hamr.apps.train.run_actors import RunActors, start_run_actors
 from hamr.apps.train.scorer_refit import ScorerRefit, check_refit
 from hamr.apps.train.scorer_watch import check_tuned
@@ -63,6 +64,8 @@ def start(command: TrainCommand) -> int:
     if job.config.cluster.address is None:
         check_endpoints(job.used, job.used.pools)
         check_placement(job.used, [local_node(job.config)])
+    if job.config.experiment.max_restarts and SUPERVISED not in os.environ:
+        return supervise(command, job)
     with stoppable(job):
         return run_job(job)
 
@@ -87,7 +90,10 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
         logs = job.path.absolute() / "logs"
         kept = f"its log is kept in {logs}" if logs.is_dir() else "its log is in Ray's dashboard"
         reason = getattr(error, "cause", None) or error  # the text of a remote error is its traceback
-        raise EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}") from error
+        told = EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}")
+        if SUPERVISED in os.environ:
+            told.exit_code = DIED
+        raise told from error
 
 
 def run_job(job: Job) -> int:

@@ -1,0 +1,69 @@
+"""Restarts of a run whose processes died."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.train import restarts
+from hamr.apps.train.command import TrainCommand
+from hamr.apps.train.restarts import DIED, supervise
+from hamr.apps.train.run import Job
+
+
+def run_with(
+    codes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str, begun: bool = True
+) -> tuple[int, list[list[str]]]:
+    """Supervise a run whose processes end with these codes. Return the exit code and the commands."""
+    monkeypatch.chdir(tmp_path)
+    asked: list[list[str]] = []
+    left = iter(codes)
+
+    def end(words: list[str]) -> int:
+        asked.append(words)
+        return next(left)
+
+    monkeypatch.setattr(restarts, "_run", end)
+    command = TrainCommand.model_validate({"overrides": ["experiment=smoke", *overrides]})
+    job = Job.of(command)
+    if begun:
+        job.path.mkdir(parents=True)
+        (job.path / "config.yaml").touch()
+    return supervise(command, job), asked
+
+
+def test_dead_run_is_resumed_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, asked = run_with([DIED, -9, 0], tmp_path, monkeypatch, "experiment.max_restarts=2")
+    assert code == 0
+    first, *resumed = asked
+    assert first[:2] == ["train", "experiment=smoke"]
+    folder = first[-1].removeprefix("experiment.run_dir=")
+    assert Path(folder).is_relative_to(tmp_path / "runs"), "the folder is chosen once"
+    assert resumed == [["train", f"resume={folder}"]] * 2
+    assert capfd.readouterr().err == (
+        "hamr: a process of the run died; restart 1 of 2\nhamr: the run was killed by signal 9; restart 2 of 2\n"
+    )
+
+
+def test_restarts_have_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, asked = run_with([DIED, DIED], tmp_path, monkeypatch, "experiment.max_restarts=1")
+    assert (code, len(asked)) == (1, 2)
+    assert capfd.readouterr().err.endswith("restarted 1 times already (experiment.max_restarts)\n")
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 130])
+def test_other_ends_are_final(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended, asked = run_with([code], tmp_path, monkeypatch, "experiment.max_restarts=3")
+    assert (ended, len(asked)) == (code, 1)
+
+
+def test_run_that_died_before_its_first_file_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    overrides = ("experiment.max_restarts=1", "experiment.run_dir=here")
+    code, asked = run_with([-9, 0], tmp_path, monkeypatch, *overrides, begun=False)
+    assert code == 0
+    assert asked == [["train", "experiment=smoke", *overrides]] * 2
