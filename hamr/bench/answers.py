@@ -55,7 +55,7 @@ class PolicyResponse:
 
     `seconds` from the start at the replica to the end of the text; in post-CoT to the end of the answer, where
     generation stops. `tokens`: number of generated tokens. `mean_logprob`:
-    log p(text) / tokens, where it was asked for.
+    log p(text) / tokens, where it was asked for. `at_once`: concurrent requests while it was answered, if known.
     """
 
     text: str | None = None
@@ -63,6 +63,8 @@ class PolicyResponse:
     tokens: int | None = None
     prompt_tokens: int | None = None
     mean_logprob: float | None = None
+    cost: float | None = None
+    at_once: int | None = None
     cut_off: bool = False
     failure: str | None = None
     detail: str = ""
@@ -78,7 +80,7 @@ class PolicyResponse:
     def from_json(cls, where: str, row: Mapping[str, Any]) -> PolicyResponse:
         """Parse a row. Raises BadInput."""
         try:
-            row = {"mean_logprob": None, **row}  # older rows lack it
+            row = {"mean_logprob": None, "cost": None, "at_once": None, **row}  # older rows lack them
             response = cls(**{name: row[name] for name in cls.__dataclass_fields__})
             missing = "key" if "key" not in row else "text"
             if missing == "key" or (response.text is None) == (response.failure is None):
@@ -88,7 +90,7 @@ class PolicyResponse:
         return response
 
 
-def response_of(answer: Answer) -> PolicyResponse:
+def response_of(answer: Answer, at_once: int | None = None) -> PolicyResponse:
     """Return the response. A truncated text counts as such, since a customer would have received it."""
     cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
     if answer.text is None and not cut_off:
@@ -100,6 +102,8 @@ def response_of(answer: Answer) -> PolicyResponse:
         tokens=(call.output_tokens or None) if call else None,
         prompt_tokens=(call.prompt_tokens or None) if call else None,
         mean_logprob=answer.mean_logprob,
+        cost=call.cost if call else None,
+        at_once=at_once,
         cut_off=cut_off,
     )
 

@@ -34,7 +34,9 @@ def from_scenarios(command: OlabenchScenarios) -> int:
 
     def draft(sizes: Mapping[Subset, int]) -> list[ItemDraft]:
         scenarios = [load_scenario(name) for name in named]
-        return draft_scenarios(scenarios, sizes, seed=command.seed, language=command.language)
+        return draft_scenarios(
+            scenarios, sizes, seed=command.seed, language=command.language, proportions=command.proportions
+        )
 
     return _build(command, draft)
 
@@ -44,7 +46,9 @@ def from_samples(command: OlabenchSamples) -> int:
 
     def draft(sizes: Mapping[Subset, int]) -> list[ItemDraft]:
         samples = [s for file in _files(command.samples) for s in read_samples(file)]
-        return draft_samples(samples, sizes, seed=command.seed, language=command.language)
+        return draft_samples(
+            samples, sizes, seed=command.seed, language=command.language, proportions=command.proportions
+        )
 
     return _build(command, draft)
 
@@ -89,5 +93,13 @@ def _items(drafts: Sequence[ItemDraft]) -> Table:
 
 
 def _planted_table(rows: Sequence[Labelled]) -> Table:
-    counts = Counter(row.id.rpartition("/")[2] for row in rows)
-    return Table("planted responses", (Column("planted"), Column("responses", "{}")), tuple(sorted(counts.items())))
+    """Return the number of responses, of distinct texts and of wordings by planted label."""
+    by_label: dict[str, list[Labelled]] = {}
+    for row in rows:
+        by_label.setdefault(row.id.rpartition("/")[2], []).append(row)
+    counts = tuple(
+        (name, len(some), len({row.response for row in some}), len({row.template or row.id for row in some}))
+        for name, some in sorted(by_label.items())
+    )
+    columns = (Column("planted"), *number_columns("{}", "responses", "distinct texts", "wordings"))
+    return Table("planted responses", columns, counts)

@@ -100,7 +100,7 @@ def make_items(
 
     if len(results.done) < len(items):
         # A fine-tuned judge is the one of the training run, trained on the same samples (and cached).
-        tuned = any(config.pools[name].finetune for name in team.names)
+        tuned = any(config.pools[name].learns_pairs for name in team.names)
         splits = scorer_splits(config, tell) if tuned else None
         with_pools(config, team.names, work, run=pools_of(run, output), splits=splits)
         if all(made.passing for made in results.done.values()):

@@ -45,6 +45,35 @@ def test_items_are_complete_and_of_every_kind(made):
     assert traps["rag", "misuse"] == 1 and traps["agent", "misuse"] == traps["workflow", "misuse"] == 0
 
 
+def test_paper_proportions_are_those_of_its_table_1():
+    """Second paper, Table 1."""
+    found = slots({"core": 3000, "risk": 1000, "hallucination": 1000}, proportions="paper")
+    assert Counter(s.kind for s in found if s.subset == "core") == {"rag": 768, "workflow": 952, "agent": 1280}
+    assert Counter(s.trap for s in found if s.subset == "risk") == {
+        "liability": 618, "role": 228, "overcommitment": 138, "disparagement": 16,
+    }  # fmt: skip
+    hallucinations = [s for s in found if s.subset == "hallucination"]
+    assert Counter(s.trap for s in hallucinations) == {"factual": 481, "misuse": 321, "relevance": 144, "logical": 54}
+    assert {s.kind for s in hallucinations if s.trap == "misuse"} == {"rag"}
+    assert max(Counter(s.kind for s in hallucinations).values()) == 334, "kinds in equal parts"
+    assert len(found) == 5000
+    small = slots({"core": 10, "risk": 7, "hallucination": 7}, ["workflow", "agent"], "paper")
+    assert len(small) == 24 and "misuse" not in {s.trap for s in small}
+
+
+def test_planted_faults_have_many_wordings(made):
+    _, language, _, planted = made
+    words = bench_words(language)
+    assert all(len(texts) >= 5 for texts in (*words.planted.values(), words.neutral, words.missing_call))
+    by_template = {}
+    for row in planted:
+        if row.labels.risk is not None or row.labels.hallucination in ("factual", "logical", "relevance"):
+            assert row.template
+            by_template.setdefault(row.template, set()).add(row.labels)
+    # One wording has one label.
+    assert all(len({str(labels) for labels in found}) == 1 for found in by_template.values())
+
+
 def test_labels_follow_from_the_rules(made):
     scenario, language, drafts, _ = made
     for draft in drafts:
@@ -158,6 +187,11 @@ def test_samples_become_items_of_every_kind():
         assert item_from_json(item_json(draft.item), where="made") == draft.item
         if draft.item.kind == "rag":
             assert len(draft.item.evidence) == 4 and draft.replies[0] in [p.answer for p in draft.item.evidence]
+        if draft.item.kind == "workflow" and not draft.item.trap:
+            asked = draft.item.sample.history[-1].content
+            assert [node.name for node in draft.item.nodes] == ["intent", "facts", "procedure", "reply"]
+            step = draft.item.sample.meta["cluster"].replace("_", " ")
+            assert [node.output for node in draft.item.nodes] == [asked, "nothing yet", step, ""]
     planted = plant(drafts, bench_words("en"), seed=0)
     calls = Counter(row.labels.tool for row in planted if row.labels.tool)
     assert calls == {"right": 5, "wrong_parameters": 5, "missing_call": 5}
