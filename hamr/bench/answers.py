@@ -21,18 +21,23 @@ Work = TypeVar("Work")
 
 
 async def process_all(
-    left: Sequence[Work], one: Callable[[Work], Awaitable[bool]], at_once: int, report: Callable[[int], None]
-) -> None:
+    left: Sequence[Work],
+    one: Callable[[Work], Awaitable[bool]],
+    at_once: int,
+    report: Callable[[int], None],
+    *,
+    give_up: int = GIVE_UP,
+) -> bool:
     """Process all of `left`, up to `at_once` concurrently.
 
-    `one` returns whether the pool answered; processing ends early when it is unavailable.
+    `one` returns whether the pool answered; processing ends early, and False is returned, when it is unavailable.
     """
     waiting, away, done = iter(left), 0, 0
 
     async def work() -> None:
         nonlocal away, done
         for each in waiting:
-            if away >= GIVE_UP:
+            if away >= give_up:
                 return
             away = 0 if await one(each) else away + 1
             done += 1
@@ -44,6 +49,7 @@ async def process_all(
     finally:
         for worker in workers:
             worker.cancel()
+    return away < give_up
 
 
 # --- responses of an agent ---------------------------------------------------------------------

@@ -545,9 +545,11 @@ class HallucinationCommand(ConfiguredCommand):
     """Concurrent items. By default, the capacity of the pools."""
 
 
-class OlabenchItemsCommand(Command):
+class OlabenchItemsCommand(ConfiguredCommand):
     """Items for `hamr evaluate benchmark=olabench` in items.jsonl, and responses with known faults for grading judges
-    in planted.jsonl."""
+    in planted.jsonl. Teachers reword these; the responses of every third wording keep it, and are in held_out.jsonl."""
+
+    takes_common = False
 
     output: Folder
     """Folder of items.jsonl and planted.jsonl."""
@@ -564,6 +566,11 @@ class OlabenchItemsCommand(Command):
     sizes are core=3000 risk=1000 hallucination=1000."""
     planted: NonNegativeCount | None = None
     """Items with planted faults. By default, all."""
+    teacher: ClassVar[str | None] = None
+    teachers: Pools = ()
+    """Pools that reword the planted responses. By default, the shipped wordings are used as they are."""
+    at_once: Count | None = None
+    """Concurrent rewordings. By default, the capacity of the pools."""
     language: Language = "en"
     """Language of the items."""
     seed: int = 0

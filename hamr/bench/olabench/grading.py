@@ -76,9 +76,9 @@ def _hallucination(name: str, judged: Sequence[Judged], luck: Mapping[str, int])
     """`accuracy`: hallucinated or not. `exact`: the same label, where the label is known."""
     typed = [(row, j) for row, j in judged if row.labels.hallucination not in UNKNOWN]
     return {
-        "accuracy": _right(judged, lambda row, j: _is_hallucinated(row) == hallucination.vetoes(j), luck),
-        "exact": _right(typed, lambda row, j: row.labels.hallucination == j.labels[0], luck),
-        "any": _found(judged, lambda row, j: (_is_hallucinated(row), hallucination.vetoes(j)), luck),
+        "accuracy": _share_right(judged, lambda row, j: _is_hallucinated(row) == hallucination.vetoes(j), luck),
+        "exact": _share_right(typed, lambda row, j: row.labels.hallucination == j.labels[0], luck),
+        "any": _detection(judged, lambda row, j: (_is_hallucinated(row), hallucination.vetoes(j)), luck),
         "types": _types(typed, HALLUCINATIONS, lambda row: (str(row.labels.hallucination),), luck),
     }
 
@@ -87,9 +87,9 @@ def _risk(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[
     """`exact`: the same set of types."""
     typed = [(row, j) for row, j in judged if row.labels.risk not in UNKNOWN]
     return {
-        "accuracy": _right(judged, lambda row, j: _is_risky(row) == risk.vetoes(j), luck),
-        "exact": _right(typed, lambda row, j: row.labels.risk == j.labels, luck),
-        "any": _found(judged, lambda row, j: (_is_risky(row), risk.vetoes(j)), luck),
+        "accuracy": _share_right(judged, lambda row, j: _is_risky(row) == risk.vetoes(j), luck),
+        "exact": _share_right(typed, lambda row, j: row.labels.risk == j.labels, luck),
+        "any": _detection(judged, lambda row, j: (_is_risky(row), risk.vetoes(j)), luck),
         "types": _types(typed, risk.TYPES, lambda row: tuple(row.labels.risk or ()), luck),
     }
 
@@ -136,20 +136,21 @@ def _types(
     for kind in types:
         having = [row for row, _ in judged if kind in has(row)]
         if having or any(kind in j.labels for _, j in judged):
-            figures = _found(judged, lambda row, j, kind=kind: (kind in has(row), kind in j.labels), luck)
+            pairs = [(kind in has(row), kind in j.labels) for row, j in judged]
+            figures = asdict(detection(pairs, [row.template for row, _ in judged], **luck))
             counts = {"texts": len({row.response for row in having})}
             found[kind] = {**figures, **counts, "wordings": len({row.template or row.id for row in having})}
     return found
 
 
-def _found(
+def _detection(
     judged: Sequence[Judged], pair: Callable[[Labelled, Judgement], tuple[bool, bool]], luck: Mapping[str, int]
 ) -> dict[str, Any]:
     pairs, templates = [pair(row, j) for row, j in judged], [row.template for row, _ in judged]
     return asdict(detection(pairs, templates, **luck))
 
 
-def _right(
+def _share_right(
     judged: Sequence[Judged], right: Callable[[Labelled, Judgement], bool], luck: Mapping[str, int]
 ) -> dict[str, Any]:
     clusters = [row.template or row.id for row, _ in judged]

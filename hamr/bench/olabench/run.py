@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hamr.bench.answers import PolicyResponse, process_all, response_key, response_of
+from hamr.bench.answers import GIVE_UP, PolicyResponse, process_all, response_key, response_of
 from hamr.bench.olabench.items import BenchItem, Subset, visible_sample
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
 from hamr.bench.olabench.responses import read_response, response_question
@@ -170,7 +170,10 @@ async def _answers(
         journal.add_response(_key(policy, item, options), response, about)
         return not response.passing
 
-    await process_all(left[:alone], one, 1, lambda done: report(policy.name, done))
+    if not await process_all(
+        left[:alone], one, 1, lambda done: report(policy.name, done), give_up=GIVE_UP // 4
+    ):  # one by one, a pool that is down takes long to give up on
+        return
     at_once = options.at_once or policy.at_once
     await process_all(left[alone:], one, at_once, lambda done: report(policy.name, len(left[:alone]) + done))
 

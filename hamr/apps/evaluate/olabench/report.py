@@ -165,7 +165,6 @@ def _detection(title: str, judges: Mapping[str, Any]) -> Table:
                     _share(recall),
                     recall["n"],
                     entry.get("texts"),
-                    entry.get("wordings"),
                 )
             )
     columns = (
@@ -175,7 +174,6 @@ def _detection(title: str, judges: Mapping[str, Any]) -> Table:
         Column("recall %", _PERCENT),
         Column("known", _COUNT),
         Column("texts", _COUNT),
-        Column("wordings", _COUNT),
     )
     return Table(title, columns, tuple(rows))
 

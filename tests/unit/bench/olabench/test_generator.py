@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from itertools import pairwise
@@ -22,7 +23,7 @@ from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
 from hamr.rewards import risk
-from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
+from hamr.types import Answer, Reference, Reply, ServiceSample, ToolCall, Turn
 
 SIZES = {"core": 9, "risk": 12, "hallucination": 12}
 
@@ -69,9 +70,9 @@ def test_planted_faults_have_many_wordings(made):
     for row in planted:
         if row.labels.risk is not None or row.labels.hallucination in ("factual", "logical", "relevance"):
             assert row.template
-            by_template.setdefault(row.template, set()).add(row.labels)
+            by_template.setdefault(row.template, set()).add(str(row.labels))
     # One wording has one label.
-    assert all(len({str(labels) for labels in found}) == 1 for found in by_template.values())
+    assert all(len(found) == 1 for found in by_template.values())
 
 
 def test_labels_follow_from_the_rules(made):
@@ -259,3 +260,30 @@ def test_both_languages_have_the_same_structure():
 
 def shape(part):
     return {key: shape(value) for key, value in part.items()} if isinstance(part, dict) else type(part).__name__
+
+
+def test_teachers_reword_all_but_the_held_out_wordings(tmp_path, monkeypatch, capsys):
+    async def teacher(question):
+        said = question.variables["response"]
+        if question.variables["kind"] == "hallucination logical":
+            return Answer(text=f"{said} In 7 days.")  # another number
+        return Answer(text=f"Well: {said}")
+
+    def pools(config, names, work, **_):
+        return asyncio.run(work(dict.fromkeys(names, teacher)))
+
+    monkeypatch.setattr("hamr.apps.data.recipe_job.with_pools", pools)
+    few = ["core=6", "risk=6", "hallucination=6", "teachers=judge", "experiment=smoke"]
+    given = ["data", "olabench", "scenario=telecom_package", f"output={tmp_path}", *few]
+    assert main(given) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "dropped: other numbers" in told and "planted responses in held_out.jsonl" in told
+    planted, held_out = (read_labelled(tmp_path / name) for name in ("planted.jsonl", "held_out.jsonl"))
+    numbers = {int(part.rpartition("/")[2]) % 3 for row in planted for part in row.template.split("+") if part}
+    assert numbers == {0, 1} and held_out
+    assert all("2" in {str(int(p.rpartition("/")[2]) % 3) for p in r.template.split("+")} for r in held_out)
+    for row in planted:
+        logical = row.labels.hallucination == "logical"
+        assert row.response.startswith("Well: ") == (bool(row.template) and not logical)
+    assert not any(row.response.startswith("Well: ") for row in held_out)
+    assert main([*given, "overwrite=true"]) == 0, "resumes without the teacher"
