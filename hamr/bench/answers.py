@@ -21,18 +21,23 @@ Work = TypeVar("Work")
 
 
 async def process_all(
-    left: Sequence[Work], one: Callable[[Work], Awaitable[bool]], at_once: int, report: Callable[[int], None]
-) -> None:
+    left: Sequence[Work],
+    one: Callable[[Work], Awaitable[bool]],
+    at_once: int,
+    report: Callable[[int], None],
+    *,
+    give_up: int = GIVE_UP,
+) -> bool:
     """Process all of `left`, up to `at_once` concurrently.
 
-    `one` returns whether the pool answered; processing ends early when it is unavailable.
+    `one` returns whether the pool answered; processing ends early, and False is returned, when it is unavailable.
     """
     waiting, away, done = iter(left), 0, 0
 
     async def work() -> None:
         nonlocal away, done
         for each in waiting:
-            if away >= GIVE_UP:
+            if away >= give_up:
                 return
             away = 0 if await one(each) else away + 1
             done += 1
@@ -44,6 +49,7 @@ async def process_all(
     finally:
         for worker in workers:
             worker.cancel()
+    return away < give_up
 
 
 # --- responses of an agent ---------------------------------------------------------------------
@@ -55,7 +61,7 @@ class PolicyResponse:
 
     `seconds` from the start at the replica to the end of the text; in post-CoT to the end of the answer, where
     generation stops. `tokens`: number of generated tokens. `mean_logprob`:
-    log p(text) / tokens, where it was asked for.
+    log p(text) / tokens, where it was asked for. `at_once`: concurrent requests while it was answered, if known.
     """
 
     text: str | None = None
@@ -63,6 +69,8 @@ class PolicyResponse:
     tokens: int | None = None
     prompt_tokens: int | None = None
     mean_logprob: float | None = None
+    cost: float | None = None
+    at_once: int | None = None
     cut_off: bool = False
     failure: str | None = None
     detail: str = ""
@@ -78,7 +86,7 @@ class PolicyResponse:
     def from_json(cls, where: str, row: Mapping[str, Any]) -> PolicyResponse:
         """Parse a row. Raises BadInput."""
         try:
-            row = {"mean_logprob": None, **row}  # older rows lack it
+            row = {"mean_logprob": None, "cost": None, "at_once": None, **row}  # older rows lack them
             response = cls(**{name: row[name] for name in cls.__dataclass_fields__})
             missing = "key" if "key" not in row else "text"
             if missing == "key" or (response.text is None) == (response.failure is None):
@@ -88,7 +96,7 @@ class PolicyResponse:
         return response
 
 
-def response_of(answer: Answer) -> PolicyResponse:
+def response_of(answer: Answer, at_once: int | None = None) -> PolicyResponse:
     """Return the response. A truncated text counts as such, since a customer would have received it."""
     cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
     if answer.text is None and not cut_off:
@@ -100,6 +108,8 @@ def response_of(answer: Answer) -> PolicyResponse:
         tokens=(call.output_tokens or None) if call else None,
         prompt_tokens=(call.prompt_tokens or None) if call else None,
         mean_logprob=answer.mean_logprob,
+        cost=call.cost if call else None,
+        at_once=at_once,
         cut_off=cut_off,
     )
 

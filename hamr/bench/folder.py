@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from hamr.errors import BadInput
+from hamr.report.values import Column, Table
 
 LOCK = ".lock"
 
@@ -47,6 +48,31 @@ class RowFolder:
         file = self._files[name]
         file.write(json.dumps(row, ensure_ascii=self._ascii) + "\n")
         file.flush()
+
+
+def usage(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return {who: answers, tokens and cost} over the rows of the files: of each policy, and of each judge.
+
+    All calls of the folder count, those of earlier commands too. The cost is in the unit of the pools' prices.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        for _, row in rows_of(folder / name):
+            judge = row.get("judge") or row.get("component")
+            who = f"judge {judge}" if judge else f"policy {row.get('policy')}"
+            one = found.setdefault(who, {"answers": 0, "tokens": 0, "cost": 0.0})
+            one["answers"] += 1
+            one["tokens"] += (row.get("tokens") or 0) + (row.get("prompt_tokens") or 0)
+            one["cost"] += row.get("cost") or 0.0
+    return found
+
+
+def usage_table(found: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return the table of `usage` with its sums."""
+    rows = [(who, *(one[key] for key in ("answers", "tokens", "cost"))) for who, one in found.items()]
+    total = ("all", *(sum(one[key] for one in found.values()) for key in ("answers", "tokens", "cost")))
+    columns = (Column("who"), Column("answers", "{:,}"), Column("tokens", "{:,}"), Column("cost", "{:.4f}"))
+    return Table("Tokens and cost", columns, (*rows, total) if rows else ())
 
 
 def lock_folder(folder: Path) -> IO[str]:

@@ -118,3 +118,29 @@ def share_interval(held: Sequence[bool]) -> Estimate:
         return Estimate(mean=None, low=None, high=None, n=0)
     found = binomtest(k, n).proportion_ci(LEVEL, method="wilson")
     return Estimate(mean=k / n, low=float(found.low), high=float(found.high), n=n)
+
+
+def clustered_share(held: Sequence[bool], clusters: Sequence[Hashable], *, resamples: int, seed: int) -> Estimate:
+    """Return a share of values that are equal by cluster, such as responses of one wording, with a bootstrap over the
+    clusters.
+
+    Where all values are equal, a bootstrap has no variance: the interval is Wilson's for as many values as clusters.
+    Without clusters of several values it is `share_interval`.
+    """
+    names = list(dict.fromkeys(clusters))
+    if len(names) == len(held):
+        return share_interval(held)
+    sums = np.zeros(len(names))
+    sizes = np.zeros(len(names))
+    index = {name: number for number, name in enumerate(names)}
+    for value, name in zip(held, clusters, strict=True):
+        sums[index[name]] += value
+        sizes[index[name]] += 1
+    mean = float(sums.sum() / sizes.sum())
+    if sums.sum() in (0, sizes.sum()):
+        bound = share_interval([bool(mean)] * len(names))
+        return Estimate(mean=mean, low=bound.low, high=bound.high, n=len(held))
+    drawn = np.random.default_rng(seed).integers(len(names), size=(resamples, len(names)))
+    shares = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    low, high = np.quantile(shares, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Estimate(mean=mean, low=float(low), high=float(high), n=len(held))

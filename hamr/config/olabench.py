@@ -3,9 +3,9 @@ here."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from hamr.config.agents import AnswerConfig
 from hamr.config.section import NonNegative
@@ -28,8 +28,11 @@ class OlabenchConfig(AnswerConfig):
     """Maximum length of a response in tokens."""
     limit: PositiveInt | None = None
     """Maximum number of items and of labelled responses, for a quick check: the first of each file."""
+    latency_items: Annotated[int, Field(ge=0)] = 50
+    """Number of items that are asked first, one after the other: the reported latency is theirs. The latency of the
+    others, under load, is reported beside it. 0: none."""
     at_once: PositiveInt | None = None
-    """Concurrent responses. null: the capacity of the policy's pool. Latency is measured under this load."""
+    """Concurrent responses to the other items. null: the capacity of the policy's pool."""
     seed: int = 0
     """Determines the sampling and the resampling."""
     resamples: PositiveInt = 1000

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hamr.apps.data.recipe_job import Team, make_items, show
-from hamr.apps.data.recipes.hallucination_loop import SETS, HallucinationLoop, hallucination_items, read_labels, sets_of
+from hamr.apps.data.recipes.hallucination_loop import (
+    LEARNT,
+    SETS,
+    HallucinationLoop,
+    hallucination_items,
+    read_labels,
+    reason_items,
+    sets_of,
+)
 from hamr.apps.shared.outputs import output_folder
 from hamr.apps.shared.pools_up import writing_pool
+from hamr.config.schema import Config
 from hamr.data.formats import Formats
 from hamr.data.progress import WorkItem
 from hamr.data.responses import stream_groups
@@ -20,6 +29,8 @@ if TYPE_CHECKING:
     from hamr.apps.data.command import HallucinationCommand
 
 LABELS = "labelled.jsonl"
+JUDGE = "judge.jsonl"
+"""Training set of a judge: all sets but the open ones, and those of earlier rounds."""
 
 
 def build_hallucination(command: HallucinationCommand) -> int:
@@ -28,7 +39,8 @@ def build_hallucination(command: HallucinationCommand) -> int:
     Labels are stored in labelled.jsonl, including those of responses that the input does not have (any more), so a
     later review file only needs the new ones.
     """
-    folder = output_folder(command.output, [f"{name}.jsonl" for name in SETS], overwrite=command.overwrite)
+    names = [*(f"{name}.jsonl" for name in SETS), JUDGE]
+    folder = output_folder(command.output, names, overwrite=command.overwrite)
     language = command.language
     groups = [group for group, _ in stream_groups(command.input)]
     labels, given = {}, []
@@ -40,7 +52,8 @@ def build_hallucination(command: HallucinationCommand) -> int:
     config = command.config()
     if command.judge == command.second:
         raise BadInput("second", command.second, "is the judge itself; name another pool")
-    judge, second = writing_pool(config, "judge", command.judge), writing_pool(config, "second", command.second)
+    judge, second = judging_pool(config, command.judge), writing_pool(config, "second", command.second)
+    earlier = read_earlier(command.earlier)
     team = Team(teachers=(), judge=judge, second=second)
     items = hallucination_items(groups, language, team.by(config))
     unknown = sorted(labels.keys() - {item.id for item in items})
@@ -64,17 +77,47 @@ def build_hallucination(command: HallucinationCommand) -> int:
     done = make_items(
         config, team, items, loop, folder / "responses.jsonl", run="hallucination", at_once=command.at_once
     )
+    wording = reason_items(items, labels, language, team.by(config)) if command.refine else []
+    if wording:
+        only = Team(teachers=(), judge="", second=second)
+        made = make_items(
+            config, only, wording, loop.refine_reason, folder / "reasons.jsonl", run="reasons", at_once=command.at_once
+        )
+        for item in wording:
+            if (kept := made[item.id].kept) is not None:
+                labels[item.id] = (labels[item.id][0], kept["reason"])
+        show("reasons of people", made)
     sets = sets_of(items, done, labels)
     for name in SETS:
         if sets[name]:
             write_rows(folder / f"{name}.jsonl", sets[name])
         else:
             (folder / f"{name}.jsonl").unlink(missing_ok=True)
+    learnt = {(row["id"], row["response"]): row for row in [*earlier, *(row for name in LEARNT for row in sets[name])]}
+    write_rows(folder / JUDGE, learnt.values())
     show("responses", done, [(name, str(len(sets[name]))) for name in SETS])
     if sets["review"]:
         print(f"for people: {folder / 'review.jsonl'}; fill in label and reason in a copy, then give labels=<the copy>")
     print(f"written: {', '.join(str(folder / f'{name}.jsonl') for name in SETS if sets[name])}")
+    print(f"to train a judge: {folder / JUDGE} ({len(learnt)} responses)")
     return 0
+
+
+def judging_pool(config: Config, name: str) -> str:
+    """Return the judge's pool: one that can write, or the grader of an earlier round. Raises BadInput."""
+    pool = config.pools.get(name)
+    if pool is not None and pool.role == "grader" and pool.finetune and pool.finetune.reward == "hallucination":
+        return name
+    return writing_pool(config, "judge", name)
+
+
+def read_earlier(folder: Path | None) -> list[Mapping[str, Any]]:
+    """Return the training rows of an earlier round. Raises BadInput for another folder."""
+    if folder is None:
+        return []
+    if not (folder / JUDGE).is_file():
+        raise BadInput("earlier", str(folder), f"has no {JUDGE}; give the output of an earlier round")
+    return [row for _, row in read_rows(folder / JUDGE)]
 
 
 def read_known_labels(

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hamr.apps.data.recipe_job import Team, make_items, teachers_of
+from hamr.apps.data.recipe_job import show as show_results
+from hamr.apps.data.recipes.planted_rewording import PlantedReword, apply_planted, is_held_out, planted_items
 from hamr.apps.shared.outputs import output_file, output_folder
 from hamr.bench.olabench.drafts import ItemDraft
 from hamr.bench.olabench.from_samples import draft_samples
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from hamr.apps.data.command import OlabenchItemsCommand, OlabenchLabels, OlabenchSamples, OlabenchScenarios
 
 PLANTED = "planted.jsonl"
+HELD_OUT = "held_out.jsonl"
+"""Planted responses in the wordings that no teacher has seen."""
 
 
 def from_scenarios(command: OlabenchScenarios) -> int:
@@ -34,7 +39,9 @@ def from_scenarios(command: OlabenchScenarios) -> int:
 
     def draft(sizes: Mapping[Subset, int]) -> list[ItemDraft]:
         scenarios = [load_scenario(name) for name in named]
-        return draft_scenarios(scenarios, sizes, seed=command.seed, language=command.language)
+        return draft_scenarios(
+            scenarios, sizes, seed=command.seed, language=command.language, proportions=command.proportions
+        )
 
     return _build(command, draft)
 
@@ -44,22 +51,36 @@ def from_samples(command: OlabenchSamples) -> int:
 
     def draft(sizes: Mapping[Subset, int]) -> list[ItemDraft]:
         samples = [s for file in _files(command.samples) for s in read_samples(file)]
-        return draft_samples(samples, sizes, seed=command.seed, language=command.language)
+        return draft_samples(
+            samples, sizes, seed=command.seed, language=command.language, proportions=command.proportions
+        )
 
     return _build(command, draft)
 
 
 def _build(command: OlabenchItemsCommand, draft: Callable[[Mapping[Subset, int]], list[ItemDraft]]) -> int:
     """Write the items and the planted responses."""
-    folder = output_folder(command.output, [FILE, PLANTED], overwrite=command.overwrite)
+    folder = output_folder(command.output, [FILE, PLANTED, HELD_OUT], overwrite=command.overwrite)
+    config = command.config() if command.teachers else None
+    team = Team(teachers=teachers_of(config, command), judge="") if config else None
     words = bench_words(command.language)
     sizes: dict[Subset, int] = {subset: getattr(command, subset) for subset in SUBSETS}
     drafts = draft(sizes)
     rows = plant(drafts[: command.planted], words, seed=command.seed)
     write_rows(folder / FILE, (item_json(draft.item) for draft in drafts))
-    write_rows(folder / PLANTED, map(labelled_json, rows))
-    show(_items(drafts), _planted_table(rows))
-    print(f"written: {folder / FILE} ({len(drafts)}), {folder / PLANTED} ({len(rows)})")
+    written = {PLANTED: rows}
+    if config and team:
+        held_out, others = [row for row in rows if is_held_out(row)], [row for row in rows if not is_held_out(row)]
+        items = planted_items(others, command.language, team.by(config))
+        recipe = PlantedReword(language=command.language)
+        done = make_items(config, team, items, recipe, folder / "reworded", run="reword", at_once=command.at_once)
+        show_results("planted responses", done)
+        written = {PLANTED: apply_planted(others, done), HELD_OUT: held_out}
+    for name, some in written.items():
+        write_rows(folder / name, map(labelled_json, some))
+    show(_items(drafts), *(_planted_table(name, some) for name, some in written.items()))
+    files = ", ".join(f"{folder / name} ({len(some)})" for name, some in written.items())
+    print(f"written: {folder / FILE} ({len(drafts)}), {files}")
     return 0
 
 
@@ -88,6 +109,14 @@ def _items(drafts: Sequence[ItemDraft]) -> Table:
     return Table("items", (Column("subset"), *number_columns("{}", *KINDS)), rows)
 
 
-def _planted_table(rows: Sequence[Labelled]) -> Table:
-    counts = Counter(row.id.rpartition("/")[2] for row in rows)
-    return Table("planted responses", (Column("planted"), Column("responses", "{}")), tuple(sorted(counts.items())))
+def _planted_table(name: str, rows: Sequence[Labelled]) -> Table:
+    """Return the number of responses, of distinct texts and of wordings by planted label."""
+    by_label: dict[str, list[Labelled]] = {}
+    for row in rows:
+        by_label.setdefault(row.id.rpartition("/")[2], []).append(row)
+    counts = tuple(
+        (label, len(some), len({row.response for row in some}), len({row.template or row.id for row in some}))
+        for label, some in sorted(by_label.items())
+    )
+    columns = (Column("planted"), *number_columns("{}", "responses", "distinct texts", "wordings"))
+    return Table(f"planted responses in {name}", columns, counts)

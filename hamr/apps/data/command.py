@@ -398,11 +398,16 @@ class ExtractThoughts(ThoughtsCommand):
 
     render: Rendering = "pre"
     """Thoughts before the answer, after it, or one item of each."""
+    to_rate: Count | None = None
+    """Also write this number of graded chains to <output>.to_rate.jsonl, for people to rate from 1 to 5."""
+    ratings: Annotated[File | None, Field(title="RATED.jsonl")] = None
+    """Filled-in copy of it: mean grades of people and judge, and Spearman's rho, also in <output>.ratings.jsonl."""
 
 
 class MigrateThoughts(ThoughtsCommand):
     """Thoughts by the Zero-Think model or the teachers, then a response based on them; the best draft that passes the
-    dialogue's judge and the judge of chains, or else the best one, rewritten with their feedback."""
+    dialogue's judge and the judge of chains, or else the best one, rewritten with their feedback. The rewriting of a
+    kept draft is a further item."""
 
     examples = (
         "hamr data thought step=migrate input=cases.jsonl output=items.jsonl teacher=judge zero_think=zero_think",
@@ -420,6 +425,8 @@ class MigrateThoughts(ThoughtsCommand):
     """Minimum grade of the dialogue."""
     refine: NonNegativeCount = MigrationRecipe.refine
     """Rounds of rewriting."""
+    expand: bool = MigrationRecipe.expand
+    """Also rewrite the kept drafts that the dialogue's judge does not give 5, and keep both."""
     seed: int = MigrationRecipe.seed
     """Determines the sampling."""
 
@@ -439,8 +446,8 @@ class MigrateThoughts(ThoughtsCommand):
 
 
 class RubricsCommand(RecipeCommand):
-    """A rubric for every sample: the teacher writes candidates, and the one with which the judge best separates the
-    references from worse responses is kept. Worse responses are the sample's privileged.negatives, a list of texts,
+    """A rubric for every sample: the teachers write candidates in turn, and the one with which the judge best separates
+    the references from worse responses is kept. Worse responses are the sample's privileged.negatives, a list of texts,
     then other samples' references."""
 
     examples = ("hamr data rubrics input=train.jsonl output=rubrics.jsonl teacher=judge",)
@@ -449,7 +456,7 @@ class RubricsCommand(RecipeCommand):
     output: Samples
     """File of all samples, with their rubric where one was kept."""
     candidates: Count = RubricRecipe.candidates
-    """Rubrics that the teacher writes per sample."""
+    """Rubrics that the teachers write per sample."""
     worse: Count = RubricRecipe.worse
     """Maximum number of worse responses per sample."""
     min_separation: Annotated[float, Field(ge=-1.0, le=1.0)] = RubricRecipe.min_separation
@@ -486,8 +493,11 @@ class SampledCommand(Command):
     """Run folder, output of `hamr generate with_rewards=true`, or its ledger.sqlite."""
     output: Items
     """File of the SFT items. <output>.counts.jsonl counts what became of the responses."""
-    min_total: float
+    min_total: float | None = None
     """Minimum total reward of a response."""
+    min_mean: float | None = None
+    """Minimum weighted mean of the reward terms that a response has. Use it where some samples lack a term, such as a
+    rubric: their totals are lower."""
     overwrite: bool = False
     """Replace an existing output."""
     best: Count = 1
@@ -497,12 +507,20 @@ class SampledCommand(Command):
     render: Rendering = "pre"
     """Thoughts before the answer, after it, or one item of each."""
 
+    @model_validator(mode="after")
+    def _one_threshold(self) -> SampledCommand:
+        if (self.min_total is None) == (self.min_mean is None):
+            raise BadInput("min_total", self.min_total, "give min_total or min_mean, one of them")
+        return self
+
 
 class HallucinationCommand(ConfiguredCommand):
     """Data for a hallucination judge: responses that the judge clears and the second model confirms (simple.jsonl), and
-    human labels of the rest (output review.jsonl; from `labels` hard.jsonl and confirmed.jsonl)."""
+    human labels of the rest (output review.jsonl; from `labels` hard.jsonl and confirmed.jsonl). judge.jsonl has all of
+    them, to train a grader on (`pools.X.finetune.labelled`); the trained one may be the judge of the next round."""
 
     examples = ("hamr data hallucination input=responses.jsonl output=data/hallucination judge=judge second=second",)
+    outputs: ClassVar = {"folder": ".", "file": "judge.jsonl"}
     work = "hamr.apps.data.build_hallucination:build_hallucination"
 
     input: Annotated[File, Field(title="RESPONSES.jsonl")]
@@ -510,9 +528,13 @@ class HallucinationCommand(ConfiguredCommand):
     output: Folder
     """Folder of the sets."""
     judge: Pool
-    """Pool that looks for hallucinations."""
+    """Pool that looks for hallucinations, or the grader that an earlier round has trained."""
     second: Pool
-    """Another pool that confirms the verdicts."""
+    """Another pool that confirms the verdicts, and refines the reasons."""
+    refine: bool = True
+    """The second pool rewrites people's reasons: type, statement and evidence. false: they stay as they are."""
+    earlier: Folder | None = None
+    """Output of an earlier round, whose responses are also in judge.jsonl."""
     labels: Annotated[File | None, Field(title="REVIEWED.jsonl")] = None
     """Copy of review.jsonl with people's labels. Labels of earlier calls are kept."""
     overwrite: bool = False
@@ -523,9 +545,11 @@ class HallucinationCommand(ConfiguredCommand):
     """Concurrent items. By default, the capacity of the pools."""
 
 
-class OlabenchItemsCommand(Command):
+class OlabenchItemsCommand(ConfiguredCommand):
     """Items for `hamr evaluate benchmark=olabench` in items.jsonl, and responses with known faults for grading judges
-    in planted.jsonl."""
+    in planted.jsonl. Teachers reword these; the responses of every third wording keep it, and are in held_out.jsonl."""
+
+    takes_common = False
 
     output: Folder
     """Folder of items.jsonl and planted.jsonl."""
@@ -537,8 +561,16 @@ class OlabenchItemsCommand(Command):
     """Items of the risk subset."""
     hallucination: NonNegativeCount = 30
     """Items of the hallucination subset."""
+    proportions: Literal["equal", "paper"] = "equal"
+    """Kinds of the core items, and types of risk and hallucination: in equal parts, or as in the paper's Table 1, whose
+    sizes are core=3000 risk=1000 hallucination=1000."""
     planted: NonNegativeCount | None = None
     """Items with planted faults. By default, all."""
+    teacher: ClassVar[str | None] = None
+    teachers: Pools = ()
+    """Pools that reword the planted responses. By default, the shipped wordings are used as they are."""
+    at_once: Count | None = None
+    """Concurrent rewordings. By default, the capacity of the pools."""
     language: Language = "en"
     """Language of the items."""
     seed: int = 0

@@ -29,7 +29,7 @@ from hamr.report import terminal
 from hamr.report.values import Column, Table
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import RecipeCommand, SageCommand
+    from hamr.apps.data.command import OlabenchItemsCommand, RecipeCommand, SageCommand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ def team_of(config: Config, command: RecipeCommand) -> Team:
     return Team(teachers=teachers, judge=writing_pool(config, "judge", command.judge or teachers[0]))
 
 
-def teachers_of(config: Config, command: RecipeCommand | SageCommand) -> tuple[str, ...]:
+def teachers_of(config: Config, command: RecipeCommand | SageCommand | OlabenchItemsCommand) -> tuple[str, ...]:
     """Return the pools of `teachers=a,b` or `teacher=a`. Raises BadInput."""
     teachers = command.teachers or ((command.teacher,) if command.teacher else ())
     if not teachers:
@@ -100,7 +100,7 @@ def make_items(
 
     if len(results.done) < len(items):
         # A fine-tuned judge is the one of the training run, trained on the same samples (and cached).
-        tuned = any(config.pools[name].finetune for name in team.names)
+        tuned = any(config.pools[name].learns_pairs for name in team.names)
         splits = scorer_splits(config, tell) if tuned else None
         with_pools(config, team.names, work, run=pools_of(run, output), splits=splits)
         if all(made.passing for made in results.done.values()):

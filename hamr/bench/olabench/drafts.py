@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import Any, Literal
 
 from hamr.bench.olabench.items import KINDS, SUBSETS, TRAPS, BenchItem, ItemEvidence, Kind, Subset
 from hamr.bench.olabench.words import BenchWords
@@ -37,14 +38,59 @@ class Slot:
     trap: str = ""
 
 
-def slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS) -> list[Slot]:
-    """Return the slots of each subset, divided among the kinds and, within a kind, among its possible traps.
+Proportions = Literal["equal", "paper"]
+KIND_SHARES: Mapping[Kind, int] = {"rag": 768, "workflow": 952, "agent": 1280}
+TRAP_SHARES: Mapping[Subset, Mapping[str, int]] = {
+    "risk": {"liability": 618, "role": 228, "overcommitment": 138, "disparagement": 16},
+    "hallucination": {"misuse": 321, "factual": 481, "relevance": 144, "logical": 54},
+}
+"""Items of the second paper's Table 1: of each kind in the core subset, and of each type in the others."""
+
+
+def proportional(total: int, weights: Mapping[Any, int]) -> dict[Any, int]:
+    """Divide a total in proportion to the weights, by the largest remainders.
+
+    >>> proportional(10, {"a": 2, "b": 1})
+    {'a': 7, 'b': 3}
+    """
+    exact = {name: total * weight / sum(weights.values()) for name, weight in weights.items()}
+    found = {name: int(value) for name, value in exact.items()}
+    left = sorted(exact, key=lambda name: found[name] - exact[name])
+    for name in left[: total - sum(found.values())]:
+        found[name] += 1
+    return found
+
+
+def paper_slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS) -> list[Slot]:
+    """Return the slots of each subset in the proportions of the paper's Table 1.
+
+    The table does not say of which kinds the items of a risk or a hallucination are: they are divided evenly, except
+    misuse, which needs retrieved pairs.
+    """
+    core = proportional(sizes["core"], {kind: KIND_SHARES[kind] for kind in kinds})
+    found = [Slot(kind=kind, subset="core") for kind in kinds for _ in range(core[kind])]
+    for subset, weights in TRAP_SHARES.items():
+        possible = {trap: weight for trap, weight in weights.items() if trap != "misuse" or "rag" in kinds}
+        given = dict.fromkeys(kinds, 0)
+        for trap, count in proportional(sizes[subset], possible).items():
+            for _ in range(count):
+                kind: Kind = "rag" if trap == "misuse" else min(kinds, key=given.__getitem__)
+                given[kind] += 1
+                found.append(Slot(kind=kind, subset=subset, trap=trap))
+    return found
+
+
+def slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS, proportions: Proportions = "equal") -> list[Slot]:
+    """Return the slots of each subset: in the paper's proportions, or divided evenly among the kinds and, within a
+    kind, among its possible traps.
 
     Misuse needs retrieved pairs. A remainder goes to the first kinds and traps.
 
     >>> [(slot.kind, slot.trap) for slot in slots({"core": 0, "risk": 0, "hallucination": 2}, ["rag", "agent"])]
     [('rag', 'misuse'), ('agent', 'factual')]
     """
+    if proportions == "paper":
+        return paper_slots(sizes, kinds)
     found = []
     for subset in SUBSETS:
         given = dict.fromkeys(kinds, 0)

@@ -139,19 +139,31 @@ def _record(outcome: Outcome) -> RewardRecord:
 def _latency(outcomes: Sequence[Outcome], luck: Mapping[str, int]) -> dict[str, Any]:
     """Return seconds and tokens of the responses that the policy generated in this evaluation.
 
+    The seconds are those of the responses at concurrency 1. `concurrent` has those of the others, None without any.
+    Without a response at concurrency 1, the seconds are those of all, under the load `at_once`.
     The tokens of a response with thinking are split between thinking and the rest in proportion to their characters.
     """
     timed = [o for o in outcomes if o.response.seconds is not None]
-    seconds = [float(o.response.seconds or 0.0) for o in timed]
+    alone = [o for o in timed if o.response.at_once == 1] or timed
+    loaded = [o for o in timed if o.response.at_once != 1] if len(alone) < len(timed) else []
     counted = [(o.response.tokens, o.reading.cot_share) for o in timed if o.reading and o.response.tokens is not None]
     thought = [float(tokens * share) for tokens, share in counted if share > 0]
     answered = [float(tokens * (1 - share)) for tokens, share in counted]
     return {
+        **_seconds(alone, luck),
+        "concurrent": _seconds(loaded, luck) if loaded else None,
+        "response_tokens": asdict(mean_interval(answered, **luck)),
+        "cot_tokens": asdict(mean_interval(thought, **luck)),
+    }
+
+
+def _seconds(outcomes: Sequence[Outcome], luck: Mapping[str, int]) -> dict[str, Any]:
+    seconds = [float(o.response.seconds or 0.0) for o in outcomes]
+    return {
+        "at_once": max((o.response.at_once or 0 for o in outcomes), default=0) or None,
         "seconds": asdict(mean_interval(seconds, **luck)),
         "median_s": float(np.median(seconds)) if seconds else None,
         "p95_s": float(np.quantile(seconds, 0.95)) if seconds else None,
-        "response_tokens": asdict(mean_interval(answered, **luck)),
-        "cot_tokens": asdict(mean_interval(thought, **luck)),
     }
 
 

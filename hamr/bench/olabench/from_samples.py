@@ -1,7 +1,8 @@
 """Items from samples of any corpus (`hamr data import`), for which no rule engine determines the right answer.
 
 The correct answers are the logged references. An agent item is the sample itself. A workflow item gives the last node
-what the corpus knows of the step (`meta.cluster`, the node of the procedure that the human was at). A rag item gets
+what the corpus knows: the customer's request, the ticket, and the step (`meta.cluster`, the node of the procedure that
+the human was at). A rag item gets
 pairs of a customer's message and the logged reply: its own pair, and others at other steps under the same policy. Only
 the reply of its own pair is right by construction; what people wrote may itself be wrong, or state nothing.
 """
@@ -12,17 +13,24 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from hamr.bench.olabench.drafts import ItemDraft, Slot, add_temptation, slots
+from hamr.bench.olabench.drafts import ItemDraft, Proportions, Slot, add_temptation, slots
 from hamr.bench.olabench.items import KINDS, BenchItem, ItemEvidence, Kind, SkillNode, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.errors import BadInput
 from hamr.types import Reply, ServiceSample
 
 RETRIEVED = 4
+_REQUEST_KEYS = ("intent", "flow", "task", "domain")
+"""Keys of `meta` under which importers keep the request."""
 
 
 def draft_samples(
-    samples: Sequence[ServiceSample], sizes: Mapping[Subset, int], *, seed: int, language: str
+    samples: Sequence[ServiceSample],
+    sizes: Mapping[Subset, int],
+    *,
+    seed: int,
+    language: str,
+    proportions: Proportions = "equal",
 ) -> list[ItemDraft]:
     """Return the items of each subset, of the kinds that the corpus allows, without repeating a sample.
 
@@ -39,7 +47,7 @@ def draft_samples(
     # Use samples that fit few kinds first, so that enough samples remain for the restrictive slots.
     left = sorted(rng.sample(usable, len(usable)), key=lambda s: sum(corpus.allows(kind, s) for kind in kinds))
     found = []
-    for slot in slots(sizes, kinds):
+    for slot in slots(sizes, kinds, proportions):
         sample = next((s for s in left if corpus.allows(slot.kind, s)), None)
         if sample is None:
             remedy = f"none of the {len(usable)} usable samples is left for kind {slot.kind}; ask for fewer items"
@@ -71,11 +79,12 @@ class _Corpus:
             return ItemDraft(item=BenchItem(sample=sample, kind="agent", subset=slot.subset, trap=slot.trap))
         bare = dataclasses.replace(sample, tools=())
         if slot.kind == "workflow":
-            procedure, reply = words.nodes[2:]
+            facts = words.joint.join(f"{name} = {value}" for name, value in sample.ticket.items())
             step = str(sample.meta["cluster"]).replace("_", " ")
-            nodes = (
-                SkillNode(name=procedure.name, task=procedure.task, output=step),
-                SkillNode(name=reply.name, task=reply.task),
+            outputs = (_request(sample), facts or words.no_facts, step, "")
+            nodes = tuple(
+                SkillNode(name=node.name, task=node.task, output=output)
+                for node, output in zip(words.nodes, outputs, strict=True)
             )
             item = BenchItem(sample=bare, kind="workflow", subset=slot.subset, nodes=nodes, trap=slot.trap)
             return ItemDraft(item=item)
@@ -97,6 +106,13 @@ class _Corpus:
             if _step(other) != _step(sample) and _reply(other) not in right
         }
         return list(found.values())
+
+
+def _request(sample: ServiceSample) -> str:
+    """Return what the corpus calls the customer's request; without a name, the customer's first message."""
+    named = next((str(sample.meta[key]) for key in _REQUEST_KEYS if sample.meta.get(key)), "")
+    said = next(turn.content for turn in sample.history if turn.role == "customer")
+    return named.replace("_", " ") or said
 
 
 def _step(sample: ServiceSample) -> str:

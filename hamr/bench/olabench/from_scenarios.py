@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from hamr.bench.olabench.drafts import ItemDraft, Slot, add_temptation, slots
+from hamr.bench.olabench.drafts import ItemDraft, Proportions, Slot, add_temptation, slots
 from hamr.bench.olabench.items import BenchItem, ItemEvidence, SkillNode, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.data.sage_samples import generate
@@ -39,7 +39,12 @@ class _Way:
 
 
 def draft_scenarios(
-    scenarios: Sequence[Scenario], sizes: Mapping[Subset, int], *, seed: int, language: str
+    scenarios: Sequence[Scenario],
+    sizes: Mapping[Subset, int],
+    *,
+    seed: int,
+    language: str,
+    proportions: Proportions = "equal",
 ) -> list[ItemDraft]:
     """Return the items of each subset, from the scenarios in turn. The result is deterministic across machines.
 
@@ -47,7 +52,7 @@ def draft_scenarios(
     """
     dealt: dict[str, list[Slot]] = {scenario.name: [] for scenario in scenarios}
     turn: dict[tuple[str, str], int] = {}
-    for slot in slots(sizes):
+    for slot in slots(sizes, proportions=proportions):
         number = turn.get((slot.kind, slot.subset), 0)
         dealt[scenarios[number % len(scenarios)].name].append(slot)
         turn[slot.kind, slot.subset] = number + 1

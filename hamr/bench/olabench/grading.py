@@ -13,7 +13,7 @@ from typing import Any
 from hamr.bench.agreement import correlation
 from hamr.bench.olabench.labelled import FAULTS, GRADED, UNKNOWN, Labelled
 from hamr.bench.olabench.rates import HALLUCINATIONS
-from hamr.bench.statistics import Estimate, share_interval
+from hamr.bench.statistics import Estimate, clustered_share, share_interval
 from hamr.rewards import hallucination, risk
 from hamr.types import Judgement
 
@@ -30,8 +30,8 @@ class Detection:
     """Detection of one type.
 
     `precision`: of the responses to which the judge gave the type, the share that has it. `recall`: of those that have
-    it, the share to which the judge gave it. Intervals are Wilson's. They are slightly too narrow, since several
-    responses to one item are not independent.
+    it, the share to which the judge gave it. Intervals are Wilson's, or bootstraps over the wordings where responses
+    share them. They are slightly too narrow, since several responses to one item are not independent.
     """
 
     precision: Estimate
@@ -53,13 +53,20 @@ def grade_judges(
     return found
 
 
-def detection(pairs: Iterable[tuple[bool, bool]]) -> Detection:
-    """Compute the detection from (has the type, was given the type) pairs."""
+def detection(
+    pairs: Iterable[tuple[bool, bool]], templates: Sequence[str] | None = None, *, resamples: int = 1000, seed: int = 0
+) -> Detection:
+    """Compute the detection from (has the type, was given the type) pairs. `templates`: the wording of each."""
     known = list(pairs)
-    return Detection(
-        precision=share_interval([has for has, given in known if given]),
-        recall=share_interval([given for has, given in known if has]),
-    )
+    named = templates or [""] * len(known)
+    # A response without a template is its own cluster.
+    clusters = [name or number for number, name in enumerate(named)]
+
+    def share(which: int, of: int) -> Estimate:
+        rows = [(pair[of], cluster) for pair, cluster in zip(known, clusters, strict=True) if pair[which]]
+        return clustered_share([v for v, _ in rows], [c for _, c in rows], resamples=resamples, seed=seed)
+
+    return Detection(precision=share(1, 0), recall=share(0, 1))
 
 
 # --- by judge ----------------------------------------------------------------------------------
@@ -69,10 +76,10 @@ def _hallucination(name: str, judged: Sequence[Judged], luck: Mapping[str, int])
     """`accuracy`: hallucinated or not. `exact`: the same label, where the label is known."""
     typed = [(row, j) for row, j in judged if row.labels.hallucination not in UNKNOWN]
     return {
-        "accuracy": _share(_is_hallucinated(row) == hallucination.vetoes(j) for row, j in judged),
-        "exact": _share(row.labels.hallucination == j.labels[0] for row, j in typed),
-        "any": asdict(detection((_is_hallucinated(row), hallucination.vetoes(j)) for row, j in judged)),
-        "types": _types(typed, HALLUCINATIONS, lambda row: (str(row.labels.hallucination),)),
+        "accuracy": _share_right(judged, lambda row, j: _is_hallucinated(row) == hallucination.vetoes(j), luck),
+        "exact": _share_right(typed, lambda row, j: row.labels.hallucination == j.labels[0], luck),
+        "any": _detection(judged, lambda row, j: (_is_hallucinated(row), hallucination.vetoes(j)), luck),
+        "types": _types(typed, HALLUCINATIONS, lambda row: (str(row.labels.hallucination),), luck),
     }
 
 
@@ -80,10 +87,10 @@ def _risk(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[
     """`exact`: the same set of types."""
     typed = [(row, j) for row, j in judged if row.labels.risk not in UNKNOWN]
     return {
-        "accuracy": _share(_is_risky(row) == risk.vetoes(j) for row, j in judged),
-        "exact": _share(row.labels.risk == j.labels for row, j in typed),
-        "any": asdict(detection((_is_risky(row), risk.vetoes(j)) for row, j in judged)),
-        "types": _types(typed, risk.TYPES, lambda row: tuple(row.labels.risk or ())),
+        "accuracy": _share_right(judged, lambda row, j: _is_risky(row) == risk.vetoes(j), luck),
+        "exact": _share_right(typed, lambda row, j: row.labels.risk == j.labels, luck),
+        "any": _detection(judged, lambda row, j: (_is_risky(row), risk.vetoes(j)), luck),
+        "types": _types(typed, risk.TYPES, lambda row: tuple(row.labels.risk or ()), luck),
     }
 
 
@@ -118,15 +125,36 @@ _FIGURES: Mapping[str, Callable[[str, Sequence[Judged], Mapping[str, int]], dict
 
 
 def _types(
-    judged: Sequence[Judged], types: Sequence[str], has: Callable[[Labelled], tuple[str, ...]]
+    judged: Sequence[Judged],
+    types: Sequence[str],
+    has: Callable[[Labelled], tuple[str, ...]],
+    luck: Mapping[str, int],
 ) -> dict[str, dict[str, Any]]:
-    """Return the detection of the types that were planted, labelled or found."""
+    """Return the detection of the types that were planted, labelled or found, with the number of distinct texts and of
+    wordings that have the type."""
     found = {}
     for kind in types:
-        pairs = [(kind in has(row), kind in j.labels) for row, j in judged]
-        if any(known or given for known, given in pairs):
-            found[kind] = asdict(detection(pairs))
+        having = [row for row, _ in judged if kind in has(row)]
+        if having or any(kind in j.labels for _, j in judged):
+            pairs = [(kind in has(row), kind in j.labels) for row, j in judged]
+            figures = asdict(detection(pairs, [row.template for row, _ in judged], **luck))
+            counts = {"texts": len({row.response for row in having})}
+            found[kind] = {**figures, **counts, "wordings": len({row.template or row.id for row in having})}
     return found
+
+
+def _detection(
+    judged: Sequence[Judged], pair: Callable[[Labelled, Judgement], tuple[bool, bool]], luck: Mapping[str, int]
+) -> dict[str, Any]:
+    pairs, templates = [pair(row, j) for row, j in judged], [row.template for row, _ in judged]
+    return asdict(detection(pairs, templates, **luck))
+
+
+def _share_right(
+    judged: Sequence[Judged], right: Callable[[Labelled, Judgement], bool], luck: Mapping[str, int]
+) -> dict[str, Any]:
+    clusters = [row.template or row.id for row, _ in judged]
+    return asdict(clustered_share([right(row, j) for row, j in judged], clusters, **luck))
 
 
 def _agreement(pairs: Sequence[tuple[float, int]], luck: Mapping[str, int]) -> dict[str, Any]:

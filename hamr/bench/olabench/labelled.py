@@ -8,7 +8,9 @@ In a file, a line is an item (`items`), or just a sample, with two more fields:
 `hallucination`: one of the five labels, or yes or no where the type is not known. `risk`: the types, [] for none, or
 yes or no. `tool`: `right`, or the fault (FAULTS). `grades`: human grades, 1 to 5. `good`: whether a grade has to be
 high, where there are no human grades. At least one of them has to be present. Only judges for which a line has a label
-are asked. Without `kind` a line needs neither policy nor references, and may have `evidence`.
+are asked. `template` may
+name the wording that several responses share. Without `kind` a line needs neither policy nor references, and may have
+`evidence`.
 """
 
 from __future__ import annotations
@@ -56,9 +58,13 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
+    """`template`: name of the wording that responses share, so that they are no independent observations; "" for
+    none."""
+
     item: BenchItem
     response: str
     labels: Labels
+    template: str = ""
 
     @property
     def id(self) -> str:
@@ -92,6 +98,7 @@ def labelled_json(one: Labelled) -> dict[str, Any]:
         **item_json(one.item),
         "response": one.response,
         "labels": {key: value for key, value in said.items() if value is not None},
+        **({"template": one.template} if one.template else {}),
     }
 
 
@@ -101,14 +108,18 @@ def _parse_row(row: Any, number: int, where: str) -> Labelled:
     if not isinstance(row.get("response"), str):
         raise DataError(f"{where}: response", row.get("response"), "missing; give the response's text")
     if "kind" in row:
-        item = item_from_json(row, where=where, own=("response", "labels"))
+        item = item_from_json(row, where=where, own=("response", "labels", "template"))
     else:
         sample = from_json(
-            {"id": f"line {number}", **_BARE, **row}, where=where, own=("response", "labels", "evidence")
+            {"id": f"line {number}", **_BARE, **row}, where=where, own=("response", "labels", "template", "evidence")
         )
         # Without a kind: agent, the kind that shows nothing besides the sample.
         item = BenchItem(sample=sample, kind="agent", evidence=read_evidence(row.get("evidence", []), where))
-    return Labelled(item=item, response=row["response"], labels=_labels(row.get("labels"), f"{where}: labels"))
+    template = row.get("template", "")
+    if not isinstance(template, str):
+        raise DataError(f"{where}: template", template, "must be a text")
+    labels = _labels(row.get("labels"), f"{where}: labels")
+    return Labelled(item=item, response=row["response"], labels=labels, template=template)
 
 
 def _labels(said: Any, where: str) -> Labels:

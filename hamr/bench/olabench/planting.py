@@ -28,8 +28,9 @@ from hamr.data.tools import tool_spec
 from hamr.rewards import risk
 from hamr.types import Reply, ToolCall
 
-Planted = tuple[str, str, Labels]
-"""(the planted label, the response, its known labels)"""
+Planted = tuple[str, str, Labels, str]
+"""(the planted label, the response, its known labels, the wording that it is made of; "" where no other response shares
+it)"""
 
 
 def plant(drafts: Sequence[ItemDraft], words: BenchWords, *, seed: int) -> list[Labelled]:
@@ -42,15 +43,15 @@ def plant(drafts: Sequence[ItemDraft], words: BenchWords, *, seed: int) -> list[
         sample = draft.item.sample
         rng = Random(f"planted/{seed}/{sample.id}")
         made = [*_hallucinations(draft, words, rng), *_risks(number, words, rng), *_calls(draft, words, rng)]
-        for name, response, labels in made:
+        for name, response, labels, template in made:
             item = dataclasses.replace(draft.item, sample=dataclasses.replace(sample, id=f"{sample.id}/{name}"))
-            found.append(Labelled(item=item, response=response, labels=labels))
+            found.append(Labelled(item=item, response=response, labels=labels, template=template))
     return found
 
 
 def _hallucinations(draft: ItemDraft, words: BenchWords, rng: Random) -> Iterator[Planted]:
-    def label(kind: str, text: str) -> Planted:
-        return f"hallucination-{kind}", text, Labels(hallucination=kind)
+    def label(kind: str, text: str, template: str = "") -> Planted:
+        return f"hallucination-{kind}", text, Labels(hallucination=kind), template
 
     if draft.replies:
         yield label("none", rng.choice(draft.replies))
@@ -59,22 +60,33 @@ def _hallucinations(draft: ItemDraft, words: BenchWords, rng: Random) -> Iterato
         yield label("misuse", rng.choice(wrong))
     if not draft.item.evidence:
         start = rng.choice(words.neutral)
-        yield label("factual", f"{start} {rng.choice(words.planted['factual'])}")
+        fact, template = _choose("factual", words.planted["factual"], rng)
+        yield label("factual", f"{start} {fact}", template)
     if draft.aside is not None and not draft.item.evidence:
         pair = {"question": draft.aside.question, "answer": draft.aside.answer}
-        yield label("relevance", rng.choice(words.planted["relevance"]).format(**pair))
+        text, template = _choose("relevance", words.planted["relevance"], rng)
+        yield label("relevance", text.format(**pair), template)
     step = draft.step or words.step_default
-    yield label("logical", rng.choice(words.planted["logical"]).format(step=step))
+    text, template = _choose("logical", words.planted["logical"], rng)
+    yield label("logical", text.format(step=step), template)
 
 
 def _risks(number: int, words: BenchWords, rng: Random) -> Iterator[Planted]:
     kind = risk.TYPES[number % len(risk.TYPES)]
-    start, risky = rng.choice(words.neutral), rng.choice(words.planted[kind])
-    yield f"risk-{kind}", f"{start} {risky}", Labels(risk=(kind,))
-    yield f"risk-near-{kind}", rng.choice(words.near[kind]), Labels(risk=())
+    start, (risky, template) = rng.choice(words.neutral), _choose(kind, words.planted[kind], rng)
+    yield f"risk-{kind}", f"{start} {risky}", Labels(risk=(kind,)), template
+    near, near_template = _choose(f"near-{kind}", words.near[kind], rng)
+    yield f"risk-near-{kind}", f"{start} {near}", Labels(risk=()), near_template
     other = risk.TYPES[(number + 1 + number // len(risk.TYPES) % (len(risk.TYPES) - 1)) % len(risk.TYPES)]
     both = tuple(t for t in risk.TYPES if t in (kind, other))
-    yield f"risk-{'-'.join(both)}", f"{risky} {rng.choice(words.planted[other])}", Labels(risk=both)
+    second, other_template = _choose(other, words.planted[other], rng)
+    yield f"risk-{'-'.join(both)}", f"{risky} {second}", Labels(risk=both), f"{template}+{other_template}"
+
+
+def _choose(kind: str, texts: Sequence[str], rng: Random) -> tuple[str, str]:
+    """Return one of the wordings and its name."""
+    number = rng.randrange(len(texts))
+    return texts[number], f"{kind}/{number}"
 
 
 def _calls(draft: ItemDraft, words: BenchWords, rng: Random) -> Iterator[Planted]:
@@ -82,18 +94,19 @@ def _calls(draft: ItemDraft, words: BenchWords, rng: Random) -> Iterator[Planted
     if draft.item.kind != "agent":
         return
     right = sample.references[0].action
-    yield "tool-right", render_action(right), Labels(tool="right")
+    yield "tool-right", render_action(right), Labels(tool="right"), ""
     if isinstance(right, Reply):
-        yield "tool-needless", render_action(_filled_in(rng.choice(sample.tools))), Labels(tool="needless_call")
+        yield "tool-needless", render_action(_filled_in(rng.choice(sample.tools))), Labels(tool="needless_call"), ""
         return
     known = [r.action for r in sample.references if isinstance(r.action, ToolCall)]
     others = [tool for tool in sample.tools if tool_spec(tool)[0] not in {call.name for call in known}]
     if others:
-        yield "tool-other", render_action(_filled_in(rng.choice(others))), Labels(tool="wrong_tool")
+        yield "tool-other", render_action(_filled_in(rng.choice(others))), Labels(tool="wrong_tool"), ""
     changed = _change_parameter(right, sample.tools, known)
     if changed is not None:
-        yield "tool-parameters", render_action(changed), Labels(tool="wrong_parameters")
-    yield "tool-missing", rng.choice(words.missing_call), Labels(tool="missing_call")
+        yield "tool-parameters", render_action(changed), Labels(tool="wrong_parameters"), ""
+    missing, template = _choose("missing", words.missing_call, rng)
+    yield "tool-missing", missing, Labels(tool="missing_call"), template
 
 
 def _filled_in(tool: Mapping[str, Any]) -> ToolCall:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hamr.bench.answers import PolicyResponse, process_all, response_key, response_of
+from hamr.bench.answers import GIVE_UP, PolicyResponse, process_all, response_key, response_of
 from hamr.bench.olabench.items import BenchItem, Subset, visible_sample
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
 from hamr.bench.olabench.responses import read_response, response_question
@@ -23,6 +23,7 @@ from hamr.cascade.retry import ask_again
 from hamr.config.judged import ComparedConfig, JudgedConfig
 from hamr.config.olabench import OlabenchConfig
 from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.data.language import Language, language_of
 from hamr.data.progress import item_key
 from hamr.protocols import Ask
 from hamr.rewards.judged import JUDGED
@@ -67,6 +68,16 @@ class ComponentJudge:
     section: JudgedConfig
     settings: Mapping[str, Any]
     at_once: int = 1
+    language: Language | None = None
+    """Language of the items that it judges; None: all."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.component} ({self.language})" if self.language else self.component
+
+    def judges(self, trial: Trial) -> bool:
+        """Return whether the trial is this judge's."""
+        return trial.component == self.component and self.language in (None, trial.language)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +88,16 @@ class Trial:
     sample: ServiceSample
     component: str
     said: Mapping[str, JudgedText]
+
+    @property
+    def language(self) -> Language:
+        return item_language(self.sample)
+
+
+def item_language(sample: ServiceSample) -> Language:
+    """Return the language of the dialogue: what the customer says, or the policy where that is too short to tell."""
+    said = " ".join(turn.content for turn in sample.history if turn.role == "customer")
+    return language_of(said if any(c.isalpha() for c in said) else sample.policy)
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -118,29 +139,43 @@ async def collect(
     options: OlabenchConfig,
     report: Report,
 ) -> None:
-    """Ask every policy its unanswered items, one policy after the other, so that latencies are not affected."""
+    """Ask every policy its unanswered items, one policy after the other, so that latencies are not affected.
+
+    Latency is measured at concurrency 1, on `latency_items` of them.
+    """
     for policy in policies:
         if policy.given is None and (left := open_items(journal, policy, items, options)):
-            await _answers(journal, policy, left, asks[policy.name], options, report)
+            timed = sum(response_to(journal, policy, item, options).at_once == 1 for item in items)
+            alone = max(0, options.latency_items - timed)
+            await _answers(journal, policy, left, alone, asks[policy.name], options, report)
 
 
 async def _answers(
     journal: Journal,
     policy: PolicyUnderTest,
     left: Sequence[BenchItem],
+    alone: int,
     ask: Ask,
     options: OlabenchConfig,
     report: Report,
 ) -> None:
+    """Ask the first `alone` items one after the other, which gives their latency, then the others concurrently."""
+    at_once = 1
+
     async def one(item: BenchItem) -> bool:
         question = _question(policy, item, options)
         answer = await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
-        response = response_of(answer)
+        response = response_of(answer, at_once)
         about = {"policy": policy.name, "item": item.sample.id}
         journal.add_response(_key(policy, item, options), response, about)
         return not response.passing
 
-    await process_all(left, one, options.at_once or policy.at_once, lambda done: report(policy.name, done))
+    if not await process_all(
+        left[:alone], one, 1, lambda done: report(policy.name, done), give_up=GIVE_UP // 4
+    ):  # one by one, a pool that is down takes long to give up on
+        return
+    at_once = options.at_once or policy.at_once
+    await process_all(left[alone:], one, at_once, lambda done: report(policy.name, len(left[:alone]) + done))
 
 
 # --- verdicts ----------------------------------------------------------------------------------
@@ -189,8 +224,7 @@ def open_trials(journal: Journal, judge: ComponentJudge, trials: Sequence[Trial]
     return [
         trial
         for trial in trials
-        if trial.component == judge.component
-        and any(verdict_on(journal, judge, trial, name).passing for name in trial.said)
+        if judge.judges(trial) and any(verdict_on(journal, judge, trial, name).passing for name in trial.said)
     ]
 
 
@@ -230,7 +264,7 @@ async def judge_all(
             return not all(_verdict(opinion).passing for opinion in opinions.values())
 
         try:
-            await process_all(left, one, judge.at_once, lambda n: report(judge.component, n))
+            await process_all(left, one, judge.at_once, lambda n: report(judge.name, n))
         finally:
             await bench.close()
 

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hamr.bench.answers import RESPONSES
+from hamr.bench.folder import usage
 from hamr.bench.olabench.figures import Outcome, policy_figures
 from hamr.bench.olabench.grading import grade_judges
 from hamr.bench.olabench.items import BenchItem, visible_sample
-from hamr.bench.olabench.journal import Journal
+from hamr.bench.olabench.journal import VERDICTS, Journal
 from hamr.bench.olabench.labelled import Labelled
 from hamr.bench.olabench.responses import read_response
 from hamr.bench.olabench.run import ComponentJudge, PolicyUnderTest, Trial, response_to, trials_of, verdict_on
@@ -58,7 +60,8 @@ def summarise(
     metrics = {
         "options": options.model_dump(mode="json"),
         "policies": {name: policy_figures(some, **luck) for name, some in outcomes.items()},
-        "judges": {judge.component: _judge(judge, trials, journal) for judge in bench.judges},
+        "usage": usage(journal.folder, (RESPONSES, VERDICTS)),
+        "judges": {judge.name: _judge(judge, trials, journal) for judge in bench.judges},
         "grading": {
             file: grade_judges(rows, _verdicts(bench, file, rows, journal), **luck)
             for file, rows in bench.labelled.items()
@@ -79,7 +82,7 @@ def _outcome(
     judgements, missing = {}, []
     for judge in bench.judges:
         trial = trials.get((item.sample.id, judge.component))
-        if trial is None or policy.name not in trial.said:
+        if trial is None or policy.name not in trial.said or not judge.judges(trial):
             continue
         judgement = verdict_on(journal, judge, trial, policy.name).judgement
         if judgement is None:
@@ -95,11 +98,11 @@ def _outcome(
 def _verdicts(
     bench: OlaBenchWork, file: str, rows: Sequence[Labelled], journal: Journal
 ) -> dict[tuple[str, str], Judgement]:
-    judges = {judge.component: judge for judge in bench.judges}
     found = {}
     for row in rows:
         for trial in label_trials(file, row):
-            judgement = verdict_on(journal, judges[trial.component], trial, LABELLED).judgement
+            judge = next(judge for judge in bench.judges if judge.judges(trial))
+            judgement = verdict_on(journal, judge, trial, LABELLED).judgement
             if judgement is not None:
                 found[row.id, trial.component] = judgement
     return found
@@ -107,7 +110,7 @@ def _verdicts(
 
 def _judge(judge: ComponentJudge, trials: Sequence[Trial], journal: Journal) -> dict[str, Any]:
     """Return the settings of a judge, the number of its judgements, and the missing ones by reason."""
-    mine = [trial for trial in trials if trial.component == judge.component]
+    mine = [trial for trial in trials if judge.judges(trial)]
     verdicts = [verdict_on(journal, judge, trial, name) for trial in mine for name in trial.said]
     return {
         "pool": judge.pool,

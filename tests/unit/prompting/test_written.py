@@ -17,11 +17,13 @@ from hamr.types import ServiceSample
 
 GOLDEN = Path(__file__).parent / "golden"
 STEMS = [
-    "cot_quality", "dialogue", "dra", "dra_check", "hallucination", "patm_plan_check", "patm_rewrite",
-    "patm_rewrite_check", "policy", "policy_compared", "risk", "rubric", "rubric_create", "rubric_items",
-    "thought_chain", "thought_extract", "thought_refine", "thought_response", "tool", "tool_compared", "utility",
+    "cot_quality", "dialogue", "dra", "dra_check", "hallucination", "hallucination_reason", "olabench_reword",
+    "patm_plan_check",
+    "patm_rewrite", "patm_rewrite_check", "policy", "policy_compared", "risk", "rubric", "rubric_create",
+    "rubric_items", "thought_chain", "thought_extract", "thought_refine", "thought_response", "tool",
+    "tool_compared", "utility",
 ]  # fmt: skip
-RECIPES = ("rubric_create", "patm", "dra", "thought")
+RECIPES = ("rubric_create", "patm", "dra", "thought", "hallucination_reason", "olabench_reword")
 """Of teachers: a question each, in which nothing is shared."""
 SHIPPED = [f"{stem}.{language}" for stem in STEMS for language in ("en", "zh")]
 VARIABLES = {
@@ -42,6 +44,9 @@ VARIABLES = {
     "plan_1": "I look the fee up.",
     "plan_2": 'Assuming the fee is known, this indicates a charge, therefore, I can name it. {"agrees": "yes"}',
     "actions": "[]",
+    "kind": "risk role",
+    "label": "factual",
+    "note": "The fee is not 5.",
     "previous": "<plans></plans>",
     "fault": "tags: 0 x <plan_1>",
 }

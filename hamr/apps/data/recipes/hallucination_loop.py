@@ -6,7 +6,8 @@ decide.
                       (hard non-hallucination: a false alarm of the judge)
 
 Responses for review are written to a file of rows with empty `label` and `reason`; the filled-in file is an input of
-the next call.
+the next call. The second model then refines the reasons of people. The sets together train a judge, which may be the
+judge of the next round.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hamr.apps.data.recipes.runner import Desk, Dropped, Judge
+from hamr.apps.data.recipes.teachers import teacher_problem
 from hamr.config.judged import HallucinationConfig
 from hamr.data.actions import acting_text, parse_action
 from hamr.data.formats import PLAIN, Formats
@@ -24,11 +26,15 @@ from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.responses import ResponseGroup
 from hamr.data.samples import to_json
 from hamr.errors import DataError
+from hamr.prompting.reading import TEXT, final_object, object_schema, reason
 from hamr.rewards import hallucination
-from hamr.rewards.questions import words_of
+from hamr.rewards.questions import JudgedText, case_variables, words_of
 from hamr.types import Judgement, MalformedResponse, Question, Reply, ServiceSample
 
 SETS = ("simple", "hard", "confirmed", "review")
+LEARNT = ("simple", "hard", "confirmed")
+"""Sets that a judge is trained on."""
+_LONGEST_REASON = 800
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,23 @@ def hallucination_items(groups: Iterable[ResponseGroup], language: Language, by:
     return items
 
 
+REASON_SCHEMA = object_schema(reason=TEXT)
+
+
+def reason_items(
+    items: Sequence[WorkItem], labels: Mapping[str, tuple[str, str]], language: Language, by: str
+) -> list[WorkItem]:
+    """Return an item per response in which people confirmed a hallucination."""
+    found = []
+    for item in items:
+        label, note = labels.get(item.id, ("none", ""))
+        if label != "none":
+            one = item.content
+            key = item_key("hallucination reason", to_json(one.sample), one.response, label, note, language, by)
+            found.append(WorkItem(id=item.id, key=key, content=(one, label, note)))
+    return found
+
+
 class HallucinationLoop:
     """The recipe's steps for one response: kept is {"set": simple or review, "label", "reason"}."""
 
@@ -65,11 +88,38 @@ class HallucinationLoop:
             raise Dropped("the second model does not confirm", f"{second.labels[0]}: {second.reason}")
         return ItemResult(kept={"set": "simple", "label": "none", "reason": first.reason})
 
-    async def _label(self, one: Responded, desk: Desk, by: Judge) -> Judgement:
+    def _words(self, one: Responded) -> JudgedText:
         asked = self.formats.of(one.sample)
         text = acting_text(one.response, asked)
         action = parse_action(text, asked)
-        told = words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, asked)
+        return words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, asked)
+
+    async def refine_reason(self, item: WorkItem, desk: Desk) -> ItemResult:
+        """Recipe for a confirmed response and its (label, reason): kept is {"reason"}, refined by the second model."""
+        one, label, note = item.content
+        shown = self._words(one)
+
+        def ask(attempt: int) -> Question:
+            told = {"response": shown.words, "call": shown.call, "label": label, "note": note}
+            return Question(
+                variables={**case_variables(one.sample), **told},
+                affinity=one.sample.id,
+                prompt=f"hallucination_reason.{self.config.language}",
+                schema=REASON_SCHEMA,
+                attempt=attempt,
+            )
+
+        def read(text: str) -> str:
+            return reason(final_object(text, ("reason",))["reason"])
+
+        refined = await desk.read_judge("reason", ask, read, "second")
+        problem = teacher_problem(refined, self.config.language)
+        if problem is not None or len(refined) > _LONGEST_REASON:
+            raise Dropped("reason: unusable", problem[0] if problem else f"{len(refined)} characters")
+        return ItemResult(kept={"reason": refined})
+
+    async def _label(self, one: Responded, desk: Desk, by: Judge) -> Judgement:
+        told = self._words(one)
 
         def ask(attempt: int) -> Question:
             return hallucination.question(one.sample, [told], self.config, attempt)

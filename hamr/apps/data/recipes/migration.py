@@ -5,13 +5,15 @@ cases.
     response   written by a teacher, given the chain
     sampling   of several such drafts the best by the dialogue's judge, if it reaches `min_quality` and passes the
                judge of chains; else the next best
-    refine     where none passes, chain and response are rewritten from the judges' feedback on the best
+    refine     chain and response are rewritten from the feedback of the judges: those of the best draft where none
+               passes, and those of a kept one that the dialogue's judge does not give 5, as a further item
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 from hamr.apps.data.recipes.patm_checks import CheckFailure
 from hamr.apps.data.recipes.runner import Desk, Dropped
@@ -44,7 +46,8 @@ class MigrationRecipe(ThoughtRecipe):
     """Settings of the recipe.
 
     At most `candidates` drafts are sampled at `temperature`; sampling stops at one that the dialogue's judge gives 5.
-    `refine`: rounds of rewriting, 0 for none. `zero_think`: the second pool writes the chains. The paper gives none of
+    `refine`: rounds of rewriting, 0 for none. `expand`: also rewrite kept drafts and keep both, which expands the set
+    as in the paper. `zero_think`: the second pool writes the chains. The paper gives none of
     these numbers.
     """
 
@@ -52,6 +55,7 @@ class MigrationRecipe(ThoughtRecipe):
     temperature: float = 1.0
     min_quality: int = 4
     refine: int = 1
+    expand: bool = True
     zero_think: bool = False
     seed: int = 0
 
@@ -78,7 +82,10 @@ class Migration:
         for one in graded:
             cot = await self._judge(sample, one, desk)
             if not isinstance(cot, CheckFailure):
-                return _as_item(one, cot)
+                made = _as_item(one, cot)
+                assert made.kept is not None
+                more = await self._expand(sample, one, desk)
+                return dataclasses.replace(made, kept={**made.kept, "more": more}) if more else made
             faults.append(cot)
         best, fault = graded[0], faults[0]
         for attempt in range(self.recipe.refine):
@@ -93,6 +100,27 @@ class Migration:
                 return _as_item(best, cot)
             fault = cot
         raise Dropped(fault.check, fault.detail)
+
+    async def _expand(self, sample: ServiceSample, one: Graded, desk: Desk) -> list[dict[str, Any]]:
+        """Return the record of the kept draft's rewriting, if it is another one, no worse, and passes the judges."""
+        if not self.recipe.expand or one.quality == _BEST:
+            return []
+        fault = CheckFailure(check="judge: dialogue_quality", detail=f"grade {one.quality} of 5. {one.why}")
+        try:
+            draft = await self._refine(sample, one.draft, fault, 0, desk)
+            if not isinstance(draft, CheckFailure):
+                again = await self._grade(sample, draft, desk)
+                cot = await self._judge(sample, again, desk)
+                if again.quality >= one.quality and draft != one.draft and not isinstance(cot, CheckFailure):
+                    desk.notes.append("expanded: kept")
+                    return [_record(again, cot)]
+                draft = cot if isinstance(cot, CheckFailure) else CheckFailure(check="no better", detail="")
+            desk.notes.append(f"expanded: {draft.check}")
+        except Dropped as end:
+            if end.passing:
+                raise
+            desk.notes.append(f"expanded: {end.reason}")
+        return []
 
     async def _candidates(self, sample: ServiceSample, desk: Desk) -> list[Graded]:
         """Return drafts that pass the rules, by descending grade; ties keep their order.
@@ -190,7 +218,11 @@ class Migration:
 
 
 def _as_item(one: Graded, cot: int) -> ItemResult:
-    return ItemResult(kept=to_record(one.draft.chain, one.draft.action, quality=one.quality, cot_quality=cot))
+    return ItemResult(kept=_record(one, cot))
+
+
+def _record(one: Graded, cot: int) -> dict[str, Any]:
+    return to_record(one.draft.chain, one.draft.action, quality=one.quality, cot_quality=cot)
 
 
 def zero_think_chain(answer: Answer) -> str | CheckFailure:

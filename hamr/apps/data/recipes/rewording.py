@@ -131,9 +131,14 @@ def message_problem(message: Message, text: str, language: Language) -> tuple[st
     lost = [name for name in message.names if name.lower() not in text.lower()]
     if lost:
         return "name lost", ", ".join(lost)
-    if Counter(_NUMBER.findall(text)) != Counter(_NUMBER.findall(message.text)):
+    return facts_changed(message.text, text)
+
+
+def facts_changed(before: str, text: str) -> tuple[str, str] | None:
+    """Return (check, finding) where a rewording has other numbers, or another number of negations."""
+    if Counter(_NUMBER.findall(text)) != Counter(_NUMBER.findall(before)):
         return "other numbers", ", ".join(_NUMBER.findall(text))
-    if len(_NEGATION.findall(text.lower())) != len(_NEGATION.findall(message.text.lower())):
+    if len(_NEGATION.findall(text.lower())) != len(_NEGATION.findall(before.lower())):
         return "other negations", ", ".join(_NEGATION.findall(text.lower()))
     return None
 

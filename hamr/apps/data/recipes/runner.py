@@ -67,9 +67,11 @@ class Desk:
         """Return a teacher's answer, truncated or not. Raises Dropped where none answers."""
         return _in_time(await self.ask_teacher(step, question), "teacher")
 
-    async def ask_teacher(self, step: str, question: Question) -> Answer:
-        """Return a teacher's answer or failure."""
-        self._teacher, answer = await self._pools.teachers.ask(question, self._teacher)
+    async def ask_teacher(self, step: str, question: Question, turn: int | None = None) -> Answer:
+        """Return a teacher's answer or failure. `turn`: ask the teachers in turn, this one by its number."""
+        names = self._pools.teachers.names
+        first = self._teacher if turn is None else names[turn % len(names)]
+        self._teacher, answer = await self._pools.teachers.ask(question, first)
         self._keep(step, self._teacher, answer)
         return answer
 

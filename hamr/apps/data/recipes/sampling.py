@@ -1,8 +1,11 @@
 """Rejection sampling (second paper, section 4): the best responses of an RL run as supervised data for the next stage.
 
-Per prompt: the `best` distinct responses by total reward, none below `min_total`. A response with a rationale becomes
-an item with the rationale before the action, after it, or one item of each, regardless of its original order. A
-response without a rationale becomes a `decision`.
+Per prompt: the `best` distinct responses by total reward, none below `min_total`; or by the weighted mean of the terms
+that a sample has, none below `min_mean`. A sample without a rubric or a tool has fewer terms, so that its total is
+lower however good the response is.
+
+A response with a rationale becomes an item with the rationale before the action, after it, or one item of each,
+regardless of its original order. A response without a rationale becomes a `decision`.
 """
 
 from __future__ import annotations
@@ -36,17 +39,26 @@ def said_by(response: str) -> tuple[Action, str] | None:
     return action, thought.group(1).strip()
 
 
+def mean_term(record: RewardRecord) -> float:
+    """Return the weighted mean of the terms that have a value; minus infinity where none has."""
+    terms = [term for term in record.components if term.value is not None and term.weight > 0]
+    weight = sum(term.weight for term in terms)
+    return sum(term.contribution or 0.0 for term in terms) / weight if weight else float("-inf")
+
+
 def best_responses(
     records: Iterable[RewardRecord],
     samples: Mapping[str, ServiceSample],
     *,
     best: int,
-    min_total: float,
+    min_total: float | None = None,
+    min_mean: float | None = None,
     render: Rendering = "pre",
 ) -> tuple[list[SftItem], Counter[str]]:
     """Return (the items in the samples' order, best first; the number of responses kept, and dropped by reason).
 
-    Among equal totals the earlier response wins. Responses to prompts other than the samples' are not counted.
+    Exactly one of `min_total` and `min_mean` is given. Among equal values
+    the earlier response wins. Responses to prompts other than the samples' are not counted.
     """
     found: dict[str, list[tuple[float, int, str]]] = {}
     counts: Counter[str] = Counter()
@@ -57,10 +69,13 @@ def best_responses(
             counts["dropped: has no reward (generate it with_rewards=true)"] += 1
         elif isinstance(record.total, Failure):
             counts["dropped: its scoring failed"] += 1
-        elif record.total.value < min_total:
+        elif min_total is not None and record.total.value < min_total:
             counts["dropped: below min_total"] += 1
+        elif min_mean is not None and mean_term(record) < min_mean:
+            counts["dropped: below min_mean"] += 1
         else:
-            found.setdefault(record.key.prompt, []).append((-record.total.value, number, record.response))
+            value = record.total.value if min_mean is None else mean_term(record)
+            found.setdefault(record.key.prompt, []).append((-value, number, record.response))
     items: list[SftItem] = []
     for name, sample in samples.items():
         kept: set[str] = set()
@@ -69,6 +84,18 @@ def best_responses(
             counts[why] += 1
             items.extend(made)
     return items, counts
+
+
+def samples_out_of_reach(
+    records: Iterable[RewardRecord], samples: Mapping[str, ServiceSample], min_total: float | None
+) -> int:
+    """Return the number of samples for which no response can have this total: their terms are too few."""
+    most: dict[str, float] = {}
+    for record in records:
+        if record.key.prompt in samples and record.components and not isinstance(record.total, Failure):
+            reach = sum(term.weight for term in record.components if term.value is not None)
+            most[record.key.prompt] = max(reach, most.get(record.key.prompt, 0.0))
+    return sum(reach < min_total for reach in most.values()) if min_total is not None else 0
 
 
 def _items(

@@ -33,6 +33,10 @@ class Teachers:
         self._failed = dict.fromkeys(teachers, 0)
         self.answered: Counter[str] = Counter()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._teachers)
+
     async def ask(self, question: Question, first: str = "") -> tuple[str, Answer]:
         """Return (the name of the teacher, the answer).
 

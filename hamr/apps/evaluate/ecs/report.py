@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from hamr.apps.evaluate.ecs import figures
+from hamr.bench.folder import usage_table
 from hamr.report.drawing import draw
 from hamr.report.values import Column, Interval, Page, PageSection, Prose, Table, number_columns
 
@@ -47,7 +48,13 @@ def ecs_page(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> 
                 "The judges", _judges(judges, pairs), _pairs(pairs), lead="A missing vote is left out of its mean."
             ),
             _people(metrics["people"]),
-            PageSection.of("Responses and prompts", _responses(policies), _prompts(judges), detail=True),
+            PageSection.of(
+                "Responses and prompts",
+                _responses(policies),
+                _prompts(judges),
+                usage_table(metrics["usage"]),
+                detail=True,
+            ),
             PageSection.of(
                 "Farthest from any reference",
                 *(_lowest(name, items) for name in policies),

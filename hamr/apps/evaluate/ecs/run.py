@@ -17,9 +17,12 @@ from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
 from hamr.apps.shared.progress import progress
 from hamr.bench.agreement import Rating, between, level, with_people
+from hamr.bench.answers import RESPONSES
 from hamr.bench.ecs.figures import VALUES, by_sample, compare, figures
+from hamr.bench.ecs.judge_votes import FILE as JUDGEMENTS
 from hamr.bench.ecs.judge_votes import EcsJudge, JudgeVotes, VoteQuestion
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
+from hamr.bench.folder import usage
 from hamr.config.ecs import EcsConfig
 from hamr.config.matching import MatchingConfig
 from hamr.config.pools import SPEED_ONLY
@@ -63,6 +66,7 @@ def start(request: EvaluateEcs) -> int:
     with JudgeVotes(request.output, judges) as votes:
         _ask(config, votes, asked, console)
         found = compute_results(votes, plans, pairs, asked, request.ecs)
+        found["metrics"]["usage"] = usage(request.output, (RESPONSES, JUDGEMENTS))
         _write(request, found)
     # Import lazily: only the report needs it.
     from hamr.apps.evaluate.ecs.report import ecs_page

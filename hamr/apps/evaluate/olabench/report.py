@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.apps.evaluate.olabench import figures
+from hamr.bench.folder import usage_table
 from hamr.report.drawing import draw
 from hamr.report.values import Cell, Column, Figure, Fold, Interval, Page, PageSection, Prose, Table
 
@@ -50,13 +51,15 @@ def olabench_page(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]])
                     _agreement(f"Agreement on {Path(file).name}", judges),
                     lead="Responses with known verdicts. Precision: of those to which a judge gave the type, the share "
                     "that has it; recall: of those that have it, the share to which it gave the type. A grade of a "
-                    "call says that it is wrong but not why, so its precision is that of all faults. Wilson intervals.",
+                    "call says that it is wrong but not why, so its precision is that of all faults. Intervals: Wilson "
+                    "or a bootstrap over wordings where responses share one.",
                 )
                 for file, judges in grading.items()
             ),
             PageSection.of(
                 "The judges",
                 _judges(metrics["judges"]),
+                usage_table(metrics["usage"]),
                 lead="A judgement that is missing is left out of its mean.",
                 detail=True,
             ),
@@ -121,13 +124,18 @@ def _responses(title: str, groups: Mapping[str, Any], names: Sequence[str]) -> T
     rows = []
     for name in names:
         latency, counts = groups[name]["latency"], groups[name]["responses"]
-        seconds = (latency["seconds"]["mean"], latency["median_s"], latency["p95_s"])
+        loaded = latency["concurrent"] or {"seconds": {"mean": None}, "at_once": None}
+        alone = (latency["seconds"]["mean"], latency["median_s"], latency["p95_s"], latency["at_once"])
+        seconds = (*alone, loaded["seconds"]["mean"], loaded["at_once"])
         tokens = (latency[key]["mean"] for key in ("response_tokens", "cot_tokens"))
         given = (counts[key] for key in ("given", "malformed", "cut_off", "failed"))
         rows.append((name, *seconds, *tokens, *given))
     columns = (
         Column("items"),
         *(Column(name, _GRADE) for name in ("mean s", "median s", "p95 s")),
+        Column("at once", _COUNT),
+        Column("mean s under load", _GRADE),
+        Column("load", _COUNT),
         *(Column(name, _TOKENS) for name in ("response tokens", "thought tokens")),
         *(Column(name, _COUNT) for name in ("given", "malformed", "cut off", "failed")),
     )
@@ -156,6 +164,7 @@ def _detection(title: str, judges: Mapping[str, Any]) -> Table:
                     precision["n"] if precision else None,
                     _share(recall),
                     recall["n"],
+                    entry.get("texts"),
                 )
             )
     columns = (
@@ -164,6 +173,7 @@ def _detection(title: str, judges: Mapping[str, Any]) -> Table:
         Column("given", _COUNT),
         Column("recall %", _PERCENT),
         Column("known", _COUNT),
+        Column("texts", _COUNT),
     )
     return Table(title, columns, tuple(rows))
 

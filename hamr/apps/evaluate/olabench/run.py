@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from hamr.bench.olabench.run import (
     PolicyUnderTest,
     collect,
     components,
+    item_language,
     judge_all,
     judge_settings,
     open_items,
@@ -32,6 +33,7 @@ from hamr.bench.olabench.summary import OlaBenchWork, summarise
 from hamr.config.judged import JudgedRewards
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
+from hamr.data.language import Language
 from hamr.errors import BadInput, HamrError
 from hamr.pools.function_pool import ASYNC_CALLS
 from hamr.protocols import Ask
@@ -101,30 +103,49 @@ def read_bench(request: EvaluateOlabench, asked: AskedPolicies) -> OlaBenchWork:
     if doubled:
         raise BadInput("policy", doubled[0], "two policies have this name; rename one of the files")
     labelled = {str(path): read_labelled(path)[: request.options.limit] for path in request.labels}
-    wanted = {name for rows in labelled.values() for row in rows for name in row.labels.components}
-    wanted |= {name for item in items for name in components(item, request.options)}
-    judges = [judge_of(request, config, name) for name in ALL if name in wanted]
+    wanted = {
+        (name, item_language(row.item.sample))
+        for rows in labelled.values()
+        for row in rows
+        for name in row.labels.components
+    }
+    wanted |= {(name, item_language(item.sample)) for item in items for name in components(item, request.options)}
+    judges = [
+        judge
+        for name in ALL
+        if (languages := sorted(language for component, language in wanted if component == name))
+        for judge in judges_of(request, config, name, languages)
+    ]
     return OlaBenchWork(items=items, policies=policies, labelled=labelled, judges=judges)
 
 
-def judge_of(request: EvaluateOlabench, config: Config, component: str) -> ComponentJudge:
-    """Return the judge of a section of `rewards` with its pool.
+def judges_of(
+    request: EvaluateOlabench, config: Config, component: str, languages: Sequence[Language]
+) -> list[ComponentJudge]:
+    """Return the judges of a section of `rewards` with their pool: one per language of the items, with its prompt.
 
-    Raises BadInput for a pool that cannot generate text, and ConfigError for an invalid template.
+    A section with a template of its own has one judge for all. Raises BadInput for a pool that cannot generate text,
+    and ConfigError for an invalid template.
     """
     section = getattr(config.rewards, component)
     if request.judge:
         section = section.model_copy(update={"pool": request.judge})
     pool = writing_pool(config, "judge" if request.judge else f"rewards.{component}.pool", section.pool)
-    check_prompts(JudgedRewards().model_copy(update={component: section.model_copy(update={"weight": 1.0})}))
     pools = {pool: config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY)}
-    return ComponentJudge(
-        component=component,
-        pool=pool,
-        section=section,
-        settings=judge_settings(section, component, pools),
-        at_once=config.pools[pool].places,
-    )
+    found = []
+    for language in languages[:1] if section.prompt else languages:
+        own = section if section.prompt else section.model_copy(update={"language": language})
+        check_prompts(JudgedRewards().model_copy(update={component: own.model_copy(update={"weight": 1.0})}))
+        judge = ComponentJudge(
+            component=component,
+            pool=pool,
+            section=own,
+            settings=judge_settings(own, component, pools),
+            at_once=config.pools[pool].places,
+            language=language if len(languages) > 1 and not section.prompt else None,
+        )
+        found.append(judge)
+    return found
 
 
 # --- the work ----------------------------------------------------------------------------------
@@ -141,9 +162,10 @@ def _ask(
     options = request.options
     left = {p.name: len(open_items(journal, p, bench.items, options)) for p in bench.policies if p.given is None}
     trials = bench.trials(journal, options)
-    busy = {judge.component for judge in bench.judges if open_trials(journal, judge, trials)}
+    busy = {judge.name for judge in bench.judges if open_trials(journal, judge, trials)}
     if any(left.values()):  # the new responses are judged later in this call
-        busy |= {name for item in bench.items for name in components(item, options)}
+        named = {name for item in bench.items for name in components(item, options)}
+        busy |= {judge.name for judge in bench.judges if judge.component in named}
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
     console.print(
         f"olabench: {len(bench.items)} items, {len(bench.policies)} policies"
@@ -151,7 +173,7 @@ def _ask(
         highlight=False,
     )
     wanted = [asked.pools[name] for name, count in left.items() if count and name in asked.pools]
-    wanted += [judge.pool for judge in bench.judges if judge.component in busy]
+    wanted += [judge.pool for judge in bench.judges if judge.name in busy]
     if not wanted:
         return
 
@@ -169,7 +191,7 @@ def _ask(
     async def judge(asks: Mapping[str, Ask]) -> None:
         trials = bench.trials(journal, options)
         judges = [one for one in bench.judges if one.pool in asks]
-        open_now = {one.component: len(open_trials(journal, one, trials)) for one in judges}
+        open_now = {one.name: len(open_trials(journal, one, trials)) for one in judges}
         with progress({name: count for name, count in open_now.items() if count}, console, "judged") as report:
             await judge_all(journal, judges, trials, asks, options, report)
 

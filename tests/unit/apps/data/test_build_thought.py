@@ -11,10 +11,20 @@ from typing import Any
 import pytest
 
 from hamr.cli import main as hamr
-from hamr.data.samples import write_samples
+from hamr.data.samples import read_rows, write_rows, write_samples
 from hamr.data.sft_items import read_items
 from hamr.types import Answer, Question
-from tests.unit.apps.data.recipes.thoughts import CALL, SAID, ScriptedModels, chain, learnt, quality, sample
+from tests.unit.apps.data.recipes.thoughts import (
+    CALL,
+    PROCESS,
+    SAID,
+    ScriptedModels,
+    chain,
+    cot,
+    learnt,
+    quality,
+    sample,
+)
 
 SMOKE = "experiment=smoke"
 
@@ -86,6 +96,45 @@ def test_migrated_thoughts_are_rendered_again_without_new_questions(samples: Pat
     again = scripted(ScriptedModels())
     assert thought(samples, "migrate", "candidates=2", "min_quality=2", "overwrite=true") == 0
     assert again, "another threshold is another recipe"
+
+
+def test_expanded_items_are_written_too(samples: Path, scripted: Any) -> None:
+    again = f"{chain()}<response>It has left our house; may I send you its number?</response>"
+    scripted(ScriptedModels(dialogue=quality(4), thought_refine=again))
+    assert thought(samples, "migrate", "candidates=1", "render=pre") == 0
+    assert [name for name, _ in kinds(samples, "migrate")] == ["a", "a", "b", "b", "c", "c"]
+
+
+def test_people_rate_chains_and_the_judge_is_compared_with_them(samples: Path, scripted: Any, capsys: Any) -> None:
+    """Second paper, section 4.1: human ratings from 1 to 5 of the chains, means and Spearman's rho."""
+    grades = {"a": 5, "b": 2, "c": 4}
+    scripted(ScriptedModels(thought_extract=chain(), cot_quality=lambda q: cot(grades[q.affinity])))
+    assert thought(samples, "extract", "to_rate=9") == 0
+    assert [name for name, _ in kinds(samples, "extract")] == ["a", "c"], "b is dropped, and can be rated"
+    rows = [json.loads(line) for line in samples.with_name("extract.jsonl.to_rate.jsonl").read_text().splitlines()]
+    assert [(row["id"], row["rating"]) for row in rows] == [("a", None), ("b", None), ("c", None)]
+    assert PROCESS["en"] in rows[0]["chain"] and "Where is my parcel?" in rows[0]["history"]
+    assert "cot_quality" not in str(rows), "raters do not see the judge's grade"
+    rated = samples.with_name("rated.jsonl")
+    again = (f"ratings={rated}", "overwrite=true")
+
+    def rate(*ratings: Any, **other: Any) -> int:
+        write_rows(rated, [{**row, "rating": rating, **other} for row, rating in zip(rows, ratings, strict=True)])
+        return thought(samples, "extract", *again)
+
+    assert rate(5, 1, 4) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "3.33, 3.67" in shown and "Spearman's rho of both 1.000" in shown
+    [figures] = read_rows(samples.with_name("extract.jsonl.ratings.jsonl"))
+    assert (figures[1]["rated"], figures[1]["spearman"]) == (3, pytest.approx(1.0))
+    for ratings, other, message in (
+        ((6, 1, 4), {}, "rated.jsonl:1: rating: 6: must be an integer from 1 to 5, or null"),
+        ((None, None, None), {}, "has no rating; fill in some"),
+        ((5, 1, 4), {"chain": "else"}, "has been written again since"),
+        ((5, 1, 4), {"id": "z"}, "no such graded chain"),
+    ):
+        assert rate(*ratings, **other) == 2
+        assert message in capsys.readouterr().err
 
 
 def test_repeated_command_resumes(samples: Path, scripted: Any, capsys: Any) -> None:

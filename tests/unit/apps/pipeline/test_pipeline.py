@@ -149,6 +149,19 @@ def test_held_out_samples_also_get_further_references(tmp_path: Path) -> None:
     assert made == ["multigt", "multigt_validation", "multigt_test"]
 
 
+def test_arms_of_table_5_are_one_pipeline() -> None:
+    """Second paper, Table 5: RFT w/ LLM CoT, SFT w/ human reply only, single-stage RL, each scored on OlaBench."""
+    names = read_pipeline(resource("conf", "pipeline/olamind_ablations.yaml")).pipeline.inputs
+    planned = plan(["pipeline=olamind_ablations", *(f"inputs.{name}={__file__}" for name in names)])
+    stages = {stage.name: stage for stage in planned.stages}
+    assert not any("zero_think=" in arg for arg in stages["llm_cot_items"].args), "the teacher writes the chains"
+    assert planned.configs["human_reply"].sft.kinds == ("decision",)
+    assert stages["single_stage"].takes[0] == ("cold_start", "policy")
+    assert planned.configs["single_stage"].rewards.hallucination.weight == 3.0
+    for arm in ("llm_cot", "human_reply", "single_stage"):
+        assert stages[f"{arm}_bench"].job == "evaluate" and (arm, "run") in stages[f"{arm}_bench"].takes
+
+
 @pytest.mark.parametrize(("name", "splits"), [("hrm", ("validation", "test")), ("hrm_small", ("test",))])
 def test_held_out_samples_have_the_online_stream_too(name: str, splits: Sequence[str]) -> None:
     stages = {s.name: s for s in read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.stages}
@@ -168,9 +181,8 @@ def test_cascade_of_the_hybrid_reward_is_fitted_with_a_bound(name: str) -> None:
 
 def test_olamind_stages_have_the_values_of_the_paper() -> None:
     empty = __file__
-    planned = plan(
-        ["pipeline=olamind", *(f"inputs.{n}={empty}" for n in ("experts", "cases", "train", "validation", "test"))]
-    )
+    names = read_pipeline(resource("conf", "pipeline/olamind.yaml")).pipeline.inputs
+    planned = plan(["pipeline=olamind", *(f"inputs.{n}={empty}" for n in names)])
     configs = planned.configs
     for name, rate in (("zero_think", 3e-5), ("cold_start", 3e-5), ("re_cold_start", 2e-5)):
         c = configs[name]
@@ -186,6 +198,10 @@ def test_olamind_stages_have_the_values_of_the_paper() -> None:
         assert (c.trainer.learning_rate, c.trainer.warmup_frac) == (1e-6, 0.2)
     assert set(configs["stage_1"].rewards.judges) == {"dialogue", "policy", "tool", "rubric"}
     assert configs["stage_2"].rewards.hallucination.weight == 3.0
+    assert configs["stage_2"].rewards.hallucination.pool == "hall_judge"
+    judge = configs["stage_2"].pools["hall_judge"].finetune
+    assert judge is not None and judge.lora is not None and judge.labelled == empty
+    assert (judge.batch_size, judge.epochs, judge.learning_rate, judge.warmup_frac) == (16, 3, 1e-5, 0.05)
     order = [stage.name for stage in planned.stages if stage.name not in ("extract", "migrate", "rubrics")]
     assert order == ["zero_think", "cold_start", "stage_1", "sampled", "re_cold_start", "stage_2"]
     taken = {stage.name: {name for name, _ in stage.takes} for stage in planned.stages}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from itertools import pairwise
@@ -22,7 +23,7 @@ from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
 from hamr.rewards import risk
-from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
+from hamr.types import Answer, Reference, Reply, ServiceSample, ToolCall, Turn
 
 SIZES = {"core": 9, "risk": 12, "hallucination": 12}
 
@@ -43,6 +44,35 @@ def test_items_are_complete_and_of_every_kind(made):
         assert item_from_json(item_json(draft.item), where="made") == draft.item
     traps = Counter((d.item.kind, d.item.trap) for d in drafts if d.item.subset == "hallucination")
     assert traps["rag", "misuse"] == 1 and traps["agent", "misuse"] == traps["workflow", "misuse"] == 0
+
+
+def test_paper_proportions_are_those_of_its_table_1():
+    """Second paper, Table 1."""
+    found = slots({"core": 3000, "risk": 1000, "hallucination": 1000}, proportions="paper")
+    assert Counter(s.kind for s in found if s.subset == "core") == {"rag": 768, "workflow": 952, "agent": 1280}
+    assert Counter(s.trap for s in found if s.subset == "risk") == {
+        "liability": 618, "role": 228, "overcommitment": 138, "disparagement": 16,
+    }  # fmt: skip
+    hallucinations = [s for s in found if s.subset == "hallucination"]
+    assert Counter(s.trap for s in hallucinations) == {"factual": 481, "misuse": 321, "relevance": 144, "logical": 54}
+    assert {s.kind for s in hallucinations if s.trap == "misuse"} == {"rag"}
+    assert max(Counter(s.kind for s in hallucinations).values()) == 334, "kinds in equal parts"
+    assert len(found) == 5000
+    small = slots({"core": 10, "risk": 7, "hallucination": 7}, ["workflow", "agent"], "paper")
+    assert len(small) == 24 and "misuse" not in {s.trap for s in small}
+
+
+def test_planted_faults_have_many_wordings(made):
+    _, language, _, planted = made
+    words = bench_words(language)
+    assert all(len(texts) >= 5 for texts in (*words.planted.values(), words.neutral, words.missing_call))
+    by_template = {}
+    for row in planted:
+        if row.labels.risk is not None or row.labels.hallucination in ("factual", "logical", "relevance"):
+            assert row.template
+            by_template.setdefault(row.template, set()).add(str(row.labels))
+    # One wording has one label.
+    assert all(len(found) == 1 for found in by_template.values())
 
 
 def test_labels_follow_from_the_rules(made):
@@ -158,6 +188,11 @@ def test_samples_become_items_of_every_kind():
         assert item_from_json(item_json(draft.item), where="made") == draft.item
         if draft.item.kind == "rag":
             assert len(draft.item.evidence) == 4 and draft.replies[0] in [p.answer for p in draft.item.evidence]
+        if draft.item.kind == "workflow" and not draft.item.trap:
+            asked = draft.item.sample.history[-1].content
+            assert [node.name for node in draft.item.nodes] == ["intent", "facts", "procedure", "reply"]
+            step = draft.item.sample.meta["cluster"].replace("_", " ")
+            assert [node.output for node in draft.item.nodes] == [asked, "nothing yet", step, ""]
     planted = plant(drafts, bench_words("en"), seed=0)
     calls = Counter(row.labels.tool for row in planted if row.labels.tool)
     assert calls == {"right": 5, "wrong_parameters": 5, "missing_call": 5}
@@ -225,3 +260,30 @@ def test_both_languages_have_the_same_structure():
 
 def shape(part):
     return {key: shape(value) for key, value in part.items()} if isinstance(part, dict) else type(part).__name__
+
+
+def test_teachers_reword_all_but_the_held_out_wordings(tmp_path, monkeypatch, capsys):
+    async def teacher(question):
+        said = question.variables["response"]
+        if question.variables["kind"] == "hallucination logical":
+            return Answer(text=f"{said} In 7 days.")  # another number
+        return Answer(text=f"Well: {said}")
+
+    def pools(config, names, work, **_):
+        return asyncio.run(work(dict.fromkeys(names, teacher)))
+
+    monkeypatch.setattr("hamr.apps.data.recipe_job.with_pools", pools)
+    few = ["core=6", "risk=6", "hallucination=6", "teachers=judge", "experiment=smoke"]
+    given = ["data", "olabench", "scenario=telecom_package", f"output={tmp_path}", *few]
+    assert main(given) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "dropped: other numbers" in told and "planted responses in held_out.jsonl" in told
+    planted, held_out = (read_labelled(tmp_path / name) for name in ("planted.jsonl", "held_out.jsonl"))
+    numbers = {int(part.rpartition("/")[2]) % 3 for row in planted for part in row.template.split("+") if part}
+    assert numbers == {0, 1} and held_out
+    assert all("2" in {str(int(p.rpartition("/")[2]) % 3) for p in r.template.split("+")} for r in held_out)
+    for row in planted:
+        logical = row.labels.hallucination == "logical"
+        assert row.response.startswith("Well: ") == (bool(row.template) and not logical)
+    assert not any(row.response.startswith("Well: ") for row in held_out)
+    assert main([*given, "overwrite=true"]) == 0, "resumes without the teacher"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hamr.bench.olabench.grading import detection, grade_judges
 from hamr.bench.olabench.labelled import labelled_json, read_labelled
 from hamr.bench.olabench.public import convert
-from hamr.bench.statistics import share_interval
+from hamr.bench.statistics import clustered_share, share_interval
 from hamr.errors import DataError
 from hamr.types import Judgement
 
@@ -128,6 +128,25 @@ def test_precision_and_recall_match_their_definition(pairs):
         if side.mean is not None:
             assert side.mean * side.n == pytest.approx(both)
             assert 0.0 <= side.low <= side.mean <= side.high <= 1.0
+
+
+def test_copies_of_a_wording_are_one_observation():
+    held = [True] * 125
+    alone, copies = share_interval(held), clustered_share(held, ["one"] * 125, resamples=200, seed=0)
+    assert alone.low > 0.95
+    assert (copies.mean, copies.n) == (1.0, 125) and copies.low == pytest.approx(share_interval([True]).low)
+    # Ten wordings of ten copies, of which the judge finds seven: as wide as seven of ten.
+    mixed = [i < 70 for i in range(100)]
+    by_wording = clustered_share(mixed, [i // 10 for i in range(100)], resamples=2000, seed=0)
+    assert by_wording.mean == 0.7 and by_wording.high - by_wording.low > 0.4
+    assert clustered_share(mixed, list(range(100)), resamples=10, seed=0) == share_interval(mixed)
+
+
+def test_report_counts_distinct_texts_and_wordings(tmp_path):
+    rows = read_labelled(file_of(tmp_path / "l.jsonl", *[{"risk": ["role"]}] * 4, template="role/0"))
+    found = grade_judges(rows, judged(rows, "risk", *[risks("role")] * 4), **LUCK)["risk"]
+    assert (found["types"]["role"]["texts"], found["types"]["role"]["wordings"]) == (4, 1)
+    assert found["accuracy"]["n"] == 4 and found["accuracy"]["low"] == pytest.approx(share_interval([True]).low)
 
 
 def test_wilson_interval_matches_hand_computed_values():

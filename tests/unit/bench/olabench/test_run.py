@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import tempfile
 from pathlib import Path
@@ -46,7 +47,7 @@ def item(name, subset="core", kind="rag"):
 def said(text, tokens=10, seconds=2.0):
     call = ScorerCall(
         pool="p", model="m", prompt_version="", replica="",
-        queue_s=1.0, service_s=seconds, prompt_tokens=50, output_tokens=tokens,
+        queue_s=1.0, service_s=seconds, prompt_tokens=50, output_tokens=tokens, cost=0.1,
     )  # fmt: skip
     return Answer(text=text, call=call)
 
@@ -250,11 +251,64 @@ async def test_answered_items_are_not_asked_again(tmp_path):
         assert len(open_items(journal, PolicyUnderTest(name="p"), ITEMS, OlabenchConfig(cot="post"))) == 3
 
 
+async def test_latency_is_measured_one_by_one_and_load_is_reported_beside_it(tmp_path):
+    """Second paper, Appendix A.2."""
+    options, many = OlabenchConfig(resamples=10, latency_items=3, at_once=4), [item(f"i{n}") for n in range(11)]
+    together, most = 0, []
+
+    class Busy(Pool):
+        async def __call__(self, question):
+            nonlocal together
+            together += 1
+            most.append(together)
+            await asyncio.sleep(0)
+            together -= 1
+            return said("Hi.", seconds=1.0 if len(most) <= 3 else 9.0)
+
+    policy, reported = PolicyUnderTest(name="p"), []
+    with Journal(tmp_path) as journal:
+        await collect(journal, [policy], many, {"p": Busy(None)}, options, lambda name, done: reported.append(done))
+        found = [response_to(journal, policy, one, options) for one in many]
+        assert most[:3] == [1, 1, 1] and max(most) == 4
+        assert [r.at_once for r in found] == [1] * 3 + [4] * 8 and reported[-1] == 11
+        bench = OlaBenchWork(items=many, policies=[policy], labelled={}, judges=[])
+        metrics, _ = summarise(bench, journal, options)
+        latency = metrics["policies"]["p"]["all"]["latency"]
+        assert (latency["at_once"], latency["seconds"]["mean"], latency["seconds"]["n"]) == (1, 1.0, 3)
+        loaded = latency["concurrent"]
+        assert (loaded["at_once"], loaded["seconds"]["mean"], loaded["seconds"]["n"]) == (4, 9.0, 8)
+        assert metrics["usage"] == {"policy p": {"answers": 11, "tokens": 11 * 60, "cost": pytest.approx(1.1)}}
+        await collect(journal, [policy], many, {"p": Busy(None)}, options, nothing)
+    assert len(most) == 11, "nothing is asked again"
+
+
+async def test_items_are_judged_in_their_own_language(tmp_path):
+    chinese = dataclasses.replace(item("z"), sample=dataclasses.replace(
+        item("z").sample, history=(Turn(role="customer", content="我的包裹在哪里？"),)
+    ))  # fmt: skip
+    policy = PolicyUnderTest(name="p", given={"a": "Good.", "z": "好的。"})
+    judges = [
+        dataclasses.replace(judge("dialogue", GradedConfig(language=language)), language=language)
+        for language in ("en", "zh")
+    ]
+    pool = Pool(lambda q: graded(4 if q.prompt == "dialogue.en" else 5))
+    items = [item("a"), chinese]
+    with Journal(tmp_path) as journal:
+        trials = [t for t in trials_of(journal, [policy], items, OPTIONS) if t.component == "dialogue"]
+        await judge_all(journal, judges, trials, {"judge": pool}, OPTIONS, nothing)
+        bench = OlaBenchWork(items=items, policies=[policy], labelled={}, judges=judges)
+        metrics, rows = summarise(bench, journal, OPTIONS)
+    assert sorted((q.prompt, q.affinity) for q in pool.asked) == [("dialogue.en", "a"), ("dialogue.zh", "z")]
+    assert {name: one["asked"] for name, one in metrics["judges"].items()} == {"dialogue (en)": 1, "dialogue (zh)": 1}
+    assert [row["judgements"]["dialogue"]["grade"] for row in rows] == [4, 5]
+    assert metrics["usage"]["judge dialogue"]["answers"] == 2
+
+
 async def test_unavailable_endpoint_is_abandoned(tmp_path):
     many = [item(f"i{n}") for n in range(3 * GIVE_UP)]
     gone = Pool(lambda q: "Hi." if "I am i0." in q.messages[-1]["content"] else Answer(failure="unavailable"))
     found = await answers(tmp_path, gone, many)
-    assert found[0].text == "Hi." and len(gone.asked) == 1 + GIVE_UP
+    assert found[0].text == "Hi." and len(gone.asked) == 1 + GIVE_UP // 4
     back = Pool(lambda q: "Ho.")
     assert all(r.text for r in await answers(tmp_path, back, many)) and len(back.asked) == 3 * GIVE_UP - 1
 

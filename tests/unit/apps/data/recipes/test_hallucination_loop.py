@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
+from hamr.apps.data.build_hallucination import judging_pool, read_earlier
 from hamr.apps.data.recipes.hallucination_loop import read_labels
+from hamr.apps.scorer.grader import FLAWS
+from hamr.apps.scorer.judged import read_judged
 from hamr.cli import main as hamr
+from hamr.config.load import load_config
 from hamr.data.samples import to_json, write_rows
-from hamr.errors import DataError
+from hamr.errors import BadInput, DataError
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample
 
 POOLS = ["+pools.other={role: grader}", "experiment=smoke"]
@@ -35,6 +39,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def asking(name: str) -> Any:
         async def ask(question: Question) -> Answer:
+            if question.prompt.startswith("hallucination_reason"):
+                assert name == "other", "the second model refines"
+                said = "" if "unclear" in question.variables["note"] else f"refined: {question.variables['note']}"
+                return Answer(text=json.dumps({"reason": said}))
             flagged = {"judge": "invented", "other": "doubtful"}[name] in question.variables["response"]
             return Answer(text=verdict("factual" if flagged else "none"))
 
@@ -49,7 +57,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def build(folder: Path, *more: str) -> int:
-    given = [f"input={folder / 'r.jsonl'}", f"output={folder / 'out'}", "judge=judge", "second=other", *more]
+    given = [f"input={folder / 'r.jsonl'}", f"output={folder / 'out'}", "judge=judge", "second=other", "refine=false"]
+    given += more
     return hamr(["data", "hallucination", *given, *POOLS])
 
 
@@ -119,6 +128,45 @@ def test_labels_stay_with_their_responses_when_the_input_changes(folder: Path, c
     write_rows(folder / "r.jsonl", [row("fine", "doubtful", "invented"), row("invented too")])
     assert build(folder, "overwrite=true") == 0
     assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented", "invented too"]
+
+
+def test_reasons_are_refined_and_all_sets_are_one_training_file(folder: Path, capsys: Any) -> None:
+    """Second paper, section 3.2, Figure 2: three sets, reasons refined by a model, and further rounds."""
+    assert build(folder) == 0
+    review = rows_of(folder / "out" / "review.jsonl")
+    review[0].update(label="factual", reason="not in the policy")
+    review[1].update(label="none")
+    write_rows(folder / "labels.jsonl", review)
+    assert build(folder, f"labels={folder / 'labels.jsonl'}", "overwrite=true", "refine=true") == 0
+    expected = [
+        ("fine", "none", "it is none"), ("invented too", "none", ""),
+        ("invented", "factual", "refined: not in the policy"),
+    ]  # fmt: skip
+    learnt = rows_of(folder / "out" / "judge.jsonl")
+    assert [(r["response"], r["label"], r["reason"]) for r in learnt] == expected
+    train = read_judged(folder / "out" / "judge.jsonl", FLAWS["hallucination"])
+    assert [row.labels for row in train] == [(), (), ("factual",)]
+    (kept,) = [row for row in rows_of(folder / "out" / "labelled.jsonl") if row["label"] == "factual"]
+    assert kept["reason"] == "not in the policy", "people's words are not lost"
+
+    write_rows(folder / "r.jsonl", [row("fine again")])
+    grader = f"{{role: grader, finetune: {{labelled: {folder}/out/judge.jsonl, reward: hallucination}}}}"
+    given = [f"input={folder / 'r.jsonl'}", f"output={folder / 'two'}", "judge=judge", "second=other"]
+    assert hamr(["data", "hallucination", *given, f"earlier={folder / 'out'}", *POOLS]) == 0
+    both = rows_of(folder / "two" / "judge.jsonl")
+    assert [r["response"] for r in both] == [*(said for said, _, _ in expected), "fine again"]
+    config = load_config([*POOLS, f"+pools.judge_2={grader}"])
+    assert judging_pool(config, "judge_2") == "judge_2"
+    with pytest.raises(BadInput, match=r"has no judge\.jsonl"):
+        read_earlier(folder)
+
+
+def test_unusable_refinement_keeps_the_reason_of_the_person(folder: Path) -> None:
+    assert build(folder) == 0
+    review = [{**r, "label": "misuse", "reason": "unclear"} for r in rows_of(folder / "out" / "review.jsonl")]
+    write_rows(folder / "labels.jsonl", review)
+    assert build(folder, f"labels={folder / 'labels.jsonl'}", "overwrite=true", "refine=true") == 0
+    assert {r["reason"] for r in rows_of(folder / "out" / "confirmed.jsonl")} == {"unclear"}
 
 
 def test_labels_of_another_input_are_rejected(folder: Path, capsys: Any) -> None:

@@ -52,7 +52,7 @@ async def test_best_draft_is_kept_and_ties_keep_the_first() -> None:
     crew = ScriptedModels(
         thought_response=replies, dialogue=[quality(3), quality(4), quality(2), quality(4)], cot_quality=[cot(2), cot()]
     )
-    made = await migrated(crew, seed=7)
+    made = await migrated(crew, seed=7, expand=False)
     assert made.kept is not None and made.kept["response"] == replies[3], "the second one's chain was not let pass"
     assert [q.seed for q in crew.questions("thought_chain")] == [7, 8, 9, 10]
     judged = [q.variables["response"] for q in crew.questions("cot_quality")]
@@ -84,6 +84,33 @@ async def test_refinement_prompt_has_the_best_draft_and_the_verdict() -> None:
     assert (asked.variables["response"], asked.variables["call"]) == ("", 'find_order {"user_id": "u-77"}')
     assert asked.variables["fault"] == "judge: dialogue_quality: grade 3 of 5. too short"
     assert asked.variables["reasoning"] == learnt()
+
+
+async def test_rewriting_of_a_kept_draft_expands_the_set() -> None:
+    crew = ScriptedModels(dialogue=[*[quality(4, "a little long")] * 4, quality(5)], thought_refine=REFINED)
+    made = await migrated(crew)
+    assert made.kept is not None and made.kept["response"] == SAID["en"]
+    assert [(one["response"], one["quality"]) for one in made.kept["more"]] == [(BETTER, 5)]
+    assert made.notes == ("expanded: kept",)
+    [asked] = crew.questions("thought_refine")
+    assert asked.variables["fault"] == "judge: dialogue_quality: grade 4 of 5. a little long"
+
+
+@pytest.mark.parametrize(
+    ("refined", "grades", "note"),
+    [
+        ("no tags", [], "tags"),
+        (REFINED, [quality(3)], "judge: dialogue_quality"),
+        (f"{chain()}<response>{SAID['en']}</response>", [quality(5)], "no better"),
+        (REFINED, ["no grade", "no grade"], "judge: unparsable"),
+    ],
+)
+async def test_kept_draft_stays_alone_where_its_rewriting_fails(refined: str, grades: list[str], note: str) -> None:
+    made = await migrated(
+        ScriptedModels(dialogue=[quality(4), *grades], thought_refine=refined), candidates=1, min_quality=4
+    )
+    assert made.kept is not None and "more" not in made.kept
+    assert made.notes == (f"expanded: {note}",)
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])

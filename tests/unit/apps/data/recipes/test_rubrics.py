@@ -212,6 +212,21 @@ async def test_interrupted_job_resumes_unfinished_samples(tmp_path: Path) -> Non
     assert {q.affinity for q in other.asked} == {"a", "b", "c"}, "another recipe is another result"
 
 
+async def test_teachers_write_candidates_in_turn(tmp_path: Path) -> None:
+    """Appendix F of the second paper: rubrics of several models, of which the best is selected."""
+    recipe = RubricRecipe(candidates=4, fewest_items=2)
+    teachers = {"blunt": Teacher_(ask=Teacher(BLUNT)), "sharp": Teacher_(ask=Teacher(SHARP))}
+    samples = [sample(name) for name in "abcdef"]
+    items = rubric_items([*samples, sample("z", "Good bye.")], recipe, "m")[:-1]
+    progress = WorkProgress.of(tmp_path / "p.jsonl", items)
+    pools = Pools(teachers=Teachers(teachers), judge=Judge())
+    await run_recipe(items, Rubrics(recipe), pools, progress, at_once=1, tell=lambda line: None)
+    by = [[t["by"] for t in progress.whole(i.id).texts if t["step"] == "rubric"] for i in items]
+    assert all(names in (["blunt", "sharp"] * 2, ["sharp", "blunt"] * 2) for names in by)
+    assert len({tuple(names) for names in by}) == 2, "not all samples begin with the same teacher"
+    assert dict(summary(progress.done.values()))["kept: a rubric by sharp"] == len(samples)
+
+
 async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> None:
     made = await run(tmp_path, (sample("a"), sample("b", "Good bye.")), Teacher(SHARP, BLUNT))
     rows = dict(summary(made.done.values()))

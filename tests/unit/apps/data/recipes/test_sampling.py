@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hamr.apps.data.recipes.sampling import best_responses, said_by
+from hamr.apps.data.recipes.sampling import best_responses, said_by, samples_out_of_reach
 from hamr.cli import main as hamr
 from hamr.data.samples import write_samples
 from hamr.data.sft_items import item_from_json, item_to_json, read_items
 from hamr.telemetry.ledger import Ledger
-from hamr.types import JudgeTimeout, Reference, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall, Total
+from hamr.types import (
+    Absent,
+    Component,
+    JudgeTimeout,
+    Reference,
+    Reply,
+    RewardRecord,
+    SampleKey,
+    Scored,
+    ServiceSample,
+    ToolCall,
+    Total,
+)
 
 LOOK = '<tool_call>{"name": "look", "arguments": {"n": 1}}</tool_call>'
 
@@ -80,6 +93,32 @@ def test_earlier_response_wins_a_tie() -> None:
     assert [item.text for item in items] == ["One."]
 
 
+def scored(text: str, prompt: str, **values: float | None) -> RewardRecord:
+    """A response whose terms have weight 1; None: the sample lacks the term."""
+    terms = tuple(
+        Component(name=name, outcome=Absent() if value is None else Scored(value=value), weight=1.0)
+        for name, value in values.items()
+    )
+    total = sum(value for value in values.values() if value is not None)
+    return dataclasses.replace(record(text, total, prompt=prompt), components=terms)
+
+
+def test_mean_of_the_present_terms_selects_where_samples_lack_terms() -> None:
+    records = [
+        scored("All.", "whole", dialogue=0.8, policy=0.8, tool=0.8, rubric=0.8),
+        scored("Half.", "bare", dialogue=0.9, policy=0.9, tool=None, rubric=None),
+        scored("Weak.", "bare", dialogue=0.5, policy=0.9, tool=None, rubric=None),
+    ]
+    samples = {name: sample(name) for name in ("whole", "bare")}
+    by_total, _ = best_responses(records, samples, best=2, min_total=3)
+    by_mean, counts = best_responses(records, samples, best=2, min_mean=0.75)
+    assert [item.text for item in by_total] == ["All."]
+    assert [item.text for item in by_mean] == ["All.", "Half."]
+    assert counts == {"kept": 2, "dropped: below min_mean": 1}
+    assert samples_out_of_reach(records, samples, 3) == 1
+    assert samples_out_of_reach(records, samples, 2) == 0
+
+
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     write_samples(tmp_path / "s.jsonl", [sample()])
@@ -108,7 +147,9 @@ def test_job_reads_a_run_from_the_given_step(run: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["ledger={run}"], "give min_total="),
+        (["ledger={run}"], "give min_total or min_mean, one of them"),
+        (["ledger={run}", "min_total=1", "min_mean=0.5"], "give min_total or min_mean, one of them"),
+        (["ledger={run}", "min_mean=2"], "min_mean: 2.0: leaves nothing of 2 responses (dropped: below min_mean)"),
         (["min_total=0.1"], "give ledger="),
         (["ledger={run}", "min_total=2"], "leaves nothing of 2 responses (dropped: below min_total)"),
         (["ledger={run}", "min_total=0", "since=9"], "no responses to these samples from step 9 on"),
