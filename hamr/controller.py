@@ -1,5 +1,8 @@
 """RL training loop: collect, score, filter, estimate advantages, train, sync.
 
+A group is the N responses to one prompt, or N dialogues with one customer. A response is a dialogue of one turn: both
+have records, advantages per turn, and one training sequence per turn.
+
 The controller imports neither Ray, torch nor vLLM. It depends only on the protocols in `hamr.protocols`, so the same
 code runs on a cluster and, with scripted fakes, in a unit test.
 """
@@ -7,22 +10,25 @@ code runs on a cluster and, with scripted fakes, in a unit test.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import groupby
 
 from hamr.algorithms.advantages import Weighted, decoupled_advantages, group_advantages, unit_scale
+from hamr.algorithms.credit import EpisodeRewards, comparisons, turn_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.cascade.rescoring import settle
+from hamr.config.faults import UnscoredConfig
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, Normalisation, RolloutConfig
 from hamr.data.stream import PromptStream
 from hamr.protocols import (
     AnswerEncoder,
+    Dialogues,
     GenerationRequest,
     Metrics,
     PromptEncoder,
@@ -43,6 +49,7 @@ from hamr.types import (
     TrainBatch,
     TrainGroup,
     TrainSequence,
+    derive_seed,
 )
 
 
@@ -79,6 +86,8 @@ class Controller:
     """Returns the text that ends a sample's answer if further text may follow it, else ""."""
     answer: AnswerEncoder | None = None
     """Encodes an action as a completion of the policy. Used for references that join a group."""
+    dialogues: Dialogues | None = None
+    """Holds the dialogues of a step. None: every prompt is a single decision."""
     note: Callable[[str], None] = lambda line: None
     """Prints a status line for the user, e.g. what the run is waiting for."""
     collecting: bool = field(default=False, init=False)
@@ -125,7 +134,7 @@ class Controller:
                 attempts[sample.id] += 1
             groups = await self.score_groups(samples, requests)
             groups = await self.sample_more(step, groups, attempts)
-            settled = await settle(groups, self.rewarder, self.experiment.unscored, step=step, note=self.note)
+            settled = await settle(groups, self.rewarder, self.unscored, step=step, note=self.note)
             paused.update(settled.metrics)
             seen += settled.groups
             kept += self.filter(settled.groups)
@@ -147,10 +156,11 @@ class Controller:
         """
         if all(self.is_filtered(r) for r in group.rollouts):
             return False
-        compared: list[Sequence[float | None]] = [self.rewards(group)]
         if self.normalise == "gdpo":
-            compared = [values for _, values in self.components(group)]
-        return any(carries_signal(values, self.algorithm.dynamic_sampling.tolerance) for values in compared)
+            values = [values for _, values in self.components(group)]
+        else:
+            values = comparisons(self.episodes(group), self.algorithm.credit)
+        return any(carries_signal(own, self.algorithm.dynamic_sampling.tolerance) for own in values)
 
     async def sample_more(
         self, step: int, groups: Sequence[RolloutGroup], attempts: Counter[str]
@@ -195,7 +205,12 @@ class Controller:
     async def score_groups(
         self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
     ) -> list[RolloutGroup]:
-        """Generate N responses per prompt and score each as soon as it ends, while the others are still generating."""
+        """Generate N responses per prompt and score each as soon as it ends, while the others are still generating.
+
+        Where prompts are customers, hold N dialogues with each and score their turns in the same way.
+        """
+        if self.dialogues is not None:
+            return await self.dialogues.hold(samples, requests)
         by_key = {
             key: (sample, len(request.keys))
             for sample, request in zip(samples, requests, strict=True)
@@ -252,6 +267,24 @@ class Controller:
             for reward, r in zip(group.rewards, group.rollouts, strict=True)
         ]
 
+    def episodes(self, group: RolloutGroup) -> list[EpisodeRewards]:
+        """Return the rewards of a group by dialogue. A single decision is a dialogue of one turn without an outcome."""
+        scored = zip(group.records, self.rewards(group), strict=True)
+        dialogues = [
+            list(turns) for _, turns in groupby(scored, key=lambda pair: (pair[0].key.attempt, pair[0].key.sample))
+        ]
+        return [
+            EpisodeRewards(turns=tuple(reward for _, reward in turns), outcome=end.reward if end else None)
+            for turns in dialogues
+            for end in (turns[-1][0].episode,)
+        ]
+
+    @property
+    def unscored(self) -> UnscoredConfig:
+        """Limits of unscored responses. A dialogue cannot be scored again, so too many of them stop the run at once."""
+        config = self.experiment.unscored
+        return config if self.dialogues is None else config.model_copy(update={"wait_s": 0.0})
+
     def components(self, group: RolloutGroup) -> list[Weighted]:
         """Return the components with a weight, and the overlong penalty if enabled. A response without a total reward
         has no value for any."""
@@ -283,17 +316,18 @@ class Controller:
 
         A response whose scoring failed is excluded from its group's baseline and from the batch. It contributes neither
         to the policy gradient nor to the entropy bonus. A response that overlong filtering takes out is in the
-        baseline, but not in the batch.
+        baseline, but not in the batch. Turns of dialogues with the same prompt, such as all first ones, share it.
         """
-        batch = []
+        batch: list[TrainGroup] = []
         for group, (advantages, extra) in zip(groups, self.advantages(groups), strict=True):
-            sequences = tuple(
-                TrainSequence(token_ids=r.token_ids, advantage=a, old_logprobs=r.logprobs)
-                for r, a, reward in zip(group.rollouts, advantages, group.rewards, strict=True)
-                if reward is not None and r.token_ids and not self.is_filtered(r)
-            )
-            if sequences or extra:
-                batch.append(TrainGroup(prompt_ids=group.rollouts[0].prompt_ids, sequences=(*sequences, *extra)))
+            by_prompt: dict[tuple[int, ...], list[TrainSequence]] = {}
+            for r, a, reward in zip(group.rollouts, advantages, group.rewards, strict=True):
+                if reward is not None and r.token_ids and not self.is_filtered(r):
+                    sequence = TrainSequence(token_ids=r.token_ids, advantage=a, old_logprobs=r.logprobs)
+                    by_prompt.setdefault(r.prompt_ids, []).append(sequence)
+            if extra:
+                by_prompt.setdefault(group.rollouts[0].prompt_ids, []).extend(extra)
+            batch += [TrainGroup(prompt_ids=ids, sequences=tuple(own)) for ids, own in by_prompt.items()]
         return TrainBatch(groups=tuple(batch), aggregation=self.algorithm.loss_aggregation)
 
     def advantages(self, groups: Sequence[RolloutGroup]) -> list[tuple[list[float], tuple[TrainSequence, ...]]]:
@@ -318,7 +352,7 @@ class Controller:
             group_advantages, normalize_std=self.algorithm.normalize_std, std_floor=self.algorithm.std_floor
         )
         if not self.takes_reference(group):
-            return normalise(rewards), ()
+            return turn_advantages(self.episodes(group), self.algorithm.credit, normalise), ()
         reference, reward = self.reference(group)
         *advantages, last = normalise([*rewards, reward])
         return advantages, (replace(reference, advantage=last),)
@@ -353,9 +387,3 @@ def describe_batch(batch: TrainBatch) -> dict[str, float]:
 def _acting_tokens(rollout: Rollout) -> int:
     """Return the number of tokens up to the end of the answer. Later tokens do not affect the reward."""
     return len(rollout.token_ids) if rollout.answer_tokens is None else rollout.answer_tokens
-
-
-def derive_seed(*parts: object) -> int:
-    """Derive a 31-bit seed from printable values. The result is the same on every machine and in every process."""
-    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
-    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from hamr.types import Action, Answer, Question, RewardRecord, Rollout, SampleKey, ServiceSample, TrainBatch
+from hamr.types import (
+    Action,
+    Answer,
+    Question,
+    RewardRecord,
+    Rollout,
+    RolloutGroup,
+    SampleKey,
+    ServiceSample,
+    TrainBatch,
+)
 
 Metrics = Mapping[str, float]
 PromptEncoder = Callable[[ServiceSample], tuple[int, ...]]
@@ -53,6 +63,14 @@ class Rewarder(Protocol):
     """Scores one response. Never raises for a scorer's failure, which is a typed outcome in the record."""
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord: ...
+
+
+class Dialogues(Protocol):
+    """Holds N dialogues with the customer of each sample, and scores their turns."""
+
+    async def hold(
+        self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
+    ) -> list[RolloutGroup]: ...
 
 
 class Trainer(Protocol):

@@ -36,7 +36,7 @@ def is_audited(key: SampleKey, frac: float) -> bool:
     """
     if frac <= 0.0:
         return False
-    text = f"audit/{key.run}/{key.step}/{key.prompt}/{key.sample}/{key.attempt}"
+    text = f"audit/{key.run}/{key.step}/{key.prompt}/{key.sample}/{key.attempt}{f'/{key.turn}' if key.turn else ''}"
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
     return int.from_bytes(digest[:8], "big") < frac * 2**64
 

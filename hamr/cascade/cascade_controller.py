@@ -49,7 +49,7 @@ class CascadeController:
         if not self._moves:
             return {}
         # Sort by key: the arrival order is random, and a resumed run must move in the same way.
-        ordered = sorted(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample))
+        ordered = sorted(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample, r.key.turn))
         found = (WindowReply.of(record, self._config.audit_frac) for record in ordered)
         self._seen.extend(row for row in found if row is not None)
         now: Ends = (self.cascade.tau_a, self.cascade.tau_b)

@@ -43,6 +43,7 @@ def check_consistent(c: Config) -> None:
     _check_formats(c)
     _check_judges(c)
     _check_dialogues(c)
+    _check_episodes(c)
     check_cascade_controller(c)
     _check_some_weight(c)
     _check_normalisation(c)
@@ -192,6 +193,28 @@ def _check_dialogues(c: Config) -> None:
             f"model.response_format={c.model.response_format!r}; SAGE's answers are plain: set response_format='plain' "
             "or scenarios=[]"
         )
+
+
+def _check_episodes(c: Config) -> None:
+    """Check that nothing needs the responses to one prompt where prompts become dialogues."""
+    if not c.holds_dialogues:
+        return
+    settings = {
+        "rewards.normalise": (c.rewards.normalise, "sum"),
+        "algorithm.all_wrong.reference": (c.algorithm.all_wrong.reference, False),
+        "algorithm.all_wrong.more_samples": (c.algorithm.all_wrong.more_samples, 0),
+        **{f"rewards.custom.{name}.batch": (s.batch, False) for name, s in c.rewards.custom.items() if s.weight},
+        **{
+            f"rewards.{c.rewards.key(name)}.judging": (getattr(s, "judging", "single"), "single")
+            for name, s in c.rewards.judges.items()
+        },
+    }
+    for key, (value, allowed) in settings.items():
+        if value != allowed:
+            raise ValueError(
+                f"{key}={value!r} compares responses to one prompt, but the turns of dialogues have different ones; "
+                f"set it to {allowed!r}, or train on single decisions"
+            )
 
 
 def _check_normalisation(c: Config) -> None:

@@ -72,6 +72,14 @@ class CustomRewardConfig(FunctionConfig):
     """Number of processes that run the function. Each runs one call at a time, or 64 if the function is async."""
 
 
+class EpisodeFunctionConfig(FunctionConfig):
+    """A dialogue of the user's own: `async def run(episode, ask) -> Episode`, called for each of the N dialogues of a
+    prompt."""
+
+    deadline_s: PositiveFloat = 600.0
+    """Maximum duration of one dialogue. After it, the dialogue is a failure and has no reward."""
+
+
 class CallbacksConfig(Section):
     """Functions that are called during a run, in order, in a thread of their own. They never stop or change the run."""
 
@@ -88,6 +96,7 @@ class CallbacksConfig(Section):
 ARGUMENTS: dict[str, tuple[str, ...]] = {
     "data.importer": (),
     "algorithm.loss": ("tokens",),
+    "rollout.episode": ("episode", "ask"),
     "logging.callbacks.on_step_end": ("stage", "step", "metrics"),
     "logging.callbacks.on_evaluation_end": ("stage", "step", "metrics", "records"),
 }

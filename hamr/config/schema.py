@@ -20,7 +20,7 @@ from pydantic import (
 
 from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig
 from hamr.config.contradictions import check_consistent
-from hamr.config.custom import CustomRewardConfig, FunctionConfig
+from hamr.config.custom import CustomRewardConfig, EpisodeFunctionConfig, FunctionConfig
 from hamr.config.faults import UnscoredConfig
 from hamr.config.footprint import FootprintConfig
 from hamr.config.judged import JudgedRewards
@@ -36,7 +36,7 @@ from hamr.config.section import AbsolutePath, FolderName, Fraction, NonNegative,
 from hamr.config.sft import SftConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
-from hamr.types import Aggregation
+from hamr.types import Aggregation, Credit
 
 
 class ModelConfig(Section):
@@ -90,6 +90,10 @@ class RolloutConfig(Section):
     check_logprobs: bool = True
     """After each sync, compare trainer and engine log-probabilities of the same tokens."""
     engine: EngineConfig = EngineConfig()
+    episode: EpisodeFunctionConfig | None = None
+    """`async def run(episode, ask)`: the dialogue that each prompt becomes. null: the policy takes one decision."""
+    max_turns: PositiveInt = 16
+    """Maximum number of responses of the policy in a dialogue."""
 
 
 class TrainerConfig(FootprintConfig):
@@ -221,6 +225,11 @@ class AlgorithmConfig(Section):
     kl: KlConfig = KlConfig()
     importance_cap: PositiveFloat | None = 2.0
     """Cap of the truncated importance correction between rollout and trainer log-probabilities. null disables it."""
+    credit: Credit = "turn_normalised"
+    """Share of a dialogue's rewards that its turns get. `turn_normalised`: a turn's own reward, compared with the same
+    turn of the other dialogues of the group, plus the outcome of the dialogue, compared with their outcomes. `outcome`:
+    only the outcome; the sum of the turns if there is none. `turn`: the sum of this reward, the later ones and the
+    outcome, compared over all turns of the group. They do not differ for single decisions."""
     epochs: PositiveInt = 1
     """Number of passes over the responses of a step."""
     minibatches: PositiveInt = 1
@@ -628,12 +637,18 @@ class Config(Section):
         return self
 
     @property
+    def holds_dialogues(self) -> bool:
+        """True if a prompt becomes a dialogue instead of a single decision."""
+        return self.rollout.episode is not None
+
+    @property
     def functions(self) -> dict[str, FunctionConfig]:
         """The user's functions by the key of their section; rewards without a weight are not among them."""
         found: dict[str, FunctionConfig] = {
             f"rewards.custom.{name}": section for name, section in self.rewards.custom.items() if section.weight
         }
-        for key, section in (("algorithm.loss", self.algorithm.loss), ("data.importer", self.data.importer)):
+        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", self.data.importer))
+        for key, section in (*own, ("rollout.episode", self.rollout.episode)):
             if section is not None:
                 found[key] = section
         return found | {f"logging.callbacks.{name}": section for name, section in self.logging.callbacks.given.items()}

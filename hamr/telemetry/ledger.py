@@ -13,11 +13,12 @@ from hamr.security.redaction import blot
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Failure, RewardRecord
 
-_VERSION = 1
+_VERSION = 2
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS records (
-    run TEXT NOT NULL, step INTEGER NOT NULL, prompt TEXT NOT NULL, sample INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    run TEXT NOT NULL, step INTEGER NOT NULL, prompt TEXT NOT NULL, turn INTEGER NOT NULL, sample INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
     band TEXT NOT NULL,
     outcome TEXT NOT NULL,           -- scored, malformed_response, judge_timeout, ...
     total REAL,                      -- NULL where scoring failed
@@ -27,20 +28,34 @@ CREATE TABLE IF NOT EXISTS records (
     seconds REAL NOT NULL,
     first_version INTEGER, last_version INTEGER,
     record TEXT NOT NULL,            -- the whole record as JSON
-    UNIQUE (run, step, prompt, sample, attempt)
+    UNIQUE (run, step, prompt, turn, sample, attempt)
 );
 CREATE VIEW IF NOT EXISTS components AS
-    SELECT run, step, prompt, sample, attempt,
+    SELECT run, step, prompt, turn, sample, attempt,
            json_extract(c.value, '$.name') AS name,
            json_extract(c.value, '$.weight') AS weight,
            json_extract(c.value, '$.outcome.kind') AS outcome,
            json_extract(c.value, '$.outcome.value') AS value
     FROM records, json_each(record, '$.components') AS c;
 """
+_UPGRADE = f"""
+BEGIN IMMEDIATE;
+DROP VIEW components;
+ALTER TABLE records RENAME TO old;
+{_SCHEMA}
+INSERT INTO records
+    SELECT run, step, prompt, 0, sample, attempt, band, outcome, total, s_r, s_j, response_tokens, scorer_calls,
+           scorer_tokens, cost, seconds, first_version, last_version, record
+    FROM old ORDER BY rowid;
+DROP TABLE old;
+PRAGMA user_version={_VERSION};
+COMMIT;
+"""
+"""Adds the turn to the key of a ledger of version 1, which has single decisions only."""
 
 
 class Ledger:
-    """Append-only ledger with key (run, step, prompt, sample, attempt). A record that is added twice counts once.
+    """Append-only ledger with key (run, step, prompt, turn, sample, attempt). A record that is added twice counts once.
 
     Other processes can read during writes (SQLite's WAL). `add` is one transaction: a process that is killed during it
     leaves all of its records or none. It is thread-safe.
@@ -69,10 +84,12 @@ class Ledger:
             # steps.
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
+            if self._version() == 1:
+                self._db.executescript(_UPGRADE)
             self._db.executescript(_SCHEMA)
             if self._version() == 0:
                 self._db.execute(f"PRAGMA user_version={_VERSION}")
-        if self._version() != _VERSION:
+        if self._version() not in (1, _VERSION):
             self._db.close()
             raise HamrError(f"{self.path}: not a ledger, or written by another version of hamr")
 
@@ -145,6 +162,7 @@ def _row(record: RewardRecord) -> tuple:
         key.run,
         key.step,
         key.prompt,
+        key.turn,
         key.sample,
         key.attempt,
         record.band,

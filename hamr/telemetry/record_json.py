@@ -18,6 +18,7 @@ from hamr.types import (
     Action,
     Audit,
     Component,
+    EpisodeResult,
     Failure,
     Judgement,
     MalformedResponse,
@@ -92,11 +93,9 @@ def action_from_dict(data: Mapping[str, Any] | None) -> Action | None:
 
 def record_to_dict(record: RewardRecord) -> dict[str, Any]:
     return {
-        "key": asdict(record.key),
+        "key": {name: part for name, part in asdict(record.key).items() if name != "turn" or part},
         "total": outcome_to_dict(record.total),
-        "components": [
-            {"name": c.name, "weight": c.weight, "outcome": outcome_to_dict(c.outcome)} for c in record.components
-        ],
+        "components": _components_to_list(record.components),
         "action": action_to_dict(record.action),
         "band": record.band,
         "reference_scores": [asdict(r) for r in record.reference_scores],
@@ -114,17 +113,41 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "mean_logprob": record.mean_logprob,
         "answer_tokens": record.answer_tokens,
         "answer_s": record.answer_s,
+        **_episode_to_dict(record),
     }
+
+
+def _episode_to_dict(record: RewardRecord) -> dict[str, Any]:
+    """Return the part of a record that only dialogues have."""
+    found: dict[str, Any] = {"observation": record.observation} if record.observation else {}
+    if (end := record.episode) is not None:
+        found["episode"] = {
+            "outcome": end.outcome,
+            "components": _components_to_list(end.components),
+            "path": end.path,
+        }
+    return found
+
+
+def _episode_from_dict(data: Mapping[str, Any]) -> EpisodeResult:
+    return EpisodeResult(
+        outcome=data["outcome"], components=_components_from_list(data["components"]), path=data["path"]
+    )
+
+
+def _components_to_list(components: Sequence[Component]) -> list[dict[str, Any]]:
+    return [{"name": c.name, "weight": c.weight, "outcome": outcome_to_dict(c.outcome)} for c in components]
+
+
+def _components_from_list(data: Sequence[Mapping[str, Any]]) -> tuple[Component, ...]:
+    return tuple(Component(name=c["name"], weight=c["weight"], outcome=outcome_from_dict(c["outcome"])) for c in data)
 
 
 def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
     return RewardRecord(
         key=SampleKey(**data["key"]),
         total=total_from_dict(data["total"]),
-        components=tuple(
-            Component(name=c["name"], weight=c["weight"], outcome=outcome_from_dict(c["outcome"]))
-            for c in data["components"]
-        ),
+        components=_components_from_list(data["components"]),
         action=action_from_dict(data["action"]),
         band=data["band"],
         reference_scores=tuple(ReferenceScore(**r) for r in data["reference_scores"]),
@@ -144,6 +167,8 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         mean_logprob=data.get("mean_logprob"),
         answer_tokens=data.get("answer_tokens"),
         answer_s=data.get("answer_s"),
+        observation=data.get("observation", ""),
+        episode=_episode_from_dict(data["episode"]) if data.get("episode") else None,
     )
 
 

@@ -207,10 +207,12 @@ def pick_samples(
 def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, Any]:
     """Return one response and its reward as a flat row of JSON values; null if scoring failed."""
     row: dict[str, Any] = {"prompt": record.key.prompt, "sample": record.key.sample}
+    if record.observation:
+        row["turn"] = record.key.turn
     if sample is not None:
         said = [t for t in sample.history if t.role != "agent"]
-        row["customer"] = said[-1].content if said else ""
-        if sample.references:
+        row["customer"] = record.observation or (said[-1].content if said else "")
+        if sample.references and not record.observation:
             row["reference"] = show_action(sample.references[_closest(record)].action)
     row |= {
         "response": record.response,

@@ -15,7 +15,8 @@ A worked example, from a prompt to a record:
 
 from __future__ import annotations
 
-from hamr.types.batches import Aggregation, SftKind, SftPart, TrainBatch, TrainGroup, TrainSequence
+from hamr.types.batches import Aggregation, Credit, SftKind, SftPart, TrainBatch, TrainGroup, TrainSequence
+from hamr.types.episodes import AskPolicy, Episode, EpisodeFunction, EpisodeLimit, Messages
 from hamr.types.outcomes import (
     Absent,
     Failure,
@@ -40,6 +41,8 @@ from hamr.types.rewards import (
     Audit,
     Band,
     Component,
+    EpisodeOutcome,
+    EpisodeResult,
     Fallback,
     Judgement,
     Question,
@@ -49,7 +52,7 @@ from hamr.types.rewards import (
     RolloutGroup,
     ScorerCall,
 )
-from hamr.types.rollouts import Rollout, SampleKey, VersionSpan
+from hamr.types.rollouts import Rollout, SampleKey, VersionSpan, derive_seed
 from hamr.types.samples import Action, Reference, Reply, Role, ServiceSample, ToolCall, Turn
 
 __all__ = [
@@ -59,9 +62,16 @@ __all__ = [
     "Action",
     "Aggregation",
     "Answer",
+    "AskPolicy",
     "Audit",
     "Band",
     "Component",
+    "Credit",
+    "Episode",
+    "EpisodeFunction",
+    "EpisodeLimit",
+    "EpisodeOutcome",
+    "EpisodeResult",
     "Failure",
     "Fallback",
     "FunctionFailed",
@@ -71,6 +81,7 @@ __all__ = [
     "JudgeUnparsable",
     "Judgement",
     "MalformedResponse",
+    "Messages",
     "NotScored",
     "Outcome",
     "Question",
@@ -98,4 +109,5 @@ __all__ = [
     "Turn",
     "VersionSpan",
     "Vetoed",
+    "derive_seed",
 ]

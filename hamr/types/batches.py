@@ -29,6 +29,8 @@ class TrainGroup:
 
 
 Aggregation = Literal["token_mean", "sequence_mean"]
+Credit = Literal["outcome", "turn", "turn_normalised"]
+"""Share of a dialogue's rewards that its turns get (`hamr.algorithms.credit`)."""
 SftKind = Literal["decision", "decision_dra", "patm", "patm_dra", "decision_post"]
 SftPart = Literal["rationale", "action", "environment"]
 """Kinds of supervised targets, and their parts (`hamr.data.sft_items`)."""

@@ -61,14 +61,14 @@ class JudgeUnavailable(Failure):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionFailed(Failure):
-    """A user's reward function raised an exception, returned no number, or its process ended."""
+    """A user's reward or episode function raised an exception or returned something else, or its process ended."""
 
     kind = "function_failed"
 
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionTimeout(Failure):
-    """A user's reward function did not return before its deadline."""
+    """A user's reward or episode function did not return before its deadline."""
 
     kind = "function_timeout"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -99,6 +100,30 @@ class Audit:
     best: float | None = None
 
 
+EpisodeOutcome = Literal["ended", "max_turns", "context_full", "failed"]
+"""End of an episode: its function ended it, a limit was reached, or it failed and has no reward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeResult:
+    """End of an episode. The record of its last turn holds it.
+
+    `components`: the rewards of the episode as a whole, such as its completion. `path`: name of the customer's path
+    through the procedure, for metrics.
+    """
+
+    outcome: EpisodeOutcome
+    components: tuple[Component, ...] = ()
+    path: str = ""
+
+    @property
+    def reward(self) -> float | None:
+        """Sum of the contributions. None without components, or if one has no value."""
+        contributions = [c.contribution for c in self.components]
+        known = [c for c in contributions if c is not None]
+        return math.fsum(known) if known and len(known) == len(contributions) else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RewardRecord:
     """Everything that determined the reward of one response. Sufficient to compute the same number again offline.
@@ -136,11 +161,19 @@ class RewardRecord:
     answer_s: float | None = None
     """Tokens and seconds from the request to the end of the answer: before the rationale in post-CoT, otherwise to the
     end of the response. None if unknown (a response from a file, an older ledger)."""
+    observation: str = ""
+    """In a dialogue: what the policy read before this turn, such as the customer's message or a tool's result."""
+    episode: EpisodeResult | None = None
+    """In a dialogue: its end, with its last turn. None for all other turns and for single decisions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutGroup:
-    """The N responses to one prompt, with their records in the same order."""
+    """The N responses to one prompt, or the turns of N dialogues with one customer, dialogue by dialogue.
+
+    `records` are in the same order as `rollouts`. A dialogue that failed before its first turn has one rollout without
+    tokens.
+    """
 
     sample: ServiceSample
     rollouts: tuple[Rollout, ...]

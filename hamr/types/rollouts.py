@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +17,18 @@ def mean_logprob(logprobs: Sequence[float]) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleKey:
-    """Identity of one response: (run, step, prompt, sample, attempt). The ledger's primary key."""
+    """Identity of one response: (run, step, prompt, turn, sample, attempt). The ledger's primary key.
+
+    In a dialogue, `prompt` names the customer, `sample` the dialogue with it, and `turn` the response from 0. A single
+    decision has only turn 0.
+    """
 
     run: str
     step: int
     prompt: str
     sample: int
     attempt: int = 0
+    turn: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,3 +71,9 @@ class Rollout:
     @property
     def truncated(self) -> bool:
         return self.finish_reason == "length"
+
+
+def derive_seed(*parts: object) -> int:
+    """Derive a 31-bit seed from printable values. The result is the same on every machine and in every process."""
+    digest = hashlib.sha256("/".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:4], "big") & 0x7FFFFFFF

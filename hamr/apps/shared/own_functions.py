@@ -7,6 +7,7 @@ from collections.abc import Callable
 from hamr.config.custom import ARGUMENTS
 from hamr.config.schema import Config
 from hamr.pools.function_pool import check_functions
+from hamr.rollout.episodes import check_episode
 from hamr.security.functions import FunctionSource, load_function
 from hamr.telemetry.callbacks import Callbacks
 
@@ -26,6 +27,8 @@ def check_own_functions(config: Config) -> Config:
             from hamr.algorithms.losses import checked_objective
 
             checked_objective(function)
+        if key == "rollout.episode":
+            check_episode(function)
         found[key] = section.model_copy(update={"sha256": function.sha256})
     checked = config.model_copy(update={"rewards": check_functions(config.rewards)})
     return checked.with_functions(found)

@@ -6,10 +6,11 @@ import dataclasses
 import shutil
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from hamr.apps.shared.dialogue_checks import check_dialogues
 from hamr.apps.shared.pool_room import check_extras
@@ -32,7 +33,7 @@ from hamr.rewards.rules import load_rules
 from hamr.rewards.sage_logic import check_gold
 from hamr.rewards.truth import ExactAct
 from hamr.trainer.weight_sync import SHARED_MEMORY
-from hamr.types import Action, ServiceSample
+from hamr.types import Action, Messages, ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,12 @@ class Codec:
         if key not in self._prompts:
             self._prompts[key] = array("i", self.chat.prompt(sample, self.formats.of(sample)))
         return tuple(self._prompts[key])
+
+    def turn(self, prompt: ServiceSample | Messages, tools: Sequence[Mapping[str, Any]] = ()) -> tuple[int, ...]:
+        """Return the prompt of a turn of a dialogue: a decision point, or messages with their tools. Not cached."""
+        if isinstance(prompt, ServiceSample):
+            return tuple(self.chat.prompt(prompt, self.formats.of(prompt)))
+        return tuple(self.tokenizer.chat_ids(prompt, tools=tools))
 
     def answer(self, action: Action, response_format: ResponseFormat | None = None) -> tuple[int, ...]:
         """Return the action in the policy's output format, including the end-of-sequence token.

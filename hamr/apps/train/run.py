@@ -190,7 +190,8 @@ async def _train(
         sample_rows=config.logging.sample_rows,
         limits=config.logging.alarms,
         audit_frac=config.rewards.consistency.audit_frac,
-        truth=prepared.truth,
+        # The due act of a turn is not that of the sample.
+        truth=None if config.holds_dialogues else prepared.truth,
         callbacks=load_callbacks(config, console.note),
     ) as recorder:
         paths = {name: s.path for name, s in scorers.items()}

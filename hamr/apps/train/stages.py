@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared
 from hamr.apps.train.dialogues import simulate
+from hamr.apps.train.episodes import episode_runner
 from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
 from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit
@@ -235,6 +236,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,
+        dialogues=episode_runner(run.prepared, run.world.workers, counted) if run.config.holds_dialogues else None,
         answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
     run.recorder.begin("rl", experiment.steps)

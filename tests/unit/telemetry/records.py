@@ -6,6 +6,7 @@ from hamr.types import (
     Absent,
     Audit,
     Component,
+    EpisodeResult,
     Failure,
     Judgement,
     JudgeTimeout,
@@ -48,7 +49,7 @@ actions = (
     | st.builds(Reply, content=text)
     | st.builds(ToolCall, name=text, parameters=st.dictionaries(text, json_values, max_size=3))
 )
-keys = st.builds(SampleKey, run=text, step=counts, prompt=text, sample=counts, attempt=counts)
+keys = st.builds(SampleKey, run=text, step=counts, prompt=text, sample=counts, attempt=counts, turn=counts)
 
 
 def tuples(strategy):
@@ -87,6 +88,14 @@ records = st.builds(
     response_tokens=counts,
     versions=tuples(st.builds(VersionSpan, version=counts, start=counts, end=counts)),
     seconds=numbers,
+    observation=text,
+    episode=st.none()
+    | st.builds(
+        EpisodeResult,
+        outcome=st.sampled_from(["ended", "max_turns", "context_full", "failed"]),
+        components=tuples(st.builds(Component, name=text, outcome=outcomes, weight=numbers)),
+        path=text,
+    ),
     judgements=tuples(
         st.builds(
             Judgement,

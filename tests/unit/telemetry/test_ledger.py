@@ -52,7 +52,7 @@ def test_first_record_of_a_key_is_kept(tmp_path):
         assert [r.total for r in ledger.rows()] == [Scored(value=0.25), Scored(value=0.5)]
 
 
-@pytest.mark.parametrize("part", ["run", "step", "prompt", "sample", "attempt"])
+@pytest.mark.parametrize("part", ["run", "step", "prompt", "turn", "sample", "attempt"])
 def test_every_part_of_the_key_distinguishes_records(tmp_path, part):
     first = record(0)
     other = replace(first, key=replace(first.key, **{part: "other" if part in ("run", "prompt") else 9}))
@@ -187,3 +187,41 @@ def test_resumed_run_deletes_records_after_its_checkpoint(tmp_path: Path) -> Non
         left = [("a", 1), ("a/eval-sft", 0), ("b", 3), ("ab/eval-rl", 3)]
         assert [(r.key.run, r.key.step) for r in ledger.rows()] == left
         assert ledger.add([at("a", 2)]) == 1
+
+
+OLD = """
+CREATE TABLE records (
+    run TEXT NOT NULL, step INTEGER NOT NULL, prompt TEXT NOT NULL, sample INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    band TEXT NOT NULL, outcome TEXT NOT NULL, total REAL, s_r REAL, s_j REAL, response_tokens INTEGER NOT NULL,
+    scorer_calls INTEGER NOT NULL, scorer_tokens INTEGER NOT NULL, cost REAL NOT NULL, seconds REAL NOT NULL,
+    first_version INTEGER, last_version INTEGER, record TEXT NOT NULL, UNIQUE (run, step, prompt, sample, attempt)
+);
+CREATE VIEW components AS SELECT run, step, prompt, sample, attempt FROM records;
+PRAGMA user_version=1;
+"""
+
+
+def old_ledger(path: Path, kept: list[RewardRecord]) -> None:
+    """Write a ledger of version 1, whose key has no turn."""
+    with sqlite3.connect(path) as db:
+        db.executescript(OLD)
+        for r in kept:
+            key = (r.key.run, r.key.step, r.key.prompt, r.key.sample, r.key.attempt)
+            row = (*key, r.band, "scored", 0.5, None, None, 4, 0, 0, 0.0, 0.0, 0, 0, record_to_json(r))
+            db.execute(f"INSERT INTO records VALUES ({','.join('?' * 18)})", row)
+
+
+def test_ledger_without_turns_is_readable_and_can_be_continued(tmp_path):
+    kept, path = [record(sample, step=step) for step in (1, 2) for sample in (1, 0)], tmp_path / "l.sqlite"
+    old_ledger(path, kept)
+    assert '"turn"' not in record_to_json(kept[0]), "single decisions are written as before"
+    with Ledger(path, readonly=True) as ledger:
+        assert list(ledger.rows()) == kept and ledger.count() == 4
+    for _ in range(2):
+        with Ledger(path) as ledger:
+            assert list(ledger.rows()) == kept
+            assert ledger.add(kept) == 0, "the old keys are known"
+            assert ledger.query("SELECT DISTINCT turn FROM records") == [(0,)]
+            assert len(ledger.query("SELECT * FROM components")) == sum(len(r.components) for r in kept)
+    with Ledger(path) as ledger:
+        assert ledger.add([replace(kept[0], key=replace(kept[0].key, turn=1))]) == 1

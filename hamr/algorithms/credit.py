@@ -1,0 +1,69 @@
+"""Credit of the turns of a dialogue: which rewards are compared within a group, and the advantage of each turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from hamr.types import Credit
+
+Values = Sequence[float | None]
+Normalise = Callable[[Values], list[float]]
+"""Group-relative advantages of values. None is excluded from mean and deviation and has advantage 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeRewards:
+    """Rewards of one dialogue: of its turns, and of the dialogue as a whole. None: not scored, or no such reward."""
+
+    turns: tuple[float | None, ...]
+    outcome: float | None = None
+
+
+def comparisons(episodes: Sequence[EpisodeRewards], credit: Credit) -> list[Values]:
+    """Return the lists of rewards that are normalised, each within itself.
+
+    `outcome`: the outcome of each dialogue; where no dialogue has one, the sum of its turns. `turn`: for each turn the
+    sum of its own reward, the later ones and the outcome, over the turns of all dialogues. `turn_normalised`: the
+    rewards at each turn index, and last the outcomes.
+    """
+    if credit == "outcome":
+        outcomes = [e.outcome for e in episodes]
+        return [outcomes if any(o is not None for o in outcomes) else [_total(e.turns) for e in episodes]]
+    if credit == "turn":
+        return [[value for e in episodes for value in _to_go(e)]]
+    longest = max((len(e.turns) for e in episodes), default=0)
+    columns: list[Values] = [[e.turns[t] if t < len(e.turns) else None for e in episodes] for t in range(longest)]
+    return [*columns, [e.outcome for e in episodes]]
+
+
+def turn_advantages(episodes: Sequence[EpisodeRewards], credit: Credit, normalise: Normalise) -> list[float]:
+    """Return the advantages of all turns, dialogue by dialogue.
+
+    For dialogues of one turn without an outcome, every credit gives the group-relative advantages of their rewards.
+
+    >>> one = [EpisodeRewards(turns=(1.0, 0.0), outcome=0.0), EpisodeRewards(turns=(0.0,), outcome=1.0)]
+    >>> turn_advantages(one, "turn_normalised", lambda values: [v or 0.0 for v in values])
+    [1.0, 0.0, 1.0]
+    """
+    normalised = [normalise(values) for values in comparisons(episodes, credit)]
+    if credit == "turn":
+        return normalised[0]
+    *columns, shared = normalised
+    if credit == "outcome":
+        return [shared[i] for i, e in enumerate(episodes) for _ in e.turns]
+    return [columns[t][i] + shared[i] for i, e in enumerate(episodes) for t in range(len(e.turns))]
+
+
+def _total(turns: Values) -> float | None:
+    known = [value for value in turns if value is not None]
+    return math.fsum(known) if known and len(known) == len(turns) else None
+
+
+def _to_go(episode: EpisodeRewards) -> list[float | None]:
+    known = [value or 0.0 for value in episode.turns]
+    return [
+        None if value is None else math.fsum((*known[t:], episode.outcome or 0.0))
+        for t, value in enumerate(episode.turns)
+    ]

@@ -1,0 +1,260 @@
+"""Dialogues of a training step: every turn is one request to the engines, scored while the dialogue continues.
+
+An episode function (`hamr.types.episodes`) only sees texts. The turns that are scored, recorded and trained are those
+that the engines sampled; nothing is tokenised again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import math
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine
+from hamr.security.functions import LoadedFunction, describe_error, describe_value
+from hamr.types import (
+    AskPolicy,
+    Component,
+    Episode,
+    EpisodeFunction,
+    EpisodeLimit,
+    EpisodeResult,
+    Failure,
+    FunctionFailed,
+    FunctionTimeout,
+    Messages,
+    RewardRecord,
+    Rollout,
+    RolloutGroup,
+    SampleKey,
+    Scored,
+    ServiceSample,
+    Turn,
+    derive_seed,
+)
+
+Encode = Callable[[ServiceSample | Messages, Sequence[Mapping[str, Any]]], tuple[int, ...]]
+"""Encodes a decision point, or messages with tools, as a whole prompt."""
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpisodeRunner:
+    """Implements `protocols.Dialogues` over the engines.
+
+    `context`: maximum length of a prompt and its response in tokens. `deadline_s`: maximum duration of one dialogue. A
+    dialogue that exceeds it, or whose function raises, fails: its turns have no reward and are excluded from the
+    baselines of their group.
+    """
+
+    run: EpisodeFunction
+    engine: RolloutEngine
+    rewarder: Rewarder
+    encode: Encode
+    context: int
+    max_turns: int
+    deadline_s: float
+
+    async def hold(self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]) -> list[RolloutGroup]:
+        """Hold a dialogue for every key of the requests. Those of one request have the same customer and seed."""
+        pairs = list(zip(samples, requests, strict=True))
+        held = await _together([self._dialogue(s, r, i) for s, r in pairs for i in range(len(r.keys))])
+        groups = []
+        for sample, request in pairs:
+            own, held = held[: len(request.keys)], held[len(request.keys) :]
+            rollouts = tuple(rollout for dialogue in own for rollout, _ in dialogue)
+            records = tuple(record for dialogue in own for _, record in dialogue)
+            groups.append(RolloutGroup(sample=sample, rollouts=rollouts, records=records))
+        return groups
+
+    async def _dialogue(
+        self, sample: ServiceSample, request: GenerationRequest, i: int
+    ) -> list[tuple[Rollout, RewardRecord]]:
+        seed = derive_seed(request.seeds[0], "environment")
+        episode = Episode(key=request.keys[i], sample=sample, seed=seed)
+        policy = _Policy(self, request, i)
+        ended: Episode | Failure
+        try:
+            async with asyncio.timeout(self.deadline_s) as clock:
+                ended = _check_result(await self.run(episode, policy.ask), len(policy.turns))
+        except EpisodeLimit as limit:
+            ended = episode.end(outcome=limit.outcome)
+        except Exception as error:
+            if isinstance(error, TimeoutError) and clock.expired():
+                ended = FunctionTimeout(detail=f"rollout.episode: no end after {self.deadline_s:g} s")
+            else:
+                ended = FunctionFailed(detail=f"rollout.episode: {_describe(error, self.run)}")
+        finally:
+            policy.closed = True
+        if policy.broken is not None:
+            raise policy.broken
+        scored = await _together([turn.record() for turn in policy.turns])
+        if not policy.turns and isinstance(ended, Episode):
+            ended = FunctionFailed(detail=f"rollout.episode: no turn ({ended.outcome})")
+        turns = [turn.rollout for turn in policy.turns] or [_no_response(episode.key)]
+        records = _with_rewards(scored or [_empty(turns[0])], ended)
+        return list(zip(turns, records, strict=True))
+
+
+@dataclass(eq=False)
+class _Turn:
+    rollout: Rollout
+    observation: str
+    scoring: asyncio.Task[RewardRecord] | None
+
+    async def record(self) -> RewardRecord:
+        record = _empty(self.rollout) if self.scoring is None else await self.scoring
+        return replace(record, observation=self.observation)
+
+
+@dataclass(eq=False)
+class _Policy:
+    """The policy in one dialogue. `broken` is an engine's error, which ends the run even if the function catches it.
+
+    Responses that arrive after the end of the dialogue (`closed`) are ignored.
+    """
+
+    runner: EpisodeRunner
+    request: GenerationRequest
+    index: int
+    turns: list[_Turn] = field(default_factory=list)
+    broken: Exception | None = None
+    asking: bool = False
+    closed: bool = False
+
+    async def ask(self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = ()) -> Rollout:
+        runner, turn = self.runner, len(self.turns)
+        if self.asking:
+            raise RuntimeError("the turns of a dialogue have an order; await each answer before the next question")
+        ids = runner.encode(prompt, tools)
+        if turn >= runner.max_turns:
+            raise EpisodeLimit("max_turns")
+        if len(ids) + self.request.sampling.max_new_tokens > runner.context:
+            raise EpisodeLimit("context_full")
+        seed = self.request.seeds[self.index]
+        request = replace(
+            self.request,
+            prompt_ids=ids,
+            keys=(replace(self.request.keys[self.index], turn=turn),),
+            seeds=(derive_seed(seed, turn) if turn else seed,),
+        )
+        self.asking = True
+        try:
+            [rollout] = [rollout async for rollout in runner.engine.generate([request])]
+        except Exception as error:
+            self.broken = error
+            raise
+        finally:
+            self.asking = False
+        assert rollout.prompt_ids == ids, "the trainer sees the prompt that the engine saw"
+        assert len(rollout.token_ids) == len(rollout.logprobs), "the loss has the sampled tokens only"
+        if self.closed:
+            return rollout
+        scoring = None
+        if isinstance(prompt, ServiceSample):
+            scoring = asyncio.create_task(runner.rewarder.score(prompt, rollout))
+        self.turns.append(_Turn(rollout, _last_text(prompt), scoring))
+        return rollout
+
+
+class OwnEpisode:
+    """A user's episode function, in a thread with an event loop of its own: if it blocks, the run does not."""
+
+    def __init__(self, function: LoadedFunction) -> None:
+        self.function = function
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True, name="episodes").start()
+
+    async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
+        run_loop = asyncio.get_running_loop()
+
+        async def ask_run(prompt: ServiceSample | Messages, **tools: Any) -> Rollout:
+            async def question() -> Rollout:
+                return await ask(prompt, **tools)
+
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question(), run_loop))
+
+        call: Coroutine[Any, Any, Episode] = self.function(episode, ask_run)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+
+
+def check_episode(function: LoadedFunction) -> None:
+    """Raise ConfigError unless the function is `async def`."""
+    if not inspect.iscoroutinefunction(function.call):
+        raise function.source.error(f"is not async; write `async def {function.source.function}(episode, ask)`")
+
+
+def _check_result(ended: object, turns: int) -> Episode:
+    """Return what the function returned, if it is an episode with finite rewards. Raise ValueError otherwise."""
+    if not isinstance(ended, Episode):
+        raise ValueError(f"returned {describe_value(ended)}; return episode.end(...)")
+    if ended.turn_rewards and len(ended.turn_rewards) != turns:
+        raise ValueError(f"returned {len(ended.turn_rewards)} turn_rewards for {turns} turns")
+    for value in (*ended.turn_rewards, *(c.value for c in ended.components)):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"returned the reward {describe_value(value)}; return a finite number")
+    return ended
+
+
+def _with_rewards(records: Sequence[RewardRecord], ended: Episode | Failure) -> list[RewardRecord]:
+    """Return the records of a dialogue with the rewards that its function gave, and its end in the last one."""
+    if isinstance(ended, Failure):
+        found = [replace(record, total=ended) for record in records]
+        return [*found[:-1], replace(found[-1], episode=EpisodeResult(outcome="failed"))]
+    found = list(records)
+    if ended.turn_rewards:
+        found = [_add(record, reward) for record, reward in zip(records, ended.turn_rewards, strict=True)]
+    end = EpisodeResult(outcome=ended.outcome, components=ended.components, path=ended.path)
+    return [*found[:-1], replace(found[-1], episode=end)]
+
+
+def _add(record: RewardRecord, reward: float) -> RewardRecord:
+    component = Component(name="turn", outcome=Scored(value=float(reward)), weight=1.0)
+    total = record.total if isinstance(record.total, Failure) else Scored(value=record.total.value + reward)
+    return replace(record, components=(*record.components, component), total=total)
+
+
+def _empty(rollout: Rollout) -> RewardRecord:
+    """Return the record of a turn that the reward system does not score."""
+    return RewardRecord(
+        key=rollout.key,
+        total=Scored(value=0.0),
+        components=(),
+        action=None,
+        band="none",
+        response=rollout.text,
+        response_tokens=len(rollout.token_ids),
+        versions=rollout.versions,
+        mean_logprob=rollout.mean_logprob,
+    )
+
+
+def _no_response(key: SampleKey) -> Rollout:
+    return Rollout(key=key, prompt_ids=(), token_ids=(), logprobs=(), text="", finish_reason="abort", versions=())
+
+
+def _last_text(prompt: ServiceSample | Messages) -> str:
+    if isinstance(prompt, ServiceSample):
+        last: Turn | None = prompt.history[-1] if prompt.history else None
+        return last.content if last else ""
+    return str(prompt[-1].get("content") or "") if prompt else ""
+
+
+def _describe(error: Exception, run: EpisodeFunction) -> str:
+    if isinstance(run, OwnEpisode):
+        return describe_error(error, run.function.source)
+    return f"{type(error).__name__}: {error}"
+
+
+async def _together(parts: Sequence[Awaitable[Item]]) -> list[Item]:
+    """Return the results in order. If one raises, cancel the others."""
+    tasks = [asyncio.ensure_future(part) for part in parts]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()

@@ -1,0 +1,48 @@
+"""Advantages of the turns of dialogues."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.algorithms.advantages import group_advantages
+from hamr.algorithms.credit import Credit, EpisodeRewards, comparisons, turn_advantages
+
+CREDITS: tuple[Credit, ...] = ("outcome", "turn", "turn_normalised")
+rewards = st.none() | st.floats(-10, 10)
+
+
+def centred(values):
+    return group_advantages(values, normalize_std=False)
+
+
+@pytest.mark.parametrize("credit", CREDITS)
+@given(st.lists(rewards, min_size=1, max_size=8))
+def test_single_decisions_have_group_relative_advantages_with_every_credit(credit, values):
+    group = [EpisodeRewards(turns=(value,)) for value in values]
+    assert turn_advantages(group, credit, group_advantages) == group_advantages(values)
+
+
+GROUP = [
+    EpisodeRewards(turns=(1.0, 0.0, 1.0), outcome=1.0),
+    EpisodeRewards(turns=(0.0, 0.5), outcome=0.0),
+]
+
+
+def test_outcome_gives_every_turn_the_advantage_of_its_dialogue():
+    assert turn_advantages(GROUP, "outcome", centred) == [0.5, 0.5, 0.5, -0.5, -0.5]
+
+
+def test_turn_sums_a_reward_and_what_follows_over_all_turns():
+    assert comparisons(GROUP, "turn") == [[3.0, 2.0, 2.0, 0.5, 0.5]]
+    assert turn_advantages(GROUP, "turn", centred) == pytest.approx([1.4, 0.4, 0.4, -1.1, -1.1])
+
+
+def test_turn_normalised_compares_equal_turns_and_adds_the_outcome():
+    # Turn 0: 1 against 0. Turn 1: 0 against 0.5. Turn 2: one dialogue alone has it.
+    assert turn_advantages(GROUP, "turn_normalised", centred) == [1.0, 0.25, 0.5, -1.0, -0.25]
+
+
+@pytest.mark.parametrize("credit", CREDITS)
+def test_failed_dialogue_is_excluded_from_the_baselines(credit):
+    failed = EpisodeRewards(turns=(None, None))
+    assert turn_advantages([*GROUP, failed], credit, centred) == [*turn_advantages(GROUP, credit, centred), 0.0, 0.0]

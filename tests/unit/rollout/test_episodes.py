@@ -1,0 +1,372 @@
+"""Dialogues of a step on scripted engines, without Ray and models."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.shared.own_functions import check_own_functions
+from hamr.config.custom import ARGUMENTS
+from hamr.config.load import load_config
+from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RolloutConfig
+from hamr.controller import Controller
+from hamr.data.stream import PromptStream
+from hamr.errors import ConfigError, EngineDied, TooManyUnscored
+from hamr.protocols import GenerationRequest
+from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, check_episode
+from hamr.security.functions import FunctionSource, load_function
+from hamr.telemetry.ledger import Ledger
+from hamr.types import (
+    Component,
+    EpisodeFunction,
+    EpisodeLimit,
+    FunctionFailed,
+    FunctionTimeout,
+    RewardRecord,
+    Rollout,
+    Scored,
+    ServiceSample,
+    Turn,
+    VersionSpan,
+    derive_seed,
+)
+from tests.docs_pages import DOCS, commands, save_files
+from tests.unit.test_controller import ListRecorder, ScriptedSync, ScriptedTrainer, sample
+
+HOOKS = DOCS / "reference" / "hooks.md"
+
+
+class Engine:
+    """Answers every request with tokens that depend on its seed, so that no two turns are alike."""
+
+    def __init__(self, *, fails_at: int | None = None) -> None:
+        self.requests: list[GenerationRequest] = []
+        self.fails_at = fails_at
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        for request in requests:
+            self.requests.append(request)
+            if len(self.requests) == self.fails_at:
+                raise EngineDied("worker 0 died")
+            for key, seed in zip(request.keys, request.seeds, strict=True):
+                await asyncio.sleep(0)
+                yield Rollout(
+                    key=key,
+                    prompt_ids=request.prompt_ids,
+                    token_ids=(seed % 50, 7, 2),
+                    logprobs=(-0.1, -0.2, -0.3),
+                    text=f"{key.sample}.{key.turn}",
+                    finish_reason="stop",
+                    versions=(VersionSpan(version=3, start=0, end=3),),
+                    seed=seed,
+                )
+
+
+class Scorer:
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        component = Component(name="consistency", outcome=Scored(value=0.5), weight=1.0)
+        return RewardRecord(key=rollout.key, total=Scored(value=0.5), components=(component,), action=None, band="none")
+
+
+def encode(prompt, tools):
+    texts = [t.content for t in prompt.history] if isinstance(prompt, ServiceSample) else [m["content"] for m in prompt]
+    return tuple(ord(letter) for text in texts for letter in text)
+
+
+def runner(run: EpisodeFunction, engine: Engine | None = None, **settings) -> EpisodeRunner:
+    known = {"context": 200, "max_turns": 4, "deadline_s": 5.0, **settings}
+    return EpisodeRunner(run=run, engine=engine or Engine(), rewarder=Scorer(), encode=encode, **known)
+
+
+def controller(dialogues: EpisodeRunner, *, n: int = 3, prompts: int = 1, **algorithm) -> Controller:
+    return Controller(
+        run="r",
+        experiment=ExperimentConfig(prompts_per_step=prompts, seed=1),
+        rollout=RolloutConfig(samples_per_prompt=n, max_new_tokens=8),
+        algorithm=AlgorithmConfig(**algorithm),
+        encode=lambda s: (1, 2, 3),
+        engine=dialogues.engine,
+        rewarder=dialogues.rewarder,
+        trainer=ScriptedTrainer(),
+        weights=ScriptedSync(),
+        recorder=ListRecorder(),
+        dialogues=dialogues,
+    )
+
+
+async def counting(episode, ask):
+    """Two turns, and a third one for the second dialogue."""
+    said = [{"role": "user", "content": f"seed {episode.seed}"}]
+    turns = 3 if episode.key.sample == 1 else 2
+    for number in range(turns):
+        answer = await ask(said)
+        said += [{"role": "assistant", "content": answer.text}, {"role": "user", "content": f"go on {number}"}]
+    rewards = [float(episode.key.sample)] * turns
+    return episode.end(turn_rewards=rewards, completion=float(episode.key.sample == 1), path="p")
+
+
+async def hold(run: EpisodeFunction, **settings):
+    own = controller(runner(run, **settings))
+    (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
+    return own, group
+
+
+async def test_turns_are_sequences_of_their_own_with_the_sampled_tokens() -> None:
+    own = controller(runner(counting))
+    await own.step(0, PromptStream([sample(0)], seed=0))
+    (batch,) = own.trainer.batches
+    requests = {request.keys[0]: request for request in own.engine.requests}
+    assert len(requests) == 7
+    sampled = {(request.prompt_ids, request.seeds[0] % 50) for request in requests.values()}
+    trained = {(g.prompt_ids, s.token_ids[0]) for g in batch.groups for s in g.sequences}
+    assert trained == sampled, "what the engine got and sampled, and nothing else"
+    assert all(s.old_logprobs == (-0.1, -0.2, -0.3) and not s.mask for g in batch.groups for s in g.sequences)
+    assert len(batch.groups[0].sequences) == 3, "all first turns share their prompt"
+    assert batch.tokens == 7 * 3
+
+
+async def test_dialogues_of_a_group_have_one_customer_and_their_own_samples() -> None:
+    own, group = await hold(counting)
+    first = [r for r in own.engine.requests if r.keys[0].turn == 0]
+    assert len({r.prompt_ids for r in first}) == 1 and len({r.seeds for r in own.engine.requests}) == 7
+    again, _ = await hold(counting)
+    assert [r.seeds for r in again.engine.requests] == [r.seeds for r in own.engine.requests]
+    assert {r.prompt_ids for r in again.engine.requests} == {r.prompt_ids for r in own.engine.requests}
+    other = again.request(1, sample(0))
+    (later,) = await again.dialogues.hold([sample(0)], [other])
+    assert later.rollouts[0].prompt_ids != group.rollouts[0].prompt_ids, "another step has another customer"
+
+
+async def test_record_of_each_turn_has_its_reward_and_the_last_one_the_end(tmp_path: Path) -> None:
+    _, group = await hold(counting)
+    assert [(r.key.sample, r.key.turn) for r in group.records] == [
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        (1, 2),
+        (2, 0),
+        (2, 1),
+    ]
+    assert [r.total.value for r in group.records] == [0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 2.0]
+    ends = [r.episode for r in group.records]
+    assert [e.reward for e in ends if e] == [0.0, 1.0, 0.0] and ends[4].path == "p" and ends[3] is None
+    assert group.records[1].observation == "go on 0" and group.records[1].response == "0.1"
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        assert ledger.add(group.records) == 7
+        assert list(ledger.rows()) == list(group.records)
+        assert ledger.query("SELECT turn, sample FROM records WHERE sample = 1") == [(0, 1), (1, 1), (2, 1)]
+
+
+async def test_advantages_differ_by_turn() -> None:
+    own, group = await hold(counting)
+    own.algorithm = AlgorithmConfig(normalize_std=False)
+    ((advantages, _),) = own.advantages([group])
+    completion = [-1 / 3, 2 / 3, -1 / 3]
+    # Turn rewards 0, 1, 2 in the first two turns; the third turn has no other to compare with.
+    wanted = [-1 + completion[0]] * 2 + [completion[1]] * 2 + [completion[1]] + [1 + completion[2]] * 2
+    assert advantages == pytest.approx(wanted)
+    own.algorithm = AlgorithmConfig(normalize_std=False, credit="outcome")
+    ((advantages, _),) = own.advantages([group])
+    assert advantages == pytest.approx([completion[0]] * 2 + [completion[1]] * 3 + [completion[2]] * 2)
+
+
+async def test_group_with_equal_outcomes_has_signal_in_its_turns_alone() -> None:
+    async def run(episode, ask):
+        await ask([{"role": "user", "content": "hi"}])
+        return episode.end(turn_rewards=[float(episode.key.sample)], completion=1.0)
+
+    own, group = await hold(run)
+    assert own.has_signal(group)
+    own.algorithm = AlgorithmConfig(credit="outcome")
+    assert not own.has_signal(group)
+
+
+async def test_decision_points_are_scored_by_the_reward_system() -> None:
+    async def run(episode, ask):
+        said = replace(episode.sample, history=(Turn(role="customer", content="hello"),))
+        await ask(said)
+        return episode.end()
+
+    _, group = await hold(run)
+    assert [r.total.value for r in group.records] == [0.5] * 3
+    assert group.records[0].observation == "hello" and group.records[0].episode.reward is None
+
+
+# --- limits and failures -----------------------------------------------------------------------
+
+
+async def endless(episode, ask):
+    said = [{"role": "user", "content": "hi"}]
+    while True:
+        answer = await ask(said)
+        said += [{"role": "assistant", "content": answer.text * 10}]
+
+
+@pytest.mark.parametrize(("settings", "outcome"), [({}, "max_turns"), ({"context": 70}, "context_full")])
+async def test_limit_ends_a_dialogue_and_keeps_its_turns(settings, outcome) -> None:
+    _, group = await hold(endless, **settings)
+    ends = [r.episode.outcome for r in group.records if r.episode]
+    assert ends == [outcome] * 3 and len(group.records) == (12 if outcome == "max_turns" else 9)
+    assert all(isinstance(r.total, Scored) for r in group.records)
+
+
+async def test_episode_may_reward_a_dialogue_that_reached_a_limit() -> None:
+    async def run(episode, ask):
+        try:
+            return await endless(episode, ask)
+        except EpisodeLimit as limit:
+            return episode.end(outcome=limit.outcome, completion=0.0)
+
+    _, group = await hold(run)
+    assert [r.episode.reward for r in group.records if r.episode] == [0.0] * 3
+
+
+async def raising(episode, ask):
+    await ask([{"role": "user", "content": "hi"}])
+    if episode.key.sample == 0:
+        raise KeyError("order")
+    return episode.end(turn_rewards=[float(episode.key.sample)])
+
+
+async def test_failed_dialogue_is_typed_and_leaves_the_baseline() -> None:
+    own, group = await hold(raising)
+    failed = group.records[0]
+    assert isinstance(failed.total, FunctionFailed) and "KeyError: 'order'" in failed.total.detail
+    assert failed.episode.outcome == "failed"
+    batch = own.estimate([group])
+    assert [s.advantage for g in batch.groups for s in g.sequences] == pytest.approx([-1.0, 1.0], abs=1e-4)
+
+
+async def test_dialogue_that_fails_before_its_first_turn_is_recorded() -> None:
+    async def run(episode, ask):
+        raise ValueError("no customer")
+
+    own, group = await hold(run)
+    assert [r.key.sample for r in group.records] == [0, 1, 2]
+    assert own.estimate([group]).groups == ()
+
+
+async def test_dialogue_that_takes_too_long_is_a_timeout() -> None:
+    async def run(episode, ask):
+        await ask([{"role": "user", "content": "hi"}])
+        await asyncio.sleep(60)
+
+    _, group = await hold(run, deadline_s=0.05)
+    assert all(isinstance(r.total, FunctionTimeout) for r in group.records)
+
+
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [
+        (lambda e: None, "returned None"),
+        (lambda e: e.end(turn_rewards=[1.0, 1.0]), "2 turn_rewards for 1 turns"),
+        (lambda e: e.end(completion=float("nan")), "nan"),
+        (lambda e: e.end(turn_rewards=["good"]), "'good'"),
+    ],
+)
+async def test_what_is_no_episode_is_a_failure_with_its_reason(returned, why) -> None:
+    async def run(episode, ask):
+        await ask([{"role": "user", "content": "hi"}])
+        return returned(episode)
+
+    _, group = await hold(run)
+    assert all(isinstance(r.total, FunctionFailed) and why in r.total.detail for r in group.records)
+
+
+async def test_dead_engine_ends_the_run_even_if_the_function_catches_it() -> None:
+    async def run(episode, ask):
+        try:
+            await ask([{"role": "user", "content": "hi"}])
+        except Exception:
+            return episode.end(completion=1.0)
+
+    own = controller(runner(run, Engine(fails_at=2)))
+    with pytest.raises(EngineDied):
+        await own.step(0, PromptStream([sample(0)], seed=0))
+
+
+async def test_run_stops_if_too_many_dialogues_fail() -> None:
+    async def run(episode, ask):
+        raise ValueError("no customer")
+
+    own = controller(runner(run))
+    own.experiment = own.experiment.model_copy(
+        update={"unscored": own.experiment.unscored.model_copy(update={"max_frac": 0.5})}
+    )
+    with pytest.raises(TooManyUnscored, match="function_failed 3; e.g. rollout.episode: ValueError: no customer"):
+        await own.step(0, PromptStream([sample(0)], seed=0))
+
+
+# --- the user's own function -------------------------------------------------------------------
+
+
+def own_function(folder: Path, body: str):
+    file = folder / "mine.py"
+    file.write_text(body)
+    source = FunctionSource(key="rollout.episode.path", path=f"{file}:run").with_text()
+    return load_function(source, ("episode", "ask"))
+
+
+async def test_own_function_that_blocks_does_not_block_the_run(tmp_path: Path) -> None:
+    body = """
+import time
+
+async def run(episode, ask):
+    answer = await ask([{"role": "user", "content": "hi"}])
+    time.sleep(0.4)
+    return episode.end(turn_rewards=[1.0])
+"""
+    own = controller(runner(OwnEpisode(own_function(tmp_path, body)), deadline_s=30), n=2)
+    held = asyncio.create_task(own.score_groups([sample(0)], [own.request(0, sample(0))]))
+    turns = 0
+    while not held.done():
+        await asyncio.sleep(0.01)
+        turns += 1
+    (group,) = await held
+    assert turns > 5, "the event loop of the run kept turning"
+    assert [r.total.value for r in group.records] == [1.0, 1.0]
+
+
+async def test_failure_of_an_own_function_names_its_line(tmp_path: Path) -> None:
+    own = controller(runner(OwnEpisode(own_function(tmp_path, "async def run(episode, ask):\n    return 1 / 0\n"))))
+    (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
+    assert "division by zero" in group.records[0].total.detail and "line 2" in group.records[0].total.detail
+
+
+async def test_documented_function_holds_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_files(HOOKS, tmp_path)
+    [command] = [command for command in commands(HOOKS) if "rollout.episode.path" in command]
+    config = check_own_functions(load_config(shlex.split(command)[2:]))
+    assert config.holds_dialogues and config.rollout.episode is not None
+    source = FunctionSource.of_config("rollout.episode", config.rollout.episode)
+    own = controller(runner(OwnEpisode(load_function(source, ARGUMENTS["rollout.episode"])), deadline_s=30), n=8)
+    (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
+    number = derive_seed(own.request(0, sample(0)).seeds[0], "environment") % 10
+    ends = [r for r in group.records if r.episode]
+    assert len(ends) == 8 and all(r.episode.reward == float(str(number) in r.response) for r in ends)
+    assert {r.observation for r in group.records if r.key.turn} == {f"No, it is {('even', 'odd')[number % 2]}."}
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("rewards.normalise=gdpo", "rewards.normalise='gdpo' compares responses"),
+        ("algorithm.all_wrong.reference=true", "algorithm.all_wrong.reference=True compares"),
+        ("algorithm.all_wrong.more_samples=2", "algorithm.all_wrong.more_samples=2 compares"),
+    ],
+)
+def test_rewards_that_compare_responses_are_refused(override: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load_config(["experiment=smoke", "rollout.episode.path=my.py:run", override])
+
+
+def test_own_function_has_to_be_async(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not async; write `async def run"):
+        check_episode(own_function(tmp_path, "def run(episode, ask):\n    return episode\n"))
