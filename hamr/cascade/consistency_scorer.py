@@ -13,7 +13,7 @@ from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
 from hamr.config.schema import ConsistencyConfig
 from hamr.rewards.questions import consistency_question
-from hamr.rewards.verdict import canonical_label
+from hamr.rewards.verdict import canonical_label, parse_dimensions
 from hamr.types import (
     Answer,
     Audit,
@@ -118,7 +118,8 @@ class ConsistencyScorer:
             return
         s_j = answer.score if failure_of("judge", answer) is None else None
         label = canonical_label(answer.verdict) if answer.verdict is not None else None
-        self._scores[index] = replace(self._scores[index], s_j=s_j, verdict=label)
+        dimensions = parse_dimensions(answer.reasoning)
+        self._scores[index] = replace(self._scores[index], s_j=s_j, verdict=label, dimensions=dimensions)
 
     def _unheard(self, answer: Answer) -> Failure | None:
         """Return the failure if the judge's answer has no score that the mode needs, else None."""

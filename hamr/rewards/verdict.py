@@ -25,6 +25,15 @@ _WRITTEN: Mapping[str, Label] = {
     "no": "no", "inconsistent": "no", "not consistent": "no", "否": "no", "不一致": "no",
 }  # fmt: skip
 
+DIMENSIONS = ("policy", "operation", "collection", "clarification", "scope")
+"""Dimensions of the consistency judge: policy and process, operation guidance, information collection, problem
+clarification, information scope (first paper, Appendix D.1)."""
+_DIMENSIONS = {name: name for name in DIMENSIONS} | dict(
+    zip(("政策", "操作", "收集", "澄清", "范围"), DIMENSIONS, strict=True)
+)
+_DIMENSION = re.compile(
+    rf"^[\s*\-]*(?P<name>{'|'.join(_DIMENSIONS)})[*_`]*\s*[:：](?P<said>[^\n]*)$", re.IGNORECASE | re.MULTILINE
+)
 _MARKER = re.compile(
     r"(?:" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")[\"'*_`]*\s*[:：][ \t]*(?P<said>[^\n]*)",
     re.IGNORECASE,
@@ -89,6 +98,23 @@ def parse_verdict(text: str) -> Label | None:
     earlier one if it is unparseable. Without any, the text must consist of a label only.
     """
     return canonical_label(text[slice(*verdict_place(text))])
+
+
+def parse_dimensions(text: str) -> dict[str, bool]:
+    """Return {dimension: whether the two replies agree in it} from a judge's answer, empty unless all five are there.
+
+    A line of a dimension has its name and a verdict of two levels, as the prompts `judge_dimensions` ask for. The last
+    line of a dimension is used.
+
+    >>> parse_dimensions("policy: Yes")
+    {}
+    """
+    said = {}
+    for found in _DIMENSION.finditer(text):
+        label = canonical_label(found["said"])
+        if label in ("yes", "no"):
+            said[_DIMENSIONS[found["name"].lower()]] = label == "yes"
+    return {name: said[name] for name in DIMENSIONS} if said.keys() == set(DIMENSIONS) else {}
 
 
 def verdict_place(text: str) -> tuple[int, int]:

@@ -22,12 +22,17 @@ CASCADE_BANDS: tuple[Band, ...] = ("below", "inside", "above")
 
 @dataclass(frozen=True, kw_only=True)
 class ReferenceScore:
-    """Scores of one response against one reference. None: not scored."""
+    """Scores of one response against one reference. None: not scored.
+
+    `dimensions`: by dimension of the consistency judge, whether the two agree in it. Empty unless its prompt asks for
+    them.
+    """
 
     reference: int
     s_r: float | None = None
     s_j: float | None = None
     verdict: str | None = None
+    dimensions: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

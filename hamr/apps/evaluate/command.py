@@ -71,6 +71,11 @@ class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
     """Responses or run of a second policy on the same samples; adds a p-value."""
     labels: Annotated[File | None, Field(title="PAIRS.jsonl")] = None
     """Pairs labelled by people; measures the judges' agreement with them."""
+    utility: Annotated[str, Field(title="POOL")] = ""
+    """Pool of the utility judge of `hamr data multigt`; measures its agreement with people on `utility_labels`."""
+    utility_labels: Annotated[File | None, Field(title="RATED.jsonl")] = None
+    """Samples with privileged.ticket_summary and two more fields: `response`, and `available`, true or false, as people
+    rated it."""
     judges: Annotated[Names, Field(title="POOL[,POOL...]")] = ()
     """Pools with role judge."""
 
@@ -83,6 +88,9 @@ class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
             raise BadInput("input", " ".join(given) or None, remedy)
         if bool(self.policy) != (self.samples is not None):
             missing, other = ("samples", "policy") if self.policy else ("policy", "samples")
+            raise BadInput(missing, None, f"missing; required with {other}")
+        if bool(self.utility) != (self.utility_labels is not None):
+            missing, other = ("utility_labels", "utility") if self.utility else ("utility", "utility_labels")
             raise BadInput(missing, None, f"missing; required with {other}")
         return self
 

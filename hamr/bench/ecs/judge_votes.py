@@ -7,7 +7,6 @@ timeout, rate limit) are retried by the next call; an unparseable answer is fina
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,16 +18,16 @@ from hamr.bench.folder import RowFolder, rows_of
 from hamr.cascade.cached_pool import failure_of
 from hamr.cascade.retry import ask_again
 from hamr.data.progress import item_key
-from hamr.errors import BadInput
-from hamr.prompting.labels import LABEL_VALUES
+from hamr.errors import BadInput, VerdictUnparsable
+from hamr.prompting.labels import LABEL_VALUES, Label
 from hamr.protocols import Ask
 from hamr.rewards.verdict import canonical_label
 from hamr.types import TRANSIENT, Answer, Question
 
 FILE = "judgements.jsonl"
 
-Report = Callable[[str, int], None]
-"""Callback after every vote: the judge, and its number of votes."""
+Report = Callable[[int], None]
+"""Callback after every vote, with their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +52,12 @@ class EcsVote:
 @dataclass(frozen=True, kw_only=True)
 class VoteQuestion:
     """One question about `item`, a sample or a labelled pair, and its reference; both are informative for readers of
-    the rows."""
+    the rows. `read`: parser of a written answer. Raises VerdictUnparsable."""
 
     question: Question
     item: str
     reference: int = 0
+    read: Callable[[str], Label] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,21 +100,18 @@ class JudgeVotes(RowFolder):
                 left.setdefault(key, one)
         return list(left.values())
 
-    async def collect(self, asked: Sequence[VoteQuestion], asks: Mapping[str, Ask], report: Report) -> None:
-        """Ask every judge in `asks` its unanswered questions. The judges run in parallel."""
-        wanted = [judge for judge in self.judges if judge.name in asks]
-        await asyncio.gather(*(self._collect(judge, asked, asks[judge.name], report) for judge in wanted))
+    async def collect(self, judge: EcsJudge, asked: Sequence[VoteQuestion], ask: Ask, report: Report) -> None:
+        """Ask a judge its unanswered questions."""
 
-    async def _collect(self, judge: EcsJudge, asked: Sequence[VoteQuestion], ask: Ask, report: Report) -> None:
         async def one(asked: VoteQuestion) -> bool:
             answer = await ask_again(ask, asked.question, attempts=judge.attempts, longest_wait_s=judge.longest_wait_s)
             self._add(judge, asked, answer)
             return answer.failure not in TRANSIENT
 
-        await process_all(self.open(judge, asked), one, judge.at_once, lambda done: report(judge.name, done))
+        await process_all(self.open(judge, asked), one, judge.at_once, report)
 
     def _add(self, judge: EcsJudge, one: VoteQuestion, answer: Answer) -> None:
-        key, vote = vote_key(judge, one.question), read_vote(answer)
+        key, vote = vote_key(judge, one.question), read_vote(answer, one.read)
         self._votes[key] = vote
         row = {
             "key": key,
@@ -136,8 +133,14 @@ def vote_key(judge: EcsJudge, question: Question) -> str:
     return item_key(judge.settings, dict(question.variables))
 
 
-def read_vote(answer: Answer) -> EcsVote:
+def read_vote(answer: Answer, read: Callable[[str], Label] | None = None) -> EcsVote:
     """Return the vote in an answer; a score outside [0, 1] is invalid."""
+    if read is not None and answer.text is not None:
+        try:
+            label = read(answer.text)
+        except VerdictUnparsable as error:
+            return EcsVote(failure="unparsable", detail=str(error)[:300])
+        return EcsVote(score=LABEL_VALUES[label], verdict=label)
     failed = failure_of("judge", answer)
     if failed is None:
         return EcsVote(score=answer.score, verdict=answer.verdict)

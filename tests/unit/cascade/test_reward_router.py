@@ -16,6 +16,7 @@ from hamr.config.matching import Leniency, MatchingConfig
 from hamr.config.schema import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.data.formats import Formats
 from hamr.errors import ConfigError, EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
+from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import (
     Answer,
     JudgeTimeout,
@@ -544,3 +545,13 @@ def test_unread_metrics_have_bounded_size():
     read = metrics.read()
     assert (read["router/queue_s/judge/mean"], read["router/queue_s/judge/max"]) == (4999.5, 9999.0)
     assert read["router/service_s/judge/mean"] == 2.0
+
+
+async def test_verdicts_of_the_dimensions_are_kept_where_the_judge_writes_them():
+    names = ("policy", "operation", "collection", "clarification", "scope")
+    said = "\n".join(f"{name}: {'No' if name == 'scope' else 'Yes'}" for name in names)
+    reranker, _ = pools({"So?": 0.1})
+    answers = {("Why not?", "So?"): replace(judged(0.5), reasoning=said), ("Who?", "So?"): judged(0.2)}
+    record = await build(reranker, ScriptedPool("judge", answers)).score(sample("Who?", "Why not?"), rollout("So?"))
+    kept = [dict(score.dimensions) for score in record_from_json(record_to_json(record)).reference_scores]
+    assert kept == [{}, {name: name != "scope" for name in names}]

@@ -17,6 +17,11 @@ OPTIONS = [(g, f.stem) for g in GROUPS for f in sorted((CONF / g).glob("*.yaml")
 EXPERIMENTS = [name for group, name in OPTIONS if group == "experiment"]
 
 
+def is_global(group: str, option: str) -> bool:
+    """Return True for an option that sets values of other sections, too."""
+    return (CONF / group / f"{option}.yaml").read_text().startswith("# @package _global_")
+
+
 NEEDS = {("rollout", "gpu"): ["trainer=zero3"]} | {
     ("schedule", name): ["experiment=paper_hrm"] for group, name in OPTIONS if group == "schedule"
 }
@@ -29,7 +34,7 @@ def test_every_option_loads(group: str, option: str) -> None:
     assert isinstance(config, Config)
 
 
-@pytest.mark.parametrize(("group", "option"), [o for o in OPTIONS if o[0] not in ("experiment", "schedule")])
+@pytest.mark.parametrize(("group", "option"), [o for o in OPTIONS if not is_global(*o)])
 def test_every_option_sets_the_values_of_its_file(group: str, option: str) -> None:
     config = load_config([f"{group}={option}", *NEEDS.get((group, option), [])])
     written = yaml.safe_load((CONF / group / f"{option}.yaml").read_text()) or {}
@@ -151,6 +156,18 @@ def test_paper_hrm_has_the_models_of_the_paper_on_gpus() -> None:
     assert (config.trainer.zero_stage, config.trainer.backend, config.rollout.transfer) == (3, "nccl", "nccl")
     assert config.trainer.num_gpus > 0
     assert judge.deadline_s < config.router.deadline_s
+
+
+def test_side_rewards_have_pools_of_their_own_with_paper_sidecars() -> None:
+    paper, config = (
+        load_config(["experiment=olamind_stage2", f"pools={name}"]) for name in ("paper", "paper_sidecars")
+    )
+    asked = config.rewards.asked
+    own = {reward: asked[f"{reward}.pool"] for reward in ("risk", "hallucination", "rubric")}
+    assert own == {reward: reward for reward in own}
+    assert {asked[f"{reward}.pool"] for reward in ("dialogue", "policy", "tool")} == {"judge"}
+    assert {name: config.pools[name] for name in paper.pools} == paper.pools
+    assert all(config.pools[name].autoscaling is not None for name in own)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

@@ -11,10 +11,19 @@ from hamr.config.resources import resource, roots
 from hamr.errors import ConfigError, DataError
 from hamr.prompting.labels import LABEL_VALUES
 from hamr.prompting.templates import PromptTemplate, neutralise
-from hamr.rewards.verdict import parse_verdict
+from hamr.rewards.verdict import DIMENSIONS, parse_dimensions, parse_verdict
 
 GOLDEN = Path(__file__).parent / "golden"
-SHIPPED = ["judge.en", "judge.zh", "judge_short.en", "reranker.en", "reranker.zh", "reranker_short.en"]
+SHIPPED = [
+    "judge.en",
+    "judge.zh",
+    "judge_dimensions.en",
+    "judge_dimensions.zh",
+    "judge_short.en",
+    "reranker.en",
+    "reranker.zh",
+    "reranker_short.en",
+]
 VARIABLES = {
     "history": "Customer: My plan is too dear.\nAgent: Which plan is it?\nCustomer: The large one.",
     "statement_a": "You can move to the small plan at no cost.",
@@ -64,6 +73,15 @@ def test_requested_verdict_format_is_parsable(name):
     template = PromptTemplate.load(name)
     for label, token in template.labels.items():
         assert parse_verdict(f"{template.thinking_close}{template.verdict_prefix}{token.token}") == label
+
+
+@pytest.mark.parametrize(("name", "yes"), [("judge_dimensions.en", "Yes"), ("judge_dimensions.zh", "是")])
+def test_requested_dimensions_are_parsable(name, yes):
+    system = PromptTemplate.load(name).system
+    asked = re.findall(r"^(\w+[:：]) ?(?:Yes or|是 或)", system, re.MULTILINE)
+    assert parse_dimensions("\n".join(name + yes for name in asked)) == dict.fromkeys(DIMENSIONS, True)
+    plain = PromptTemplate.load(name.replace("_dimensions", ""))
+    assert system.startswith("\n".join(plain.system.splitlines()[:-1]))
 
 
 @pytest.mark.parametrize("name", ["judge_short.en", "reranker_short.en"])

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.errors import VerdictUnparsable
-from hamr.rewards.verdict import canonical_label, hard_score, parse_verdict, soft_score, verdict_place
+from hamr.rewards.verdict import (
+    DIMENSIONS,
+    canonical_label,
+    hard_score,
+    parse_dimensions,
+    parse_verdict,
+    soft_score,
+    verdict_place,
+)
 
 
 def test_soft_score_is_yes_plus_half_part():
@@ -120,3 +128,14 @@ def test_verdict_position_matches_the_parsed_verdict(text, said):
     first, last = verdict_place(text)
     assert text[first:last] == said
     assert canonical_label(said) == parse_verdict(text)
+
+
+def test_dimensions_are_parsed_if_all_five_are_given():
+    lines = ["policy: Yes", "- **Operation**: No.", "collection: yes", "clarification: Yes", "scope: No"]
+    found = {"policy": True, "operation": False, "collection": True, "clarification": True, "scope": False}
+    assert parse_dimensions("The policy: yes, they agree.\n" + "\n".join(lines) + "\nVerdict: Part") == found
+    assert parse_dimensions("policy: No\n" + "\n".join(lines))["policy"] is True
+    assert parse_dimensions("政策：是\n操作：否\n收集：是\n澄清：是\n范围：否") == found
+    assert parse_dimensions("\n".join(lines[:4])) == {}
+    assert parse_dimensions("\n".join([*lines[:4], "scope: Part"])) == {}
+    assert tuple(found) == DIMENSIONS

@@ -48,6 +48,7 @@ def ecs_page(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> 
                 "The judges", _judges(judges, pairs), _pairs(pairs), lead="A missing vote is left out of its mean."
             ),
             _people(metrics["people"]),
+            _utility(metrics["utility"]),
             PageSection.of(
                 "Responses and prompts",
                 _responses(policies),
@@ -183,6 +184,22 @@ def _people(found: Mapping[str, Any] | None) -> PageSection:
             rows,
             note="Accuracy: the same of three levels. Clear pairs: on the right side of one half, where people said "
             "consistent or inconsistent.",
+        ),
+    )
+
+
+def _utility(found: Mapping[str, Any] | None) -> PageSection:
+    if found is None:
+        return PageSection.of("")
+    row = (found["judge"], Interval.of(found["accuracy"]), found["kappa"], found["missing"])
+    columns = (Column("judge"), Column("accuracy", _SCORE), Column("Cohen's kappa", _SCORE))
+    return PageSection.of(
+        "Utility judge and people",
+        Table(
+            f"Agreement with people on {found['replies']} rated replies",
+            (*columns, *number_columns(_COUNT, "missing")),
+            (row,),
+            note="Accuracy: available or not, as people rated the reply.",
         ),
     )
 

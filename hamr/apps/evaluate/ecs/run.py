@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hamr.apps.evaluate.ecs.responses import PolicyResponses, answer_samples, check_comparable, read_policy
+from hamr.apps.evaluate.ecs.utility import agreement, read_rated
 from hamr.apps.scorer.pair_check import pair_question
-from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
+from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.agreement import Rating, between, level, with_people
 from hamr.bench.answers import RESPONSES
@@ -35,6 +37,7 @@ from hamr.prompting.templates import PromptTemplate
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.questions import consistency_question
+from hamr.rewards.written import WrittenPrompt
 from hamr.telemetry.run_folder import write_atomic
 from hamr.types import TRANSIENT, Question, Reply
 
@@ -49,6 +52,8 @@ def start(request: EvaluateEcs) -> int:
     """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no judge voted."""
     config = request.config()
     judges = judges_of(request, config)
+    utility = _utility_judge(request, config) if request.utility else None
+    rated = read_rated(request.utility_labels) if request.utility_labels is not None else []
     console = Console()
     if request.policy:
         policies = [answer_samples(request, config, console)]
@@ -64,9 +69,13 @@ def start(request: EvaluateEcs) -> int:
     }
     asked = questions(plans, pairs)
     with JudgeVotes(request.output, judges) as votes:
-        _ask(config, votes, asked, console)
+        tasks = {judge.name: (judge, asked) for judge in judges}
+        if utility is not None:
+            tasks[f"{utility.name} (utility)"] = (utility, [one.asked for one in rated])
+        _ask(config, votes, tasks, console)
         found = compute_results(votes, plans, pairs, asked, request.ecs)
         found["metrics"]["usage"] = usage(request.output, (RESPONSES, JUDGEMENTS))
+        found["metrics"]["utility"] = agreement(votes, utility, rated, request.ecs) if utility is not None else None
         _write(request, found)
     # Import lazily: only the report needs it.
     from hamr.apps.evaluate.ecs.report import ecs_page
@@ -116,6 +125,21 @@ def _judge(ecs: EcsConfig, config: Config, name: str) -> EcsJudge:
     )
 
 
+def _utility_judge(request: EvaluateEcs, config: Config) -> EcsJudge:
+    name = writing_pool(config, "utility", request.utility)
+    settings = {
+        "pools": {name: config.pools[name].model_dump(mode="json", exclude=SPEED_ONLY)},
+        "prompt": [WrittenPrompt.load(f"utility.{language}").id for language in ("en", "zh")],
+    }
+    return EcsJudge(
+        name=name,
+        settings=settings,
+        at_once=config.pools[name].places,
+        attempts=request.ecs.attempts,
+        longest_wait_s=request.ecs.longest_wait_s,
+    )
+
+
 def _name_policies(policies: Sequence[PolicyResponses], request: EvaluateEcs) -> dict[str, PolicyResponses]:
     """Name the policies; files of one name in two folders are distinguished by their paths."""
     if len({policy.name for policy in policies}) == len(policies):
@@ -155,25 +179,34 @@ def question_of(plan: EcsPlan, reference: int) -> Question:
     return consistency_question(plan.sample, acceptable, plan.action)
 
 
-def _ask(config: Config, votes: JudgeVotes, asked: Sequence[VoteQuestion], console: Console) -> None:
-    left = {judge.name: len(votes.open(judge, asked)) for judge in votes.judges}
-    distinct = len({json.dumps(dict(one.question.variables)) for one in asked})
+def _ask(
+    config: Config, votes: JudgeVotes, tasks: Mapping[str, tuple[EcsJudge, Sequence[VoteQuestion]]], console: Console
+) -> None:
+    """Collect the missing votes of every task, by its name: a judge and its questions."""
+    left = {name: len(votes.open(judge, asked)) for name, (judge, asked) in tasks.items()}
+    distinct = len({json.dumps(dict(one.question.variables)) for _, asked in tasks.values() for one in asked})
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
     console.print(f"ecs: {distinct} questions to {len(left)} judges; to be asked: {counts}", highlight=False)
-    wanted = [name for name, count in left.items() if count]
+    wanted = {name: task for name, task in tasks.items() if left[name]}
     if not wanted:
         return
 
     async def work(asks: Mapping[str, Ask]) -> None:
         with progress({name: left[name] for name in wanted}, console, "votes") as report:
-            await votes.collect(asked, asks, report)
 
+            async def collect(name: str) -> None:
+                judge, asked = wanted[name]
+                await votes.collect(judge, asked, asks[judge.name], lambda done: report(name, done))
+
+            await asyncio.gather(*map(collect, wanted))
+
+    pools = list(dict.fromkeys(judge.name for judge, _ in wanted.values()))
     splits = None
-    if any(config.pools[name].finetune for name in wanted):
+    if any(config.pools[name].finetune for name in pools):
         from hamr.apps.shared.preparation import load_splits
 
         splits = load_splits(config.data, config.experiment.seed)
-    with_pools(config, wanted, work, run=pools_of(RUN, votes.folder), splits=splits)
+    with_pools(config, pools, work, run=pools_of(RUN, votes.folder), splits=splits)
 
 
 # --- what follows ------------------------------------------------------------------------------
@@ -252,13 +285,13 @@ def _people(votes: JudgeVotes, pairs: Sequence[ReplyPair], ecs: EcsConfig) -> di
     people = [PEOPLE[pair.label] for pair in pairs]
     by_pair = [votes.ratings(pair_question(pair), hard=ecs.scores == "hard") for pair in pairs]
 
-    def agreement(ratings: Sequence[Rating | None]) -> dict[str, Any]:
+    def compare_levels(ratings: Sequence[Rating | None]) -> dict[str, Any]:
         return asdict(with_people(ratings, people, resamples=ecs.resamples, seed=ecs.seed))
 
     return {
         "pairs": len(pairs),
-        "ensemble": agreement([_together(ratings) for ratings in by_pair]),
-        "judges": {judge.name: agreement([r[i] for r in by_pair]) for i, judge in enumerate(votes.judges)},
+        "ensemble": compare_levels([_together(ratings) for ratings in by_pair]),
+        "judges": {judge.name: compare_levels([r[i] for r in by_pair]) for i, judge in enumerate(votes.judges)},
     }
 
 

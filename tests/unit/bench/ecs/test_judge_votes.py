@@ -6,7 +6,8 @@ import pytest
 
 from hamr.bench.answers import GIVE_UP
 from hamr.bench.ecs.judge_votes import FILE, EcsJudge, EcsVote, JudgeVotes, VoteQuestion, read_vote
-from hamr.errors import BadInput
+from hamr.errors import BadInput, VerdictUnparsable
+from hamr.prompting.labels import LABEL_VALUES
 from hamr.types import Answer, Question
 
 
@@ -20,7 +21,7 @@ def asked(count):
     ]
 
 
-def nothing(name, done):
+def nothing(done):
     pass
 
 
@@ -41,8 +42,8 @@ async def test_each_question_is_asked_once_and_its_vote_stored(tmp_path):
     ask = Scripted(lambda q, n: YES)
     told = []
     with JudgeVotes(tmp_path, [judge()]) as ballot:
-        await ballot.collect([*asked(3), *asked(2)], {"j": ask}, lambda name, done: told.append((name, done)))
-    assert ask.count == 3 and told == [("j", 1), ("j", 2), ("j", 3)]
+        await ballot.collect(judge(), [*asked(3), *asked(2)], ask, told.append)
+    assert ask.count == 3 and told == [1, 2, 3]
     with JudgeVotes(tmp_path, [judge()]) as ballot:
         assert ballot.open(judge(), asked(4)) == asked(4)[3:]
         assert ballot.vote(judge(), asked(1)[0].question) == EcsVote(score=0.9, verdict="yes")
@@ -53,18 +54,18 @@ async def test_each_question_is_asked_once_and_its_vote_stored(tmp_path):
 async def test_unavailable_endpoint_is_skipped_until_the_next_call(tmp_path):
     ask = Scripted(lambda q, n: YES if n <= 5 else AWAY)
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
-        await ballot.collect(asked(100), {"j": ask}, nothing)
+        await ballot.collect(judge(at_once=1), asked(100), ask, nothing)
     assert ask.count == 5 + GIVE_UP
     back = Scripted(lambda q, n: YES)
     with JudgeVotes(tmp_path, [judge()]) as ballot:
-        await ballot.collect(asked(100), {"j": back}, nothing)
+        await ballot.collect(judge(), asked(100), back, nothing)
         assert back.count == 95 and not ballot.open(judge(), asked(100))
 
 
 async def test_intermittent_endpoint_is_not_abandoned(tmp_path):
     ask = Scripted(lambda q, n: YES if n % 2 else AWAY)
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
-        await ballot.collect(asked(3 * GIVE_UP), {"j": ask}, nothing)
+        await ballot.collect(judge(at_once=1), asked(3 * GIVE_UP), ask, nothing)
     assert ask.count == 3 * GIVE_UP
 
 
@@ -72,7 +73,7 @@ async def test_unparsable_answer_is_final(tmp_path):
     mumble = Scripted(lambda q, n: Answer(failure="unparsable", detail="hm"))
     for _ in range(2):
         with JudgeVotes(tmp_path, [judge()]) as ballot:
-            await ballot.collect(asked(3), {"j": mumble}, nothing)
+            await ballot.collect(judge(), asked(3), mumble, nothing)
     assert mumble.count == 3
 
 
@@ -81,9 +82,10 @@ async def test_vote_is_written_before_it_is_reported(tmp_path):
     rows = []
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
         await ballot.collect(
+            judge(at_once=1),
             asked(2),
-            {"j": Scripted(lambda q, n: YES)},
-            lambda *told: rows.append((tmp_path / FILE).read_text().count("\n")),
+            Scripted(lambda q, n: YES),
+            lambda done: rows.append((tmp_path / FILE).read_text().count("\n")),
         )
     assert rows == [1, 2]
 
@@ -92,14 +94,15 @@ async def test_pool_with_open_breaker_is_retried(tmp_path):
     shut = Answer(failure="unavailable", detail="breaker", retry_in_s=30.0)
     ask = Scripted(lambda q, n: shut if n <= 2 else YES)
     with JudgeVotes(tmp_path, [judge(at_once=1)]) as ballot:
-        await ballot.collect(asked(1), {"j": ask}, nothing)
+        await ballot.collect(judge(at_once=1), asked(1), ask, nothing)
         assert ask.count == 3 and ballot.vote(judge(), asked(1)[0].question).score == 0.9
 
 
-async def test_unavailable_judge_does_not_block_the_other(tmp_path):
+async def test_votes_of_an_unavailable_judge_are_missing(tmp_path):
     judges = [judge("a"), judge("b", other=True)]
     with JudgeVotes(tmp_path, judges) as ballot:
-        await ballot.collect(asked(2), {"a": Scripted(lambda q, n: AWAY), "b": Scripted(lambda q, n: YES)}, nothing)
+        for one, answer in zip(judges, (AWAY, YES), strict=True):
+            await ballot.collect(one, asked(2), Scripted(lambda q, n, answer=answer: answer), nothing)
         assert ballot.ratings(asked(1)[0].question, hard=True) == (None, (1.0, "yes"))
         assert ballot.ratings(asked(1)[0].question, hard=False) == (None, (0.9, "yes"))
 
@@ -123,3 +126,14 @@ def test_damaged_row_is_reported(tmp_path, row):
     (tmp_path / FILE).unlink()
     with JudgeVotes(tmp_path, [judge()]), pytest.raises(BadInput, match="another evaluation is writing to it"):
         JudgeVotes(tmp_path, [judge()])
+
+
+def test_written_answers_are_votes_if_they_can_be_parsed():
+    def read(text):
+        if text not in LABEL_VALUES:
+            raise VerdictUnparsable(f"{text!r} is no label")
+        return text
+
+    assert read_vote(Answer(text="yes"), read) == EcsVote(score=1.0, verdict="yes")
+    assert read_vote(Answer(text="Hm."), read) == EcsVote(failure="unparsable", detail="'Hm.' is no label")
+    assert read_vote(Answer(failure="timeout", detail="30 s"), read).failure == "timeout"

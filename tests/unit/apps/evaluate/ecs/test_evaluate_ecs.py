@@ -217,6 +217,56 @@ def test_agreement_with_human_labels_is_reported(tmp_path, monkeypatch):
     assert "Agreement with people" in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_agreement_of_the_utility_judge_is_reported(tmp_path, monkeypatch, capsys):
+    """People find replies 1, 2 and 4 available, the judge 1 and 3; its answer about 4 has no verdict."""
+
+    class WritingJudges(Judges):
+        def ask_of(self, name):
+            consistency = super().ask_of(name)
+
+            async def ask(question: Question) -> Answer:
+                if question.prompt != "utility.en":
+                    return await consistency(question)
+                shown = question.variables
+                assert (shown["summary"], shown["reference"]) == ("Router reset.", "Hello.")
+                said = {"reason": "r", "stage": "operational", "vetoes": []}
+                said["judge_result"] = "available" if shown["response"] in ("1", "3") else "unavailable"
+                return Answer(text="Hm." if shown["response"] == "4" else json.dumps(said))
+
+            return ask
+
+    WritingJudges(monkeypatch)
+    file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
+    bare = {key: value for key, value in row("a", A[:1]).items() if key != "responses"}
+    rated = [
+        {
+            **bare,
+            "id": text,
+            "response": text,
+            "available": text != "3",
+            "privileged": {"ticket_summary": "Router reset."},
+        }
+        for text in "1234"
+    ]
+    file_of(tmp_path / "rated.jsonl", *rated)
+    given = [f"utility_labels={tmp_path / 'rated.jsonl'}", "utility=judge"]
+    assert evaluate(tmp_path, *given, judges="judge") == 0
+    found = metrics(tmp_path)["utility"]
+    assert (found["replies"], found["missing"], found["accuracy"]["mean"]) == (4, 1, pytest.approx(1 / 3))
+    assert "Utility judge and people" in (tmp_path / "out" / "report.html").read_text()
+    capsys.readouterr()
+    for broken, said in (
+        ({"available": "yes"}, "rated.jsonl:1: available: 'yes': give true or false"),
+        ({"privileged": {}}, "rated.jsonl:1: privileged.ticket_summary: None: give the summary"),
+        ({"response": ""}, "rated.jsonl:1: response: '': give the reply"),
+    ):
+        file_of(tmp_path / "rated.jsonl", {**rated[0], **broken})
+        assert evaluate(tmp_path, *given, judges="judge") == 2
+        assert said in capsys.readouterr().err
+    assert evaluate(tmp_path, "utility=judge") == 2
+    assert "utility_labels: None: missing; required with utility" in capsys.readouterr().err
+
+
 def test_scorers_to_be_trained_get_their_data(tmp_path, monkeypatch):
     judges = Judges(monkeypatch)
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
