@@ -457,6 +457,9 @@ class RubricsCommand(RecipeCommand):
     """File of all samples, with their rubric where one was kept."""
     candidates: Count = RubricRecipe.candidates
     """Rubrics that the teachers write per sample."""
+    responses: NonNegativeCount | None = None
+    """Responses that the teachers write per sample, in turn, and that the writer of a rubric sees. By default, one of
+    each teacher where there are several."""
     worse: Count = RubricRecipe.worse
     """Maximum number of worse responses per sample."""
     min_separation: Annotated[float, Field(ge=-1.0, le=1.0)] = RubricRecipe.min_separation
@@ -466,7 +469,8 @@ class RubricsCommand(RecipeCommand):
 
     @property
     def recipe(self) -> RubricRecipe:
-        return RubricRecipe(**_values(self, RubricRecipe))
+        responses = self.responses if self.responses is not None else len(self.teachers) * (len(self.teachers) > 1)
+        return RubricRecipe(**_values(self, RubricRecipe) | {"responses": responses})
 
 
 def _values(command: Command, recipe: type) -> dict[str, Any]:

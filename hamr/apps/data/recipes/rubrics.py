@@ -2,9 +2,10 @@
 selected.
 
 For one sample, teachers see policy, dialogue and responses of differing quality and write candidate sets of weighted
-items, several teachers in turn. A candidate is valid if Algorithm 1 leaves it 8 to 16 items, one of them wanted. The
-paper then selects "the optimal rubric combination by multi-dimensional rejection sampling" without details. Here, a
-judge evaluates good responses (the references) and worse ones with the candidate, item by item, and
+items, several teachers in turn; the responses are the sample's, and those that the teachers write to it. A candidate
+is valid if Algorithm 1 leaves it 8 to 16 items, one of them wanted. The paper then selects "the optimal rubric
+combination by multi-dimensional rejection sampling" without details. Here, a judge evaluates good responses (the
+references) and worse ones with the candidate, item by item, and
 
     separation = mean of R over the good - mean of R over the worse ones,    in [-1, 1]
 
@@ -22,9 +23,11 @@ from random import Random
 from statistics import fmean
 
 from hamr.apps.data.recipes.runner import Desk
+from hamr.apps.data.recipes.teachers import without_thought
 from hamr.config.judged import RubricConfig
 from hamr.data.actions import parse_action, render_action
 from hamr.data.progress import ItemResult, WorkItem, item_key
+from hamr.data.rendering import policy_messages
 from hamr.data.samples import to_json
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
@@ -37,9 +40,10 @@ from hamr.types import Answer, MalformedResponse, Question, Reply, ServiceSample
 @dataclass(frozen=True, kw_only=True)
 class RubricRecipe:
     """Settings of the recipe. `worse`: maximum of worse responses per sample; given ones first, then others'
-    references."""
+    references. `responses`: written by the teachers in turn, and shown beside these to the writer of the rubric."""
 
     candidates: int = 4
+    responses: int = 0
     fewest_items: int = 8
     most_items: int = 16
     worse: int = 3
@@ -123,7 +127,14 @@ class Rubrics:
         async def judge(question: Question) -> Answer:
             return await desk.ask_judge("separation", question)
 
-        result = await make_rubric(sample, responses, self.recipe, teacher, judge)
+        shown = []
+        for number in range(self.recipe.responses if responses.worse else 0):
+            asked = Question(messages=tuple(policy_messages(sample)), affinity=sample.id, temperature=1.0, seed=number)
+            answer = await desk.ask_teacher("response", asked, turn=first + number)
+            text = without_thought(answer.text or "")
+            if text and not isinstance(parse_action(text), MalformedResponse):
+                shown.append(text)
+        result = await make_rubric(sample, responses, self.recipe, teacher, judge, shown)
         rejected = tuple(f"candidates rejected: {why}" for why in result.rejected)
         if not result.items:
             return ItemResult(reason=result.reason, notes=rejected, passing=result.passing)
@@ -139,12 +150,20 @@ def with_made(sample: ServiceSample, made: ItemResult) -> ServiceSample:
 
 
 async def make_rubric(
-    sample: ServiceSample, responses: Responses, recipe: RubricRecipe, teacher: Ask, judge: Ask
+    sample: ServiceSample,
+    responses: Responses,
+    recipe: RubricRecipe,
+    teacher: Ask,
+    judge: Ask,
+    more: Sequence[str] = (),
 ) -> RubricResult:
-    """Return the best of `candidates` rubrics, or the reason why there is none. Every rejection has a reason."""
+    """Return the best of `candidates` rubrics, or the reason why there is none. Every rejection has a reason.
+
+    `more`: responses of other models, of unknown quality, which the writer sees too.
+    """
     if not responses.worse:
         return RubricResult(reason="no worse response to tell the references from")
-    shown = [*responses.good, *responses.worse]
+    shown = list(dict.fromkeys([*responses.good, *responses.worse, *more]))
     Random(f"{recipe.seed}/{sample.id}").shuffle(shown)
     best, rejected, passing = RubricResult(), [], 0
     for attempt in range(recipe.candidates):

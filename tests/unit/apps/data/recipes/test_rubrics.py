@@ -227,6 +227,29 @@ async def test_teachers_write_candidates_in_turn(tmp_path: Path) -> None:
     assert dict(summary(progress.done.values()))["kept: a rubric by sharp"] == len(samples)
 
 
+async def test_writers_see_responses_of_every_teacher(tmp_path: Path) -> None:
+    """Appendix F of the second paper: reference responses of several models."""
+
+    class Model(Teacher):
+        async def __call__(self, question: Question) -> Answer:
+            if question.messages:
+                return Answer(text=self.said[0] if isinstance(self.said[0], str) else "")
+            self.asked.append(question)
+            return Answer(text=SHARP)
+
+    one, other = Model("It costs 12."), Model("<tool_call>{")
+    recipe = RubricRecipe(candidates=2, fewest_items=2, responses=2)
+    items = rubric_items([sample(), sample("z", "Good bye.")], recipe, "m")[:1]
+    progress = WorkProgress.of(tmp_path / "p.jsonl", items)
+    pools = Pools(teachers=Teachers({"a": Teacher_(ask=one), "b": Teacher_(ask=other)}), judge=Judge())
+    await run_recipe(items, Rubrics(recipe), pools, progress, at_once=1, tell=lambda line: None)
+    shown = {entry["response"] for entry in (one.asked + other.asked)[0].each}
+    assert shown == {"The fee is 12 euros.", "Good bye.", "It costs 12."}, "what is no action is not shown"
+    files = ["input=a.jsonl", "output=b.jsonl"]
+    assert parse(RubricsCommand, [*files, "teachers=a,b"]).recipe.responses == 2
+    assert parse(RubricsCommand, [*files, "teacher=a"]).recipe.responses == 0
+
+
 async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> None:
     made = await run(tmp_path, (sample("a"), sample("b", "Good bye.")), Teacher(SHARP, BLUNT))
     rows = dict(summary(made.done.values()))
