@@ -57,7 +57,7 @@ def child_process(killed: str, told: Callable[[Any], None] | None = None) -> Ite
 
 
 def tell_parent(value: object) -> None:
-    """Pass a value to `told` of the process that runs this one; without one, to nobody."""
+    """Pass a value to `told` of the process that runs this one; without one, drop it."""
     if _parent is not None:
         _parent.send(value)
 

@@ -30,7 +30,7 @@ def test_parent_is_told_in_order_before_the_end() -> None:
     assert told == [0, 1, 2, 0, 1]
 
 
-def test_process_without_a_listener_tells_nobody() -> None:
+def test_values_without_a_listener_are_dropped() -> None:
     with child_process("killed") as call:
         assert call(count, 3) == 3
 
