@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from random import Random
 from string import Formatter
 from typing import Annotated, Literal, get_args
@@ -80,12 +81,17 @@ class Words(Strict):
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
 
 
+def words_file(scenario: Scenario, language: str) -> Path:
+    """Return the file of a scenario's wordings in a language."""
+    assert scenario.source is not None
+    return scenario.source.parent / "words" / f"{scenario.source.stem}.{language}.yaml"
+
+
 def load_words(scenario: Scenario, language: str) -> Words:
     """Load the wordings. BadInput names file and line: no such file, a missing wording, or a sentence in two splits."""
-    assert scenario.source is not None
-    path = scenario.source.parent / "words" / f"{scenario.source.stem}.{language}.yaml"
+    path = words_file(scenario, language)
     if not path.is_file():
-        there = sorted(p.name for p in path.parent.glob(f"{scenario.source.stem}.*.yaml"))
+        there = sorted(p.name for p in path.parent.glob(f"{path.stem.rpartition('.')[0]}.*.yaml"))
         raise BadInput("words", str(path), f"no such file; dialogues need wordings. Found: {there or 'none'}")
     words, tree = read_checked(path, Words, "words")
     fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _check_shared(words)), None)

@@ -23,7 +23,7 @@ from functools import lru_cache
 from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.bench.sage.judging import read_vote
-from hamr.bench.sage.simulation import out_of_role
+from hamr.data.customer_audit import out_of_role
 from hamr.data.language import Language
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.splits import Splits

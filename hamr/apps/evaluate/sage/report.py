@@ -60,6 +60,7 @@ def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
                 detail=True,
             ),
             PageSection.of("The judges", _votes(summary["votes"]), detail=True),
+            *_customers(summary),
             PageSection.of(
                 "Dialogues with the lowest scores",
                 *_dialogues(found, traces),
@@ -80,7 +81,22 @@ def _coverage(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[P
             *(Fold(f"Paths of {name}", (_paths(name, rows),)) for name, rows in coverage.items()),
             lead="Customers per path: some of each intent, then more where a path had too few. Contradictions: those "
             "whose adversarial level contradicts what they show. Assessed: dialogues with an assessed turn, of the "
-            "agent that has fewest. A customer that left at once or broke character is replaced.",
+            "agent that has fewest. A customer that left at once, broke character or has another fault is replaced.",
+        )
+
+
+def _customers(summary: Summary) -> Iterator[PageSection]:
+    """Yield the section on the fidelity of the simulated customers, which finished dialogues do not have."""
+    if any(result["customers"]["customers"] for result in summary["agents"].values()):
+        rule = "kept in the scores" if summary["faulty_rule"] == "kept" else "excluded from the scores and replaced"
+        yield PageSection.of(
+            "The simulated customers",
+            customer_table(summary),
+            lead=f"Dialogues with a faulty customer are {rule} (faulty_customers={summary['faulty_rule']}). Words per "
+            "message, and the share of messages with 5 to 15. In role, own language: shares of the messages. "
+            "Understood: sentences whose meaning is known. Fields and goal: of customers that were understood "
+            "entirely, the fields of their path that they showed, and those that kept to what they wanted.",
+            detail=True,
         )
 
 
@@ -224,6 +240,28 @@ def _outcomes(summary: Summary) -> Table:
         counts = (entry["assessed"], entry["turns"], entry["execution_gap"])
         rows.append((agent, name.replace("_", " "), ended or "none", *counts, faults or "none"))
     return Table("", tuple(Column(name, forms.get(name, "")) for name in columns), tuple(rows))
+
+
+def customer_table(summary: Summary) -> Table:
+    """Return the fidelity of each agent's customers, by scenario, and their faults."""
+    percent = {
+        "5 to 15 %": "words_in_range",
+        "own language %": "own_language",
+        "in role %": "in_role",
+        "understood %": "understood",
+        "fields %": "disclosed",
+        "goal %": "goal",
+    }
+    rows = []
+    for agent, name, entry in _entries(summary):
+        found = entry["customers"]
+        faults = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in found["faults"].items())
+        shares = (found[key] for key in percent.values())
+        counts = (found["customers"], found["faulty"], Prose(faults or "none"), found["words"])
+        rows.append((agent, name.replace("_", " "), *counts, *shares))
+    forms = {"customers": "{:,}", "faulty": "{:,}", "words": _POINTS, **dict.fromkeys(percent, _POINTS)}
+    names = ("agent", "scenario", "customers", "faulty", "faults", "words", *percent)
+    return Table("Fidelity", tuple(Column(name, forms.get(name, "")) for name in names), tuple(rows))
 
 
 def coverage_table(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
 
 RUN = "sage"
 FREE = frozenset(
-    {"tie", "path", "action", "unreadable", "resamples", "attempts", "longest_wait_s", "at_once", "top_up"}
-)
+    {
+        "tie", "path", "action", "unreadable", "faulty_customers",
+        "resamples", "attempts", "longest_wait_s", "at_once", "top_up",
+    }
+)  # fmt: skip
 """Options that may change when a folder is resumed: they affect only speed, the metrics of the same dialogues and
 votes, or the number of replacements."""
 SCRIPTED_AT_ONCE = 64
@@ -253,13 +257,19 @@ async def _unused_ask(question: Any) -> Any:
 
 
 def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
-    """Write metrics.json and assessments.jsonl."""
+    """Write metrics.json, assessments.jsonl and customers.jsonl."""
     options = sage.model_dump(mode="json", include=set(FREE))
     metrics = {"options": options, **found.summary}
     write_atomic(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
-    rows = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_atomic(folder / "assessments.jsonl", text)
+    turns = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
+    customers = (
+        {"agent": agent, "dialogue": dialogue, **asdict(audit)}
+        for agent, audits in found.audits.items()
+        for dialogue, audit in audits.items()
+    )
+    for name, rows in (("assessments.jsonl", turns), ("customers.jsonl", customers)):
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_atomic(folder / name, text)
 
 
 def write_report(folder: Path, found: Evaluated, store: Store) -> Page:
