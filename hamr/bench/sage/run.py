@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hamr.bench.sage import metrics
+from hamr.bench.sage import compare, metrics
 from hamr.bench.sage.assessment import Assessment, assess, needs_judges
 from hamr.bench.sage.coverage import CoverageRow, coverage
 from hamr.bench.sage.customers import CustomerAuditor, fidelity, is_faulty
@@ -166,9 +166,11 @@ def summarise(
     plans: Sequence[DialoguePlan],
     agents: Iterable[str],
     config: SageConfig,
+    *,
+    apart: Collection[str] = (),
 ) -> Evaluated:
     """Compute the results. Only finished dialogues are assessed; interrupted ones, and those of faulty customers unless
-    they are kept, are counted."""
+    they are kept, are counted. The agents in `apart` are ranked among themselves."""
     auditor = CustomerAuditor(scenarios, config.language)
     audits: dict[str, dict[str, CustomerAudit]] = {}
     assessed: dict[str, dict[str, list[Assessment]]] = {}
@@ -182,6 +184,7 @@ def summarise(
         assessed[agent] = {name: [] for name in scenarios}
         outcomes: dict[str, Counter[str]] = {name: Counter() for name in scenarios}
         turns: Counter[str] = Counter()
+        seeds: dict[int, dict[str, list[Assessment]]] = {}
         covered[agent], audits[agent] = [], {}
         customers: dict[str, list[CustomerAudit]] = {name: [] for name in scenarios}
         for plan in _customers_of(store, agent, plans, config):
@@ -196,6 +199,7 @@ def summarise(
                 judgements = store.judgements.get((agent, plan.id), {})
                 found = assess(scenarios[plan.scenario], trace, judgements, config)
                 assessed[agent][plan.scenario] += found
+                seeds.setdefault(plan.seed, {}).setdefault(plan.scenario, []).extend(found)
                 covered[agent] += [plan] if any(a.counts for a in found) else []
         summary["agents"][agent] = {
             "scenarios": {
@@ -216,7 +220,11 @@ def summarise(
                 config,
             ),
             "judges": metrics.alone(_all(assessed[agent])),
+            "by_seed": compare.by_seed(seeds),
         }
+    averages = {agent: result["average"] for agent, result in summary["agents"].items()}
+    summary["ranks"] = compare.ranks(averages, apart)
+    summary["paired"] = compare.paired_tests({agent: _all(turns) for agent, turns in assessed.items()}, config)
     summary["coverage"] = _coverage(scenarios, plans, covered, config)
     every = [a for by_scenario in assessed.values() for a in _all(by_scenario)]
     summary["correlation"] = metrics.correlation(every)
