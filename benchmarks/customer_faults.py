@@ -1,4 +1,4 @@
-"""How well the audit of simulated customers finds planted faults, and how often it suspects faultless ones.
+"""Recall and false alarms of the audit of simulated customers, on planted faults and on faultless dialogues.
 
     python benchmarks/customer_faults.py
     python benchmarks/customer_faults.py --out benchmarks/results/customer_faults.json
@@ -143,7 +143,7 @@ def harmless(dialogue: Dialogue, language: str, rng: Random) -> Dialogue:
     return replace(dialogue, messages=tuple(said))
 
 
-def planted(
+def plant_fault(
     kind: CustomerFaultKind, scenario: Scenario, words: Words, split: Split, dialogue: Dialogue, rng: Random
 ) -> Dialogue | None:
     """Return the dialogue with one fault of this kind, or None where the case allows none."""
@@ -206,7 +206,7 @@ def measure(names: list[str], readings: tuple[str, ...] = ("known", "held out"))
                     for dialogue, rng in faultless(scenario, words, split, language):
                         clean = harmless(dialogue, language, rng)
                         for kind in (None, *CUSTOMER_FAULTS):
-                            put = clean if kind is None else planted(kind, scenario, words, split, dialogue, rng)
+                            put = clean if kind is None else plant_fault(kind, scenario, words, split, dialogue, rng)
                             if put is None:
                                 continue
                             audit = audit_customer(

@@ -74,7 +74,7 @@ def other_language(text: str, language: str) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CustomerCase:
-    """What a simulated customer was told: its own fields, its ticket, its wish and the language."""
+    """Plan of a simulated customer: its own fields, its ticket, its wish and its language."""
 
     fields: Mapping[str, Value]
     system: Mapping[str, Value]
