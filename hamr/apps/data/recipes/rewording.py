@@ -104,7 +104,9 @@ class Reword:
         if lost is not None:
             raise Dropped("field lost", lost)
         if self.recipe.judged and message.shows:
-            vote = await desk.read_judge("heard", field_question(message, text, language), _reader(message.scenario))
+            vote = await desk.read_judge(
+                "heard", field_question(message, text, language), field_reader(message.scenario)
+            )
             other = [name for name, value in message.shows.items() if vote.get(name) != value]
             if other:
                 raise Dropped("judge: reads another field", ", ".join(other))
@@ -248,7 +250,8 @@ def field_question(message: Message, text: str, language: Language) -> Callable[
     return ask
 
 
-def _reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
+def field_reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
+    """Return a function that parses the judge's labels. It raises VerdictUnparsable."""
     return lambda text: read_vote("judge", text, scenario).labels
 
 
