@@ -31,6 +31,7 @@ JOBS: dict[str, tuple[str, str]] = {
     ),
     "data": ("", "build data: generated dialogues, augmented samples, imported corpora"),
     "data sage": (f"{_DATA}:SageCommand", "generate dialogues over a procedure"),
+    "data words": (f"{_DATA}:WordsCommand", "write or fill the wordings of a procedure"),
     "data import": (f"{_DATA}:ImportCorpus", "import a public corpus or chats as samples"),
     "data import tickets": (f"{_DATA}:ImportTickets", "import a ticket export as samples"),
     "data import tickets --preview": (f"{_DATA}:PreviewTickets", "propose a mapping for a ticket export"),

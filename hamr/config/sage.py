@@ -13,6 +13,7 @@ TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
 ActionForm = Literal["exact", "group"]
 Unreadable = Literal["zero", "left_out"]
+FaultyCustomers = Literal["left_out", "kept"]
 AgentPrompt = Literal["service", "sample", "actions"]
 SCRIPTED = "scripted:"
 """Prefix of the names of participants that need no pool."""
@@ -35,9 +36,9 @@ class SageConfig(AnswerConfig):
     """Unit of coverage: `cases` also distinguishes what customers say on the same route through the graph (the paper's
     36 of the Telecom Package), `routes` are the routes alone (12)."""
     top_up: Annotated[int, Field(ge=0)] = 2
-    """Maximum number of rounds that replace dialogues without an assessed turn: a customer that left at once or broke
-    character is replaced by another one on the same path, and a dialogue that a pool interrupted is repeated. The
-    rounds for an agent end when one of them helps none of its dialogues."""
+    """Maximum number of rounds that replace dialogues that are not assessed: a customer that left at once, broke
+    character or has another fault is replaced by another one on the same path, and a dialogue that a pool interrupted
+    is repeated. The rounds for an agent end when one of them helps none of its dialogues."""
     limit: PositiveInt | None = None
     """Maximum number of dialogues per scenario, for a quick check. The paths are then not covered, as the table
     shows."""
@@ -75,6 +76,10 @@ class SageConfig(AnswerConfig):
     """`zero`: a turn with unparseable output counts as 0. `left_out`: it is excluded from the averages, as in the
     paper's released code; they are 0 if no turn is parseable. Both report the share of readable turns next
     to the scores."""
+    faulty_customers: FaultyCustomers = "left_out"
+    """Dialogues whose simulated customer has a fault (said more or less than its case, wanted something else, left
+    early, left its role, or wrote in another language). `left_out`: excluded from the scores, counted, and replaced
+    like dialogues without an assessed turn. `kept`: scored like the others, and counted."""
     resamples: PositiveInt = 1000
     """Resamples of the bootstrap intervals."""
 

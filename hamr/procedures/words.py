@@ -10,6 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
+from pathlib import Path
 from random import Random
 from string import Formatter
 from typing import Annotated, Literal, get_args
@@ -25,6 +26,8 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 Relation = Literal["reworded", "partial", "negated"]
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
+WordingKey = tuple[Value, ...]
+"""Part, name and, for `show`, the option: ("show", "EmotionTag", "Calm")."""
 Fault = tuple[tuple[str, ...], object, str]
 _VARIANTS = 500
 _CHOICE = re.compile(r"\[([^]]*)\]")
@@ -80,19 +83,37 @@ class Words(Strict):
         return {"train": self.train, "validation": self.validation, "test": self.test}[split]
 
 
+def words_file(scenario: Scenario, language: str) -> Path:
+    """Return the file of a scenario's wordings in a language."""
+    assert scenario.source is not None
+    return scenario.source.parent / "words" / f"{scenario.source.stem}.{language}.yaml"
+
+
+def read_words(path: Path) -> Words:
+    """Read a file of wordings, which may be incomplete. BadInput names file and line."""
+    return read_checked(path, Words, "words")[0]
+
+
 def load_words(scenario: Scenario, language: str) -> Words:
     """Load the wordings. BadInput names file and line: no such file, a missing wording, or a sentence in two splits."""
-    assert scenario.source is not None
-    path = scenario.source.parent / "words" / f"{scenario.source.stem}.{language}.yaml"
+    path = words_file(scenario, language)
     if not path.is_file():
-        there = sorted(p.name for p in path.parent.glob(f"{scenario.source.stem}.*.yaml"))
-        raise BadInput("words", str(path), f"no such file; dialogues need wordings. Found: {there or 'none'}")
+        there = sorted(p.name for p in path.parent.glob(f"{path.stem.rpartition('.')[0]}.*.yaml"))
+        remedy = "dialogues need wordings; `hamr data words` writes them"
+        raise BadInput("words", str(path), f"no such file; {remedy}. Found: {there or 'none'}")
     words, tree = read_checked(path, Words, "words")
     fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _check_shared(words)), None)
     if fault is not None:
         where, value, why = fault
         raise BadInput(place(path, tree, where), value, why)
     return words
+
+
+def wording_at(wordings: Wordings, key: WordingKey) -> ByValue:
+    """Return the texts at a key; empty if there are none."""
+    part, name, *option = key
+    texts = getattr(wordings, str(part)).get(name, ())
+    return texts.get(option[0], ()) if option and texts else texts
 
 
 def ask_of(wordings: Wordings, field: str, shown: Mapping[str, object]) -> Texts:
@@ -190,8 +211,8 @@ def sentences(text: str) -> list[str]:
     return [part for part in parts if part]
 
 
-def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
-    """Yield the wordings that a dialogue of this scenario may need and that are missing."""
+def needed_wordings(scenario: Scenario, opens_with: Sequence[str] = ()) -> list[WordingKey]:
+    """Return the keys of the wordings that a dialogue of this scenario may need, the same for every split."""
     file = scenario.file
     open_fields = {
         variable
@@ -200,21 +221,28 @@ def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
         for variable in walk.read
         if variable in file.fields and variable not in file.intents[intent].pins
     }
+    shown = sorted(open_fields | set(opens_with))
+    return [
+        *(("manner", name) for name in file.personas),
+        *(("opening", name) for name in file.intents),
+        *(("show", name, option) for name in shown for option in file.fields[name].options or ()),
+        *(("ask", name) for name in sorted(open_fields - set(opens_with))),
+        *(("say", name) for name in file.actions),
+    ]
+
+
+def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
+    """Yield the wordings that a dialogue of this scenario may need and that are missing."""
+    file = scenario.file
     for name in words.opens_with:
         if name not in file.fields:
             yield ("opens_with",), name, f"is not a field; known: {list(file.fields)}"
+            return
     for split in SPLITS:
         one = words.of(split)
-        needed: dict[tuple[str, ...], object] = {("manner", name): one.manner.get(name) for name in file.personas}
-        needed |= {("opening", name): one.opening.get(name) for name in file.intents}
-        needed |= {("say", name): one.say.get(name) for name in file.actions}
-        for name in sorted(open_fields | set(words.opens_with)):
-            for option in file.fields[name].options or ():
-                needed["show", name, str(option)] = one.show.get(name, {}).get(option)
-        needed |= {("ask", name): one.ask.get(name) for name in sorted(open_fields - set(words.opens_with))}
-        for where, texts in needed.items():
-            if not texts:
-                yield (split, *where), None, "has no wording; write at least one"
+        for key in needed_wordings(scenario, words.opens_with):
+            if not wording_at(one, key):
+                yield (split, *map(str, key)), None, "has no wording; write at least one, or see `hamr data words`"
         acts = {*one.ask, *one.say}
         for relation in RELATIONS:
             for name in getattr(one, relation).keys() - acts:
@@ -225,7 +253,7 @@ def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
     """Check that every {name} is a variable of the ticket, or the amount of the action."""
     file = scenario.file
     for split in SPLITS:
-        for where, text in _all_texts(words.of(split).model_dump()):
+        for where, text in all_texts(words.of(split).model_dump()):
             action = file.actions.get(where[1]) if where[0] in ("say", *RELATIONS) else None
             known = {*file.system, *file.facts, *(("amount",) if action and action.amount else ())}
             for name in (slot for _, slot, _, _ in Formatter().parse(text) if slot is not None):
@@ -236,7 +264,7 @@ def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
 def _check_shared(words: Words) -> Iterator[Fault]:
     home: dict[str, Split] = {}
     for split in SPLITS:
-        for where, text in _all_texts(words.of(split).model_dump()):
+        for where, text in all_texts(words.of(split).model_dump()):
             for sentence in (s for variant in expansions(text) for s in sentences(variant)):
                 if home.setdefault(sentence, split) != split:
                     yield (
@@ -246,12 +274,13 @@ def _check_shared(words: Words) -> Iterator[Fault]:
                     )
 
 
-def _all_texts(part: object, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+def all_texts(part: object, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield (keys, text) of every text in a part of a file of wordings."""
     if isinstance(part, str):
         yield where, part
     elif isinstance(part, Mapping):
         for key, value in part.items():
-            yield from _all_texts(value, (*where, str(key)))
+            yield from all_texts(value, (*where, str(key)))
     elif isinstance(part, tuple | list):
         for value in part:
-            yield from _all_texts(value, where)
+            yield from all_texts(value, where)

@@ -34,6 +34,11 @@ def render_page(page: Page, *, live: bool = False) -> str:
     return _environment().get_template("page.html.j2").render(page=page, reload=RELOAD if live else "")
 
 
+def render(template: str, **values: object) -> str:
+    """Return another page of `templates/`. All values are escaped."""
+    return _environment().get_template(template).render(**values)
+
+
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 

@@ -134,6 +134,16 @@ async def test_reward_pools_counts_scorer_calls_of_every_reward_mode(monkeypatch
     assert "| judge only | 1.00 |" in table(list(rows.values()))
 
 
+def test_planted_customer_faults_are_found_without_false_alarms() -> None:
+    from benchmarks.customer_faults import CUSTOMER_FAULTS, measure
+
+    found = measure(["airline_refund"], ("known",))["known"]
+    assert found["false_alarms"] <= 0.02
+    assert found["recall"] >= 0.95
+    assert set(found["kinds"]) == set(CUSTOMER_FAULTS)
+    assert all(row["planted"] > 50 for row in found["kinds"].values())
+
+
 def test_fractions_of_decoupled_rewards_follow_the_weights() -> None:
     from benchmarks.decoupled_rewards import MIX, measure
 

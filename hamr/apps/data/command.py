@@ -11,6 +11,7 @@ from hamr.apps.data.recipes.multigt import MultiGtRecipe
 from hamr.apps.data.recipes.rewording import RewordRecipe
 from hamr.apps.data.recipes.rubrics import RubricRecipe
 from hamr.apps.data.recipes.thought import Rendering, ThoughtRecipe
+from hamr.apps.data.recipes.wordings import WordingRecipe
 from hamr.apps.jobs import import_name
 from hamr.apps.shared.commands import (
     Command,
@@ -119,6 +120,54 @@ class SageCommand(ConfiguredCommand):
 
 
 # --- imports -----------------------------------------------------------------------------------
+
+
+class WordsCommand(ConfiguredCommand):
+    """The wordings of a procedure, which generated dialogues and simulated customers need. Without a teacher, a
+    skeleton: what has to be written, for customers and agent, in each split. With a teacher, the skeleton or an
+    incomplete file is filled; what it has is kept.
+
+    A text is kept if it is one line in the language and in character, has only variables of the ticket, and no sentence
+    of another wording; with a judge, if it shows the value that it should.
+    """
+
+    examples = (
+        "hamr data words scenario=./mine.yaml",
+        "hamr data words scenario=./mine.yaml teacher=talk pools=sage_small",
+    )
+    takes_common = False
+    work = "hamr.apps.data.build_words:build_words"
+
+    scenario: Annotated[str, Field(title="NAME|FILE.yaml")]
+    """Procedure."""
+    output: Annotated[File | None, Field(title="FILE.yaml")] = None
+    """File of the wordings. By default words/NAME.LANGUAGE.yaml next to the procedure, where all commands look for
+    it."""
+    language: Language = "en"
+    """Language of the wordings."""
+    overwrite: bool = False
+    """Write the skeleton into an existing file; its texts are kept."""
+    teacher: Pool | None = None
+    """Pool that writes."""
+    teachers: Pools = ()
+    """Several such pools, which share the work."""
+    judge: Pool | None = None
+    """Pool that reads the value off a customer's sentence."""
+    texts: Annotated[int, Field(ge=1, le=20)] = WordingRecipe.texts
+    """Wordings of each key in each split."""
+    temperature: Temperature = WordingRecipe.temperature
+    """Sampling temperature of the teacher."""
+    max_new_tokens: Count = WordingRecipe.max_new_tokens or 1
+    """Maximum length of an answer in tokens."""
+    at_once: Count | None = None
+    """Concurrent questions. By default, the capacity of the pools."""
+
+    def check(self) -> Config:
+        from hamr.apps.data.build_words import team
+
+        config = self.config()
+        team(config, self)
+        return config
 
 
 class ImportCommand(Command):

@@ -29,7 +29,7 @@ from hamr.report import terminal
 from hamr.report.values import Column, Table
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import OlabenchItemsCommand, RecipeCommand, SageCommand
+    from hamr.apps.data.command import OlabenchItemsCommand, RecipeCommand, SageCommand, WordsCommand
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,9 @@ def team_of(config: Config, command: RecipeCommand) -> Team:
     return Team(teachers=teachers, judge=writing_pool(config, "judge", command.judge or teachers[0]))
 
 
-def teachers_of(config: Config, command: RecipeCommand | SageCommand | OlabenchItemsCommand) -> tuple[str, ...]:
+def teachers_of(
+    config: Config, command: RecipeCommand | SageCommand | OlabenchItemsCommand | WordsCommand
+) -> tuple[str, ...]:
     """Return the pools of `teachers=a,b` or `teacher=a`. Raises BadInput."""
     teachers = command.teachers or ((command.teacher,) if command.teacher else ())
     if not teachers:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hamr.apps.shared.commands import ConfiguredCommand, File, Files, Folder, List, Names
+from hamr.apps.shared.commands import ConfiguredCommand, File, Files, Folder, Folders, List, Names
 from hamr.config.agents import AgentConfig, names_function
 from hamr.config.ecs import EcsConfig
 from hamr.config.olabench import OlabenchConfig
@@ -198,6 +198,7 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
         "hamr evaluate benchmark=sage scenario=telecom_package agent=scripted:perfect simulator=scripted:patient "
         "judges=scripted:gold output=perfect",
         "hamr evaluate benchmark=sage output=perfect rejudge=true judges=scripted:strict",
+        "hamr evaluate benchmark=sage merge=seed0,seed1 output=both",
         "hamr evaluate benchmark=sage scenario=telecom_package agent=my_agent.py:reply simulator=scripted:worded "
         "judges=scripted:gold output=mine",
     )
@@ -219,9 +220,17 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
     `simulator`."""
     rejudge: bool = False
     """Judge existing dialogues with other judges. Other options are those of the folder, unless given."""
+    merge: Annotated[Folders, Field(title="FOLDER,FOLDER[,...]")] = ()
+    """Folders of finished evaluations of other agents, other scenarios or other seeds. Their dialogues and judgements
+    are reported together, and nothing is asked. Replaces the options above."""
+    ranked_apart: Who = ()
+    """Agents that are ranked among themselves, as the paper ranks open models apart from closed ones."""
 
     @model_validator(mode="after")
     def _complete(self) -> EvaluateSage:
+        if self.merge:
+            self._check_merge()
+            return self
         if self.tools == "native" and self.agent_prompt not in (None, "actions"):
             raise BadInput("agent_prompt", self.agent_prompt, "has no tools; set agent_prompt=actions, or tools=prompt")
         if self.dialogues is not None:
@@ -234,6 +243,16 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
                 raise BadInput(key, None, f"missing; give {key}=..., see `hamr evaluate benchmark=sage --help`")
         return self
 
+    def _check_merge(self) -> None:
+        given = {name: getattr(self, name) for name in ("scenario", "agents", "simulator", "judges", "dialogues")}
+        for key, value in (given | {"rejudge": self.rejudge}).items():
+            if value:
+                shown = ",".join(value) if isinstance(value, tuple) else value
+                remedy = "is that of the merged folders; remove it, or remove merge"
+                raise BadInput("agent" if key == "agents" else key, shown, remedy)
+        if len(self.merge) < 2:
+            raise BadInput("merge", str(self.merge[0]), "is one folder; give at least two")
+
     def _participants(self) -> dict[str, Any]:
         talking = {} if self.dialogues is not None else {"agent": self.agents, "simulator": self.simulator}
         return {"scenario": self.scenario, **talking, "judges": self.judges}
@@ -244,12 +263,14 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
         return self.agents if self.dialogues is None else (self.dialogues.stem,)
 
     def with_kept_options(self) -> EvaluateSage:
-        """Return the command with the options that its folder keeps, if it judges again. Raises BadInput."""
-        if not self.rejudge:
+        """Return the command with the options that its folder keeps if it judges again, or that the merged folders
+        have. Raises BadInput."""
+        if not self.rejudge and not self.merge:
             return self
+        from hamr.bench.sage.merge import merged_settings
         from hamr.bench.sage.store import read_settings
 
-        before = read_settings(self.output)
+        before = merged_settings(self.merge) if self.merge else read_settings(self.output)
         if before is None:
             raise BadInput("output", str(self.output), "contains no evaluation to judge again; give the folder of one")
         kept = {
@@ -259,7 +280,7 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
             "judges": tuple(before["judging"]["judges"]),
             **before["sage"],
         }
-        return self.model_validate(kept | {name: getattr(self, name) for name in self.model_fields_set})
+        return self.model_validate(kept | {name: getattr(self, name) for name in self.model_fields_set - {"merge"}})
 
     @functools.cached_property
     def scenarios(self) -> Mapping[str, str]:
@@ -293,4 +314,4 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
     def run(self) -> int:
         from hamr.apps.evaluate.sage.run import start
 
-        return start(self.with_kept_options())
+        return start(self.with_kept_options(), merge=self.merge)

@@ -22,7 +22,7 @@ from hamr.apps.pipeline.jobs import (
     target_arg,
 )
 from hamr.apps.pipeline.log import PLAN
-from hamr.apps.shared.commands import Command, parse_command
+from hamr.apps.shared.commands import Command, ConfiguredCommand, parse_command
 from hamr.apps.shared.pool_room import local_node
 from hamr.cluster.placement import check_placement
 from hamr.config.explain import Contradiction
@@ -120,6 +120,17 @@ class PipelinePlan:
             return found
 
         return path_of
+
+    def configs_of_stages(self) -> tuple[Config, ...]:
+        """Return the configurations that the stages of a loaded plan compose. Raises BadInput."""
+        found = []
+        with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:
+            path_of = _stand_in_paths(self, Path(folder))
+            for stage in self.stages:
+                command = stage.command(path_of, Path(folder) / "none" / stage.name)
+                found += [command.config()] if isinstance(command, ConfiguredCommand) else []
+                stand_in(stage.kind, Path(folder) / stage.folder.name)
+        return tuple(found)
 
     def check_places(self) -> None:
         """Check that this machine has room for the pipeline. Raises BadInput."""
@@ -248,15 +259,7 @@ def _check(source: PipelineSource, plan: PipelinePlan) -> dict[str, Config]:
     """Check every stage as its job will, with empty files in place of future outputs; return the configurations."""
     configs = {}
     with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:
-        beside = {stage.name: Path(folder) / stage.folder.name for stage in plan.stages}
-        outputs = {stage.name: stage.kind.outputs for stage in plan.stages}
-
-        def path_of(name: str, output: str) -> Path:
-            if name == INPUTS:
-                return Path(plan.inputs[output])
-            path = beside[name] / outputs[name][output]
-            return path / "step_0" / "policy" if output == "policy" else path
-
+        path_of = _stand_in_paths(plan, Path(folder))
         for number, stage in enumerate(plan.stages):
             _refuse_own(source, number, stage)
             try:
@@ -266,8 +269,22 @@ def _check(source: PipelineSource, plan: PipelinePlan) -> dict[str, Config]:
                 raise Contradiction(_where(source, number, stage, error), None, told) from None
             if config is not None:
                 configs[stage.name] = config
-            stand_in(stage.kind, beside[stage.name])
+            stand_in(stage.kind, Path(folder) / stage.folder.name)
     return configs
+
+
+def _stand_in_paths(plan: PipelinePlan, folder: Path) -> PathOf:
+    """Return the function that locates the files of `folder` that take the place of future outputs."""
+    stages = {stage.name: stage for stage in plan.stages}
+
+    def path_of(name: str, output: str) -> Path:
+        if name == INPUTS:
+            return Path(plan.inputs[output])
+        stage = stages[name]
+        path = folder / stage.folder.name / stage.kind.outputs[output]
+        return path / "step_0" / "policy" if output == "policy" else path
+
+    return path_of
 
 
 def _refuse_own(source: PipelineSource, number: int, stage: PipelineStage) -> None:

@@ -43,7 +43,8 @@ def plan_sweep(command: TrainSweep) -> PipelinePlan:
     combinations = expand(command.overrides)
     configs = [parse_command([job, *chosen]).check() for chosen in combinations]
     name = next(config.experiment.name for config in configs if config is not None)
-    folder = (Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
+    root = next(config.cluster.run_root for config in configs if config is not None)
+    folder = (Path(root or "runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     group = () if "logging.wandb.group" in names else (f"logging.wandb.group=sweep-{folder.name}",)
     varied = {arg for chosen in combinations for arg in chosen if any(arg not in other for other in combinations)}
     titles = [" ".join(arg for arg in chosen if arg in varied) for chosen in combinations]

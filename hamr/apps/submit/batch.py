@@ -8,15 +8,28 @@ import re
 import tempfile
 import time
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
+from hamr.apps.shared.commands import ConfiguredCommand
+from hamr.apps.shared.commands import render as render_command
 from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm, is_installed
 from hamr.apps.submit.launch_files import CLAIM, render
-from hamr.apps.submit.launch_job import name_of, nodes, nodes_to_be
+from hamr.apps.submit.launch_job import GivenCommand, name_of, nodes, nodes_for, nodes_to_be
 from hamr.apps.submit.launch_scripts import WORK
 from hamr.apps.submit.package import Package, pack
-from hamr.apps.submit.request import SubmitRequest, run_folder, secret_variables, wandb_place
+from hamr.apps.submit.request import (
+    LEARNING,
+    SubmitRequest,
+    given_words,
+    named_files,
+    pipeline_folder,
+    run_folder,
+    secret_variables,
+    wandb_place,
+)
 from hamr.cluster.placement import describe_placement
+from hamr.config.overrides import CONFIG_DIR_FLAG, split_flags
 from hamr.config.schema import Config
 from hamr.config.secrets_check import refuse_secrets
 from hamr.errors import BadInput, HamrError
@@ -31,18 +44,16 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
     files are also kept when the tool rejects them (HamrError).
     """
     kind = request.config.cluster.type
-    if request.job != "train":
-        raise BadInput(
-            "cluster.type",
-            kind,
-            f"starts a cluster for hamr train only; submit {request.job} to an existing one with cluster=ray",
-        )
     config, run = resolve_for_pods(request) if kind == "kuberay" else resolve_for_slurm(request)
-    refuse_secrets(config)
-    least, most = (n := nodes(config)).least, n.most
-    print("\n".join(describe_placement(config, nodes_to_be(config))))
+    given = given_command(request, run)
+    for each in request.stages or (config,):
+        refuse_secrets(each, tuple(render_command(request.command)))
+        if given is None or request.stages:
+            print("\n".join(describe_placement(each, nodes_to_be(each))))
+    wanted = given.nodes if given is not None else nodes(config)
+    least, most = wanted.least, wanted.most
     print(f"nodes:     {least}{f' to {most}' if most > least else ''} as described by launch", flush=True)
-    system = write(request, config, run)
+    system = write(request, config, run, given)
     if dry:
         print(f"nothing was submitted; to submit it: {system.line()}")
         return 0
@@ -59,12 +70,56 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
         raise HamrError(
             f"{e}; nothing was submitted, the files are in {system.folder}; retry with: {system.line()}"
         ) from None
-    where = f"{run}, on the claim {config.launch.claim}" if kind == "kuberay" else f"{run} (hamr status {run})"
+    has_run = given is None or bool(request.stages)
+    where = (
+        "as the command says"
+        if not has_run
+        else f"{run}, on the claim {config.launch.claim}"
+        if kind == "kuberay"
+        else f"{run} (hamr status {run})"
+    )
     print(
-        "\n".join([*system.where_to_look(), f"run:       {where}", f"W&B:       {wandb_place(config, run)}"]),
+        "\n".join(
+            [
+                *system.where_to_look(),
+                f"run:       {where}",
+                f"W&B:       {wandb_place(config, run if has_run else None)}",
+            ]
+        ),
         flush=True,
     )
     return system.follow() if follow else 0
+
+
+def given_command(request: SubmitRequest, run: Path) -> GivenCommand | None:
+    """Return the command of a job that runs as it was given; None for the training run of a configuration.
+
+    Its nodes hold the pools of the configuration, and its trainers and rollout engines if it trains.
+    """
+    if request.command.words == "train" and not request.stages:
+        return None
+    resolved = request.resume is None and not request.as_given and isinstance(request.command, ConfiguredCommand)
+    if request.resume is not None:
+        words = render_command(request.command)
+    elif resolved:
+        words = render_command(request.command.model_copy(update={"overrides": ()}))
+    else:
+        words = given_words(request, run)
+    trains = bool(request.stages) or request.job in LEARNING
+    return GivenCommand(
+        words=tuple(words),
+        resolved=resolved,
+        nodes=nodes_for([each if trains else without_training(each) for each in request.configs]),
+    )
+
+
+def without_training(config: Config) -> Config:
+    """Return the configuration with only the resources of its pools."""
+    nothing = {"num_cpus": 0.0, "num_gpus": 0.0, "custom_resources": {}, "node_labels": {}}
+    engine = config.rollout.engine.model_copy(update=nothing)
+    trainer = config.trainer.model_copy(update={"ranks": 1, **nothing})
+    rollout = config.rollout.model_copy(update={"workers": 1, "engine": engine})
+    return config.model_copy(update={"trainer": trainer, "rollout": rollout})
 
 
 def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
@@ -79,7 +134,7 @@ def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
             None,
             "the run folder would be lost with the pods; name a ReadWriteMany PersistentVolumeClaim",
         )
-    needed = secret_variables(config)
+    needed = sorted({name for each in request.configs for name in secret_variables(each)})
     if needed and launch.secret is None:
         raise BadInput(
             "launch.secret",
@@ -87,9 +142,19 @@ def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
             f"the pods need {', '.join(needed)}; name a Secret that contains them (kubectl create secret generic NAME "
             "--from-env-file=FILE)",
         )
-    if unseen := relative_files(config):
-        key, file = next(iter(unseen.items()))
-        raise BadInput(key, file, f"pods do not see this folder; copy it to the claim and set {CLAIM}/...")
+    for each in request.configs:
+        if unseen := relative_files(each):
+            key, file = next(iter(unseen.items()))
+            raise BadInput(key, file, f"pods do not see this folder; copy it to the claim and set {CLAIM}/...")
+    for key, value, path in named_files(request.command) if request.command.words != "train" else ():
+        if Path(CLAIM) not in Path(path).parents:
+            raise BadInput(key, value, f"pods see only files on the claim; name a path below {CLAIM}")
+    if request.as_given and request.resume is None:
+        _, folder = split_flags(getattr(request.command, "overrides", ()))
+        if folder is not None and Path(CLAIM) not in Path(folder).parents:
+            raise BadInput(CONFIG_DIR_FLAG, str(folder), f"pods see only folders on the claim; name one below {CLAIM}")
+        run = pipeline_folder(request, Path(CLAIM) / "runs")
+        return _with_job_name(config, run), run
     run = request.resume or Path(CLAIM) / ("" if config.experiment.run_dir else "runs") / request.run_name()
     if Path(CLAIM) not in run.parents:
         key = "resume" if request.resume else "experiment.run_dir"
@@ -102,13 +167,22 @@ def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
 def resolve_for_slurm(request: SubmitRequest) -> tuple[Config, Path]:
     """Return the same for Slurm, whose nodes see this machine's folders and get its environment."""
     config = request.config
-    missing = [name for name in secret_variables(config) if not os.environ.get(name)]
+    needed = sorted({name for each in request.configs for name in secret_variables(each)})
+    missing = [name for name in needed if not os.environ.get(name)]
     if missing:
         raise BadInput(
             "environment", missing, "the job needs these variables; export them here, Slurm passes the environment on"
         )
     if request.resume is not None:
         return _with_job_name(config, request.resume), request.resume
+    for key, value, path in named_files(request.command) if request.command.words != "train" else ():
+        if not Path(path).is_absolute():
+            raise BadInput(
+                key, value, "the job works in a copy of this folder; give an absolute path that its nodes see"
+            )
+    if request.as_given:
+        run = pipeline_folder(request, Path(config.cluster.run_root or "runs").absolute()).absolute()
+        return _with_job_name(config, run), run
     # The job works in a copy, which lacks everything that .gitignore excludes, often the data.
     found = {key: str(Path(file).absolute()) for key, file in relative_files(config).items()}
     data = {key.partition(".")[2]: file for key, file in found.items() if key.startswith("data.")}
@@ -152,7 +226,7 @@ def _with_job_name(config: Config, run: Path, when: str = "") -> Config:
     return config.model_copy(update={"experiment": experiment, "launch": launch})
 
 
-def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
+def write(request: SubmitRequest, config: Config, run: Path, given: GivenCommand | None = None) -> BatchSystem:
     """Write the job's files into a new folder.
 
     For Slurm: `<run>.job` next to the run folder, with a copy of the working folder, so that later edits do not affect
@@ -168,11 +242,12 @@ def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
         if kuberay
         else Slurm(name=name, folder=folder)
     )
-    files = render(config, "kuberay" if kuberay else "slurm", str(request.resume) if request.resume else None)
+    resume = str(request.resume) if request.resume else None
+    files = render(config, "kuberay" if kuberay else "slurm", resume, given)
     if kuberay:
         print(f"code:      the image's, {config.launch.image}; this folder is not uploaded")
     else:
-        _copy_work(folder / WORK, config)
+        _copy_work(folder / WORK, config, request.configs)
     # Keep this folder out of the packages of later jobs.
     for file, text in {".gitignore": "*\n", **{file: files[file] for file in system.files}}.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -181,11 +256,12 @@ def write(request: SubmitRequest, config: Config, run: Path) -> BatchSystem:
     return system
 
 
-def _copy_work(target: Path, config: Config) -> None:
+def _copy_work(target: Path, config: Config, configs: Sequence[Config]) -> None:
     with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
         there = config.cluster
         package = pack(Path.cwd(), Path(aside) / "job.zip", {}, most_mb=there.max_package_mb, also=there.package_also)
-        refuse_left_behind(config, package)
+        for each in configs if len(configs) > 1 else (config,):
+            refuse_left_behind(each, package)
         target.mkdir(parents=True)
         with zipfile.ZipFile(package.path) as archive:
             for info in archive.infolist():

@@ -18,11 +18,13 @@ class SubmitCommand(Command):
     excludes and files that look like keys) and the resolved configuration are uploaded, and the job runs there as it
     would here. Variables such as WANDB_API_KEY have to be set on the nodes.
 
-    `cluster=kuberay launch.claim=NAME [launch.image=... launch.secret=...]` (train): a RayJob, submitted with `kubectl
-    apply`. The code comes from the image; run folders, data and models are on the claim, keys in the Secret.
+    `cluster=kuberay launch.claim=NAME [launch.image=... launch.secret=...]`: a RayJob, submitted with `kubectl apply`.
+    The code comes from the image; run folders, data and models are on the claim, keys in the Secret.
 
-    `cluster=slurm` (train): a batch job, submitted with `sbatch` from a folder that all nodes see. A copy of the
-    working folder is kept next to the run folder, and Slurm passes the environment on.
+    `cluster=slurm`: a batch job, submitted with `sbatch` from a folder that all nodes see. A copy of the working folder
+    is kept next to the run folder, and Slurm passes the environment on.
+
+    A pipeline or a --multirun is one job; a cluster that is started for it fits the largest of its stages.
 
     `cluster=local` runs the job here. `hamr submit train resume=<run folder> cluster=...` resumes a run on another
     cluster under the same W&B id; the folder has to be at the same path there.
@@ -31,6 +33,7 @@ class SubmitCommand(Command):
     examples = (
         "hamr submit train experiment=quickstart cluster=ray cluster.dashboard=http://head:8265 --follow",
         "hamr submit train experiment=paper_hrm cluster=slurm launch.partition=gpu --dry-run",
+        "hamr submit train pipeline=olamind_small cluster=slurm --dry-run",
     )
     work = "hamr.apps.submit.run:start"
 
@@ -42,5 +45,4 @@ class SubmitCommand(Command):
     job: Annotated[
         tuple[str, ...], Prefix(), Field(title="JOB [the job's arguments] cluster=ray|kuberay|slurm|local")
     ] = ()
-    """train, sft, score, calibrate, evaluate or scorer, with its arguments and those of the sections cluster and
-    launch."""
+    """A command that needs no terminal, with its arguments and those of the sections cluster and launch."""

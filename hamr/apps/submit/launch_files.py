@@ -12,7 +12,16 @@ from typing import Any
 
 import yaml
 
-from hamr.apps.submit.launch_job import EXPERIMENT, command, experiment_file, name_of, nodes, ray_version
+from hamr.apps.submit.launch_job import (
+    EXPERIMENT,
+    GivenCommand,
+    Nodes,
+    command,
+    experiment_file,
+    name_of,
+    nodes,
+    ray_version,
+)
 from hamr.apps.submit.launch_scripts import plain, slurm
 from hamr.config.launch import LaunchConfig, LaunchKind
 from hamr.config.schema import Config
@@ -23,22 +32,25 @@ CLAIM = "/mnt/hamr"
 """Mount path of run folders, data and models in pods."""
 
 
-def render(config: Config, kind: LaunchKind, resume: str | None = None) -> dict[str, str]:
-    """Return file contents by name (a path relative to their folder), for the run of `config` or for a run to `resume`.
+def render(
+    config: Config, kind: LaunchKind, resume: str | None = None, given: GivenCommand | None = None
+) -> dict[str, str]:
+    """Return file contents by name (a path relative to their folder), for the run of `config`, for a run to `resume`,
+    or for another command.
 
     `resume` is the run folder's path on the nodes. Raises CapacityError where an actor fits no node.
     """
-    return KINDS[kind](config, resume)
+    return KINDS[kind](config, resume, given)
 
 
-def kuberay(config: Config, resume: str | None = None) -> dict[str, str]:
+def kuberay(config: Config, resume: str | None = None, given: GivenCommand | None = None) -> dict[str, str]:
     """Return `configmap.yaml`, `rayjob.yaml` (its own cluster, deleted at the end) and `raycluster.yaml` (a permanent
     one)."""
     name, launch = name_of(config), config.launch
     folder = f"{CLAIM}/runs/{name}"
-    spec = cluster_spec(config)
+    spec = cluster_spec(config, given.nodes if given is not None else None)
     job = {
-        "entrypoint": command(config, MOUNT, resume),
+        "entrypoint": command(config, MOUNT, resume, given=given),
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": launch.keep_finished_s,
         "activeDeadlineSeconds": math.ceil(launch.time_limit_h * 3600),
@@ -57,10 +69,10 @@ def kuberay(config: Config, resume: str | None = None) -> dict[str, str]:
     }
 
 
-def cluster_spec(config: Config) -> dict[str, Any]:
+def cluster_spec(config: Config, wanted: Nodes | None = None) -> dict[str, Any]:
     """Return the RayCluster spec. The operator creates the token's Secret and injects it into every pod (KubeRay >=
     1.5.1)."""
-    wanted, launch = nodes(config), config.launch
+    wanted, launch = wanted or nodes(config), config.launch
     scales = wanted.most > wanted.least
     head = {"cpu": str(launch.head_cpus), "memory": f"{launch.head_memory_gib}Gi"}
     worker = {"cpu": str(launch.cpus_per_node), "memory": f"{launch.memory_gib_per_node}Gi"}
@@ -132,4 +144,8 @@ def _yaml(value: Mapping[str, Any]) -> str:
     return yaml.dump(value, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
-KINDS: dict[str, Callable[[Config, str | None], dict[str, str]]] = {"kuberay": kuberay, "slurm": slurm, "ray": plain}
+KINDS: dict[str, Callable[[Config, str | None, GivenCommand | None], dict[str, str]]] = {
+    "kuberay": kuberay,
+    "slurm": slurm,
+    "ray": plain,
+}

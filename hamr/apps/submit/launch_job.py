@@ -10,6 +10,7 @@ import importlib.metadata
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hamr.cluster.placement import Node, plan
@@ -33,6 +34,12 @@ class Nodes:
     least: int
     most: int
     gpus: int
+
+
+def nodes_for(configs: Sequence[Config]) -> Nodes:
+    """Return the number of nodes that the largest of several jobs needs, which run one after the other."""
+    each = [nodes(config) for config in configs]
+    return Nodes(least=max(n.least for n in each), most=max(n.most for n in each), gpus=max(n.gpus for n in each))
 
 
 def nodes(config: Config) -> Nodes:
@@ -114,15 +121,29 @@ def experiment_file(config: Config, run_dir: str) -> str:
     return f"# @package _global_\n# The resolved configuration; written by hamr.\n{dump_config(there)}"
 
 
-def command(config: Config, folder: str, resume: str | None = None, *, program: str = "hamr") -> str:
+@dataclass(frozen=True, kw_only=True)
+class GivenCommand:
+    """A command other than the training run of a configuration. `resolved`: it runs with the resolved configuration."""
+
+    words: tuple[str, ...]
+    nodes: Nodes
+    resolved: bool = False
+
+
+def command(
+    config: Config, folder: str, resume: str | None = None, *, program: str = "hamr", given: GivenCommand | None = None
+) -> str:
     """Return the shell command of the job; `folder` is a shell word.
 
     Groups whose keys are names are removed first, because the file is complete. A run to `resume` has its configuration
     in its folder, except the paths of its functions.
     """
+    configured = f"--config-dir {folder} experiment={EXPERIMENT} pools=null"
+    if given is not None:
+        return f"{program} {shlex.join(given.words)}" + (f" {configured}" if given.resolved else "")
     if resume is not None:
         return f"{program} train {shlex.join([f'resume={resume}', *function_arguments(config.functions)])}"
-    return f"{program} train --config-dir {folder} experiment={EXPERIMENT} pools=null"
+    return f"{program} train {configured}"
 
 
 def ray_version() -> str:

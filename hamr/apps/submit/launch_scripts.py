@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import math
 
-from hamr.apps.submit.launch_job import CONFIG_FILE, command, experiment_file, name_of, nodes
+from hamr.apps.submit.launch_job import CONFIG_FILE, GivenCommand, command, experiment_file, name_of, nodes
 from hamr.config.schema import Config
 
 WORK = "work"
 """Folder next to a Slurm job's script with the copy of the working folder."""
 
 
-def slurm(config: Config, resume: str | None = None) -> dict[str, str]:
+def slurm(config: Config, resume: str | None = None, given: GivenCommand | None = None) -> dict[str, str]:
     """Return `job.sbatch`: Ray on every node of the allocation with a token of its own, then the run on the first
     node."""
-    launch, wanted = config.launch, nodes(config)
+    launch, wanted = config.launch, given.nodes if given is not None else nodes(config)
     options = {
         "job-name": name_of(config),
         "nodes": wanted.least,
@@ -31,7 +31,7 @@ def slurm(config: Config, resume: str | None = None) -> dict[str, str]:
     options |= {key: value for key in ("partition", "account") if (value := getattr(launch, key))}
     header = "".join(f"#SBATCH --{key}={value}\n" for key, value in options.items())
     resources = f"--num-cpus={launch.cpus_per_node} --num-gpus={wanted.gpus}"
-    run_line = command(config, '"$SLURM_SUBMIT_DIR/conf"', resume, program="python3 -m hamr")
+    run_line = command(config, '"$SLURM_SUBMIT_DIR/conf"', resume, program="python3 -m hamr", given=given)
     script = f"""\
 #!/usr/bin/env bash
 {header}
@@ -95,9 +95,9 @@ def _slurm_time(hours: float) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:00"
 
 
-def plain(config: Config, resume: str | None = None) -> dict[str, str]:
+def plain(config: Config, resume: str | None = None, given: GivenCommand | None = None) -> dict[str, str]:
     """Return `head.sh`, `worker.sh` (for each other machine, with the head's address) and `train.sh` (for the head)."""
-    launch, wanted = config.launch, nodes(config)
+    launch, wanted = config.launch, given.nodes if given is not None else nodes(config)
     resources = f"--num-cpus={launch.cpus_per_node} --num-gpus={wanted.gpus}"
     token = """\
 export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
@@ -126,7 +126,7 @@ ip=${{1:?usage: worker.sh IP_OF_THE_HEAD}}
 # Runs the job from the head, in the folder of this file. usage: ./train.sh [overrides]
 set -euo pipefail
 cd "$(dirname "$0")"
-{token}exec {command(config, "conf", resume)} "$@"
+{token}exec {command(config, "conf", resume, given=given)} "$@"
 """,
         CONFIG_FILE: experiment_file(config, f"runs/{name_of(config)}"),
     }

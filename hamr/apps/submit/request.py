@@ -2,61 +2,86 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from hamr.apps.jobs import names
 from hamr.apps.pipeline.command import RunPipeline, TrainSweep
-from hamr.apps.shared.commands import Command, ConfiguredCommand, parse_command
+from hamr.apps.pipeline.log import is_pipeline
+from hamr.apps.pipeline.plan import PipelinePlan, plan_pipeline
+from hamr.apps.pipeline.sweep import plan_sweep
+from hamr.apps.shared.commands import Command, ConfiguredCommand, parse_command, render
 from hamr.apps.train.command import TrainingCommand
 from hamr.config.load import load_config, load_dumped
-from hamr.config.overrides import MULTIRUN, nearest_first
+from hamr.config.overrides import nearest_first
 from hamr.config.schema import Config
 from hamr.errors import BadInput, RunFolderError
 from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.run_folder import RunFolder
 
 LEARNING = ("train", "sft", "scorer")
-"""Jobs that have a run folder."""
-AS_GIVEN = ("calibrate", "evaluate")
-"""Jobs whose own arguments determine the configuration; their command is forwarded unchanged."""
-JOBS = ("train", "sft", "score", *AS_GIVEN, "scorer")
+"""Commands that have a run folder."""
+RESOLVED = (*LEARNING, "score")
+"""Commands that run with the configuration that was resolved here. All others run as they were given."""
+ONLY_HERE = ("submit", "chat", "completion")
+"""Commands that need this terminal."""
 OTHERS = ("cluster", "launch")
 """Sections that may change when a run is resumed, because they only say where it runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitRequest:
-    """A job for a cluster. `where`: the arguments that only say where it runs; the command has the others."""
+    """A job for a cluster. `where`: the arguments that only say where it runs; the command has the others.
+
+    `stages`: the configurations of a pipeline's stages or a sweep's runs.
+    """
 
     command: Command
     where: tuple[str, ...]
     config: Config
     resume: Path | None = None
+    stages: tuple[Config, ...] = ()
 
     @property
     def job(self) -> str:
         return self.command.words.split()[0]
 
+    @property
+    def as_given(self) -> bool:
+        """Return whether the command runs as it was given: its own arguments, or its stages', determine the
+        configuration."""
+        return bool(self.stages) or self.command.words not in RESOLVED
+
+    @property
+    def configs(self) -> tuple[Config, ...]:
+        """Configurations of everything that runs."""
+        return self.stages or (self.config,)
+
     @classmethod
     def read(cls, words: Sequence[str]) -> SubmitRequest:
         """Parse the words of a job's command. Raises BadInput as the local command would."""
-        if not words or words[0] not in JOBS:
+        jobs = [name for name in names() if name not in ONLY_HERE]
+        if not words or words[0] not in jobs:
             named = words[0] if words else None
-            known = ", ".join(nearest_first(named, JOBS) if named else JOBS)
+            known = ", ".join(nearest_first(named, jobs) if named else jobs)
             raise BadInput("submit", named, f"name a job that can run on a cluster: {known}")
         where = tuple(word for word in words if "=" in word and _section(word) in OTHERS)
         command = parse_command([word for word in words if word not in where])
+        if isinstance(command, TrainingCommand) and command.resume is not None and is_pipeline(command.resume):
+            folder = command.resume.absolute()
+            stages = PipelinePlan.load(folder).configs_of_stages()
+            command = command.model_copy(update={"resume": folder})
+            return cls(command=command, where=where, config=load_config(where), resume=folder, stages=stages)
         if isinstance(command, RunPipeline | TrainSweep):
-            remedy = (
-                "several runs cannot be submitted as one; start them on a node of the cluster: cluster.address=auto"
-            )
-            given = f"pipeline={command.pipeline}" if isinstance(command, RunPipeline) else MULTIRUN
-            raise BadInput(words[0], given, remedy)
-        if words[0] not in AS_GIVEN and command.words != words[0]:
-            raise BadInput("submit", command.words, f"runs only here; name one of: {', '.join(JOBS)}")
+            if isinstance(command, RunPipeline):
+                plan = plan_pipeline(with_overrides(command, where))
+            else:
+                plan = plan_sweep(with_overrides(command, where))
+            return cls(command=command, where=where, config=load_config(where), stages=tuple(plan.configs.values()))
         if isinstance(command, TrainingCommand) and command.resume is not None:
             folder = RunFolder.open(command.resume).path
             status = LiveStatus.read(folder)
@@ -78,17 +103,25 @@ class SubmitRequest:
 
     def local(self) -> Command:
         """Return the command to run here."""
-        if self.resume is None and isinstance(self.command, ConfiguredCommand):
+        if self.resume is None and isinstance(self.command, ConfiguredCommand | RunPipeline):
             return with_overrides(self.command, self.where)
         return self.command
 
     def run_name(self) -> str:
-        """Return the name of a new run: as configured, or the experiment's name with the time."""
+        """Return the name of a new run: as configured, or the experiment's, pipeline's or command's name with the
+        time."""
         experiment = self.config.experiment
+        if self.as_given:
+            name = self.command.pipeline if isinstance(self.command, RunPipeline) else self.command.words
+            words = re.sub(r"[^A-Za-z0-9]+", "-", Path(name).stem.split("=")[0]).strip("-")
+            return f"{words}-{time.strftime('%Y%m%d-%H%M%S')}"
         return experiment.run_dir or f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def with_overrides(command: ConfiguredCommand, more: Sequence[str]) -> ConfiguredCommand:
+Overridable = TypeVar("Overridable", ConfiguredCommand, RunPipeline, TrainSweep)
+
+
+def with_overrides(command: Overridable, more: Sequence[str]) -> Overridable:
     """Return the command with further overrides of the configuration."""
     return command.model_copy(update={"overrides": (*command.overrides, *more)})
 
@@ -99,9 +132,10 @@ def named_files(command: Command) -> Iterator[tuple[str, Any, str]]:
     A name that might be a file, as of a scenario or a policy, counts if it looks like a path.
     """
     for name, info in type(command).model_fields.items():
-        if name == "overrides":
+        if name in ("overrides", "stages", "resume"):
             continue
         value = getattr(command, name)
+        value = tuple(value.values()) if isinstance(value, Mapping) else value
         for part in value if isinstance(value, tuple) else str(value).split(","):
             if isinstance(value, Path) or isinstance(part, Path) or "/" in part or part.endswith((".jsonl", ".yaml")):
                 yield info.alias or name, str(value), str(value if isinstance(value, Path) else part).strip()
@@ -109,6 +143,32 @@ def named_files(command: Command) -> Iterator[tuple[str, Any, str]]:
 
 def _section(setting: str) -> str:
     return setting.lstrip("~+").partition("=")[0].split(".")[0]
+
+
+def given_words(request: SubmitRequest, run: Path | None) -> list[str]:
+    """Return the words of a command that runs as it was given, on the cluster that its process then joins.
+
+    `run`: folder of a new pipeline; the runs of a sweep get a new one next to it.
+    """
+    command, more = request.command, [word for word in request.where if not word.startswith(_TYPES)]
+    if isinstance(command, RunPipeline):
+        command = RunPipeline.model_validate({**command.model_dump(exclude_unset=True), "folder": run})
+    words = render(command)
+    if isinstance(command, TrainSweep) and run is not None:
+        more = [*(word for word in more if not word.startswith("cluster.run_root=")), f"cluster.run_root={run.parent}"]
+    takes_overrides = isinstance(command, ConfiguredCommand | RunPipeline)
+    return [*words, *more, "cluster.address=auto"] if takes_overrides else words
+
+
+def pipeline_folder(request: SubmitRequest, root: Path) -> Path:
+    """Return the folder of a new pipeline or sweep: the given one, or a new one below `root`."""
+    command = request.command
+    given = command.folder if isinstance(command, RunPipeline) else None
+    return given or root / request.run_name()
+
+
+_TYPES = ("cluster=", "cluster.type=")
+"""Arguments that only choose the kind of cluster."""
 
 
 def run_folder(request: SubmitRequest) -> Path:

@@ -16,10 +16,11 @@ from hamr.apps.shared.commands import ConfiguredCommand, render
 from hamr.apps.submit.batch import refuse_left_behind, send_batch
 from hamr.apps.submit.package import pack
 from hamr.apps.submit.request import (
-    AS_GIVEN,
     LEARNING,
     SubmitRequest,
+    given_words,
     named_files,
+    pipeline_folder,
     run_folder,
     secret_variables,
     wandb_place,
@@ -60,13 +61,14 @@ def start(command: SubmitCommand) -> int:
 def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
     """Check, package and submit the job, then print where to follow it."""
     config, run = locate_run(request)
-    refuse_secrets(config, (*render(request.command), *request.where))
+    for each in request.configs:
+        refuse_secrets(each, (*render(request.command), *request.where))
     there = config.cluster
     check_cluster_address(there.dashboard, allow_unauthenticated=there.allow_unauthenticated, key="cluster.dashboard")
     cluster = JobCluster(config.cluster.dashboard)
-    if request.job == "train":
-        print("\n".join(describe_placement(config, cluster.nodes())), flush=True)
-    if needed := secret_variables(config):
+    for each in request.stages or ((config,) if request.job == "train" else ()):
+        print("\n".join(describe_placement(each, cluster.nodes())), flush=True)
+    if needed := sorted({name for each in request.configs for name in secret_variables(each)}):
         print(f"set these variables on the nodes, they are not uploaded: {', '.join(needed)}")
     name = f"hamr-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name if run else request.job)}-{secrets.token_hex(3)}"
     with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
@@ -74,11 +76,13 @@ def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
         file = Path(aside) / "job.zip"
         package = pack(Path.cwd(), file, extra, most_mb=there.max_package_mb, also=there.package_also)
         print(f"package:   of {Path.cwd()}", *package.describe(), sep="\n  ")
-        refuse_left_behind(config, package)
+        for each in request.stages or (config,):
+            refuse_left_behind(each, package)
+        line = command(request, run)
         if dry:
-            print(f"nothing was submitted; the cluster would run: {command(request)}")
+            print(f"nothing was submitted; the cluster would run: {line}")
             return 0
-        job = cluster.submit(command(request), package.path, name, variables={})
+        job = cluster.submit(line, package.path, name, variables={})
     print(f"job:       {job}\ndashboard: {cluster.dashboard}/#/jobs/{job}")
     if run is not None:
         print(f"run:       {run} (hamr status {run})")
@@ -105,7 +109,13 @@ def locate_run(request: SubmitRequest) -> tuple[Config, Path | None]:
     for key, value, path in named_files(request.command):
         if not Path(path).is_absolute():
             raise BadInput(key, value, "the job runs in another folder; give an absolute path that its nodes see")
-    if request.job not in LEARNING:
+    if request.stages:
+        folder = pipeline_folder(request, Path(cluster.run_root or "runs"))
+        if not folder.is_absolute() and not here:
+            remedy = "name a folder for the pipeline's that this machine and all nodes see"
+            raise BadInput("cluster.run_root", cluster.run_root, remedy)
+        return config, folder.absolute()
+    if request.as_given or request.job not in LEARNING:
         return config.model_copy(update={"cluster": joined}), None
     if cluster.run_root is None and not here and not Path(request.run_name()).is_absolute():
         raise BadInput("cluster.run_root", None, "name a folder for run folders that this machine and all nodes see")
@@ -114,19 +124,15 @@ def locate_run(request: SubmitRequest) -> tuple[Config, Path | None]:
     return config.model_copy(update={"cluster": joined, "experiment": experiment}), run
 
 
-def command(request: SubmitRequest) -> str:
-    """Return the command to run in the package's folder.
+def command(request: SubmitRequest, run: Path | None = None) -> str:
+    """Return the command to run in the package's folder. `run`: the folder of a pipeline or the like.
 
     `pools` is removed from the defaults first, because its keys are names and the resolved configuration is complete.
     """
-    words = render(request.command)
-    if not isinstance(request.command, ConfiguredCommand) or request.resume is not None:
-        pass  # a fit to a file takes no configuration, a resumed run has its own
-    elif request.job in AS_GIVEN:
-        words += [
-            *(w for w in request.where if not w.startswith(("cluster=", "cluster.type="))),
-            "cluster.address=auto",
-        ]
+    if request.resume is not None:
+        words = render(request.command)  # a resumed run has its own configuration
+    elif request.as_given or not isinstance(request.command, ConfiguredCommand):
+        words = given_words(request, run)
     else:
         words = render(request.command.model_copy(update={"overrides": ()}))
         words += [CONFIG_DIR_FLAG, FOLDER, f"experiment={EXPERIMENT}", "pools=null"]

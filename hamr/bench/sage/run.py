@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from hamr.bench.sage import metrics
+from hamr.bench.sage import compare, metrics
 from hamr.bench.sage.assessment import Assessment, assess, needs_judges
 from hamr.bench.sage.coverage import CoverageRow, coverage
+from hamr.bench.sage.customers import CustomerAuditor, fidelity, is_faulty
 from hamr.bench.sage.judging import SageJudges
 from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import REPLACEMENT, DialoguePlan, Trace
 from hamr.config.sage import SageConfig
+from hamr.data.customer_audit import CustomerAudit
 from hamr.procedures.graph import Scenario
 from hamr.protocols import Ask
 
@@ -57,8 +59,9 @@ async def hold(
 
     At most `at_once` dialogues are in progress, and as many are being judged. A pool failure ends a dialogue with a
     typed outcome, and the evaluation continues with the next. Finished dialogues are never lost. Dialogues without an
-    assessed turn are topped up, in at most `config.top_up` rounds.
+    assessed turn, and those of faulty customers unless they are kept, are topped up, in at most `config.top_up` rounds.
     """
+    auditor = CustomerAuditor(scenarios, config.language)
     panel = SageJudges(cast.judges, config)
     talking, judging = asyncio.Semaphore(at_once), asyncio.Semaphore(at_once)
     desks = {
@@ -67,6 +70,7 @@ async def hold(
         for name, scenario in scenarios.items()
     }
     total, held, judged = len(pairs), 0, 0
+    faulty: set[tuple[str, str]] = set()
 
     def count(*, one_held: bool = False, one_judged: bool = False) -> None:
         nonlocal held, judged
@@ -80,8 +84,11 @@ async def hold(
                 trace = await desks[agent, plan.scenario].run(plan, agent=agent, simulator=cast.simulator)
             store.add_trace(trace)
         count(one_held=counted)
-        async with judging:
-            await _judge(store, panel, scenarios[plan.scenario], trace)
+        if config.faulty_customers == "left_out" and is_faulty(auditor.audit(trace)):
+            faulty.add((agent, plan.id))
+        else:
+            async with judging:
+                await _judge(store, panel, scenarios[plan.scenario], trace)
         count(one_judged=counted)
 
     open_dialogues = [_Open(agent, plan, 0) for agent, plan in pairs]
@@ -93,8 +100,9 @@ async def hold(
         except ExceptionGroup as stopped:
             # Raise the original error, such as a full disk; the other tasks were only cancelled.
             raise stopped.exceptions[0] from None
-        helped = cast.agents.keys() & {one.agent for one in open_dialogues if one.is_assessed(store)}
-        left = [one for one in open_dialogues if not one.is_assessed(store)]
+        missing = [not one.is_assessed(store) or (one.agent, one.plan.id) in faulty for one in open_dialogues]
+        helped = cast.agents.keys() & {o.agent for o, miss in zip(open_dialogues, missing, strict=True) if not miss}
+        left = [one for one, miss in zip(open_dialogues, missing, strict=True) if miss]
         open_dialogues = [one.next(store) for one in left if one.agent in helped]
 
 
@@ -143,10 +151,12 @@ async def _judge(store: Store, panel: SageJudges, scenario: Scenario, trace: Tra
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """Current results of an evaluation: assessed turns by agent and scenario, and all metrics."""
+    """Current results of an evaluation: assessed turns by agent and scenario, the audits of the simulated customers by
+    agent and dialogue, and all metrics."""
 
     scenarios: Mapping[str, Scenario]
     assessed: Mapping[str, Mapping[str, Sequence[Assessment]]]
+    audits: Mapping[str, Mapping[str, CustomerAudit]]
     summary: Mapping[str, Any]
 
 
@@ -156,34 +166,52 @@ def summarise(
     plans: Sequence[DialoguePlan],
     agents: Iterable[str],
     config: SageConfig,
+    *,
+    apart: Collection[str] = (),
 ) -> Evaluated:
-    """Compute the results. Only finished dialogues are assessed; interrupted ones are counted."""
+    """Compute the results. Only finished dialogues are assessed; interrupted ones, and those of faulty customers unless
+    they are kept, are counted. The agents in `apart` are ranked among themselves."""
+    auditor = CustomerAuditor(scenarios, config.language)
+    audits: dict[str, dict[str, CustomerAudit]] = {}
     assessed: dict[str, dict[str, list[Assessment]]] = {}
     covered: dict[str, list[DialoguePlan]] = {}
-    summary: dict[str, Any] = {"agents": {}, "unreadable_rule": config.unreadable}
+    summary: dict[str, Any] = {
+        "agents": {},
+        "unreadable_rule": config.unreadable,
+        "faulty_rule": config.faulty_customers,
+    }
     for agent in agents:
         assessed[agent] = {name: [] for name in scenarios}
         outcomes: dict[str, Counter[str]] = {name: Counter() for name in scenarios}
         turns: Counter[str] = Counter()
-        covered[agent] = []
+        seeds: dict[int, dict[str, list[Assessment]]] = {}
+        covered[agent], audits[agent] = [], {}
+        customers: dict[str, list[CustomerAudit]] = {name: [] for name in scenarios}
         for plan in _customers_of(store, agent, plans, config):
             trace = store.traces[agent, plan.id]
             outcomes[plan.scenario][trace.outcome] += 1
-            if trace.finished:
+            audit = auditor.audit(trace)
+            if audit is not None:
+                audits[agent][plan.id] = audit
+                customers[plan.scenario].append(audit)
+            if trace.finished and not (config.faulty_customers == "left_out" and is_faulty(audit)):
                 turns[plan.scenario] += len(trace.turns)
                 judgements = store.judgements.get((agent, plan.id), {})
                 found = assess(scenarios[plan.scenario], trace, judgements, config)
                 assessed[agent][plan.scenario] += found
+                seeds.setdefault(plan.seed, {}).setdefault(plan.scenario, []).extend(found)
                 covered[agent] += [plan] if any(a.counts for a in found) else []
         summary["agents"][agent] = {
             "scenarios": {
                 name: {
                     "dialogues": dict(outcomes[name]),
                     "turns": turns[name],
+                    "customers": fidelity(customers[name]),
                     **_scenario(scenarios[name], assessed[agent][name], config),
                 }
                 for name in scenarios
             },
+            "customers": fidelity(list(audits[agent].values())),
             "average": metrics.average_scenarios(assessed[agent], config),
             "by_turn": metrics.by_turn(_all(assessed[agent])),
             "levels": metrics.by_level(
@@ -192,12 +220,16 @@ def summarise(
                 config,
             ),
             "judges": metrics.alone(_all(assessed[agent])),
+            "by_seed": compare.by_seed(seeds),
         }
+    averages = {agent: result["average"] for agent, result in summary["agents"].items()}
+    summary["ranks"] = compare.ranks(averages, apart)
+    summary["paired"] = compare.paired_tests({agent: _all(turns) for agent, turns in assessed.items()}, config)
     summary["coverage"] = _coverage(scenarios, plans, covered, config)
     every = [a for by_scenario in assessed.values() for a in _all(by_scenario)]
     summary["correlation"] = metrics.correlation(every)
     summary["votes"] = {"tie_rule": config.tie, **metrics.votes(every)}
-    return Evaluated(scenarios=scenarios, assessed=assessed, summary=summary)
+    return Evaluated(scenarios=scenarios, assessed=assessed, audits=audits, summary=summary)
 
 
 def _coverage(

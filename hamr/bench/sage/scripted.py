@@ -161,8 +161,14 @@ def patient(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """States its fields `TALK` times, then leaves."""
     said = sum(message["role"] == "assistant" for message in question.messages)
     if said >= TALK:
-        return f"Thank you, that is all. {END_MARK}"
+        return f"{_THANKS[plan.language]} {END_MARK}"
+    if plan.language == "zh":
+        known = ((scenario.file.fields[name].meanings or {}).get(value) for name, value in plan.fields.items())
+        return f"再说一次我的情况（{said + 1}）：" + "，".join(meaning.zh for meaning in known if meaning is not None)
     return f"My case, once more ({said + 1}): " + ", ".join(f"{name} {value}" for name, value in plan.fields.items())
+
+
+_THANKS = {"en": "Thank you, that is all.", "zh": "谢谢，没有别的了。"}
 
 
 def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:

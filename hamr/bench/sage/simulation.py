@@ -14,6 +14,7 @@ from hamr.bench.sage.desk import ServiceDesk
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.traces import DialoguePlan, Exchange, Outcome, Trace
 from hamr.config.sage import AgentPrompt, SageConfig
+from hamr.data.customer_audit import out_of_role
 from hamr.data.rendering import policy_messages
 from hamr.procedures.contract import OutputReading, whole
 from hamr.procedures.graph import Scenario
@@ -33,13 +34,6 @@ OPENING: Mapping[str, str] = {
 SILENCE: Mapping[str, str] = {"en": "(no answer)", "zh": "（没有回复）"}
 STATE: Mapping[str, str] = {"en": "(what the desk now does: {action})", "zh": "（客服当前的处理：{action}）"}
 _OWN_NAME = re.compile(r"^\s*(?:customer|user|用户|客户|顾客)\s*[:：]\s*", re.IGNORECASE)
-_OUT_OF_ROLE = re.compile(
-    r"\b(?:as an? (?:ai|artificial|language|virtual)\b|i(?: a|')m an? (?:ai|language model|virtual assistant|chatbot)\b"
-    r"|large language model|i(?: a|')m (?:only )?(?:simulating|role-?playing)|in this (?:simulation|role-?play))"
-    r"|作为(?:一个|一名)?\s*(?:ai|人工智能|语言模型)|我是(?:一个|一名)?\s*(?:ai|人工智能|语言模型)|角色扮演"
-    r"|classification_output|now_path|^\s*[{\[]|^\s*(?:service )?(?:agent|assistant|客服)\s*[:：]",
-    re.IGNORECASE | re.MULTILINE,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,18 +157,6 @@ class Simulation:
             await asyncio.sleep(min(answer.retry_in_s or 0.0, self.config.longest_wait_s))
             answer = await ask(question)
         return answer
-
-
-def out_of_role(text: str) -> str | None:
-    """Return the text that shows a break of character; None where there is none.
-
-    >>> out_of_role("As an AI I have no phone plan.")
-    'As an AI'
-    """
-    if not text.strip():
-        return "said nothing"
-    found = _OUT_OF_ROLE.search(text)
-    return found.group().strip() if found else None
 
 
 def reply_of(reading: OutputReading, language: str) -> str:

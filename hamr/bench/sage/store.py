@@ -42,7 +42,7 @@ class Store(RowFolder):
         super().__init__(folder, (TRACES, JUDGEMENTS), ascii_only=False)
 
     def _load(self) -> None:
-        self._read()
+        self.traces, self.judgements = load_rows(self.folder)
         before = self._in_force(read_settings(self.folder))
         check_settings(self.folder, before, self._settings, rejudge=self._rejudge)
         others = before.get("judging") != json.loads(json.dumps(self._settings.get("judging")))
@@ -82,19 +82,24 @@ class Store(RowFolder):
             for key, value in found.items()
         }
 
-    def _read(self) -> None:
-        for where, row in rows_of(self.folder / TRACES):
-            try:
-                trace = Trace.from_json(row)
-            except (KeyError, TypeError) as error:
-                raise BadInput(where, str(error), "is not a trace; restore the line, or give another folder") from error
-            self.traces[trace.agent, trace.plan.id] = trace
-        for where, row in rows_of(self.folder / JUDGEMENTS):
-            try:
-                judgement = TurnJudgement.from_json(row)
-            except (KeyError, TypeError) as error:
-                raise BadInput(where, str(error), "is not a judgement; restore the line, or remove it") from error
-            self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
+
+def load_rows(folder: Path) -> tuple[dict[Key, Trace], dict[Key, dict[int, TurnJudgement]]]:
+    """Return the newest row of each dialogue, and the judgements by dialogue and turn. Raises BadInput."""
+    traces: dict[Key, Trace] = {}
+    judgements: dict[Key, dict[int, TurnJudgement]] = {}
+    for where, row in rows_of(folder / TRACES):
+        try:
+            trace = Trace.from_json(row)
+        except (KeyError, TypeError) as error:
+            raise BadInput(where, str(error), "is not a trace; restore the line, or give another folder") from error
+        traces[trace.agent, trace.plan.id] = trace
+    for where, row in rows_of(folder / JUDGEMENTS):
+        try:
+            judgement = TurnJudgement.from_json(row)
+        except (KeyError, TypeError) as error:
+            raise BadInput(where, str(error), "is not a judgement; restore the line, or remove it") from error
+        judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
+    return traces, judgements
 
 
 # --- settings ----------------------------------------------------------------------------------

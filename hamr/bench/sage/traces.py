@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -16,6 +17,14 @@ Outcome = Literal[
 Fault = Literal["tool_rounds", "malformed_call", "function_failed", "function_timeout"]
 REPLACEMENT = "+"
 """Mark in the id of a customer that replaces another: `telecom_package/0004+1`."""
+_REPLACED = re.compile(r"\+\d+\Z")
+
+
+def original_of(dialogue: str) -> str:
+    """Return the id of the customer that this one replaces, or its own."""
+    return _REPLACED.sub("", dialogue)
+
+
 FAILED: tuple[Outcome, ...] = ("user_failed", "agent_failed")
 """Outcomes where a pool did not answer: the same command tries the dialogue again."""
 

@@ -23,7 +23,7 @@ from functools import lru_cache
 from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.bench.sage.judging import read_vote
-from hamr.bench.sage.simulation import out_of_role
+from hamr.data.customer_audit import out_of_role
 from hamr.data.language import Language
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.splits import Splits
@@ -104,7 +104,9 @@ class Reword:
         if lost is not None:
             raise Dropped("field lost", lost)
         if self.recipe.judged and message.shows:
-            vote = await desk.read_judge("heard", field_question(message, text, language), _reader(message.scenario))
+            vote = await desk.read_judge(
+                "heard", field_question(message, text, language), field_reader(message.scenario)
+            )
             other = [name for name, value in message.shows.items() if vote.get(name) != value]
             if other:
                 raise Dropped("judge: reads another field", ", ".join(other))
@@ -248,7 +250,8 @@ def field_question(message: Message, text: str, language: Language) -> Callable[
     return ask
 
 
-def _reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
+def field_reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
+    """Return a function that parses the judge's labels. It raises VerdictUnparsable."""
     return lambda text: read_vote("judge", text, scenario).labels
 
 

@@ -8,12 +8,27 @@ from typing import Any
 
 from hamr.apps.evaluate.sage import figures
 from hamr.apps.evaluate.sage.graph import draw_graph
+from hamr.apps.evaluate.sage.transcripts import TRANSCRIPTS
 from hamr.bench.sage.assessment import Assessment
+from hamr.bench.sage.compare import RANKED, TESTED
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.run import Evaluated
 from hamr.bench.sage.traces import Trace
 from hamr.report.drawing import draw
-from hamr.report.values import Block, Cell, Column, Figure, Fold, Interval, Page, PageSection, Prose, Table
+from hamr.report.values import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    Fold,
+    Interval,
+    Link,
+    Page,
+    PageSection,
+    Prose,
+    Table,
+    number_columns,
+)
 
 _SHOWN_TURNS = 6
 _SHOWN_DIALOGUES = 3
@@ -41,6 +56,14 @@ def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
                 "intervals over dialogues.",
             ),
             PageSection.of(
+                "Agents compared",
+                *comparison_tables(summary),
+                lead="Differences are means over the customers of both agents, with 95 % bootstrap intervals, and "
+                "p-values of a permutation test of paired samples; adjusted p controls the false discovery rate over "
+                "the rows of a score (Benjamini and Hochberg).",
+                detail=True,
+            ),
+            PageSection.of(
                 "Errors by stage",
                 *_graphs(found),
                 lead="A stage is redder the more often the agent left the right path or took a wrong action there.",
@@ -60,10 +83,13 @@ def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
                 detail=True,
             ),
             PageSection.of("The judges", _votes(summary["votes"]), detail=True),
+            *_customers(summary),
             PageSection.of(
-                "Dialogues with the lowest scores",
+                "Transcripts",
+                Table.pairs("", {"all turns, with filters": Link(TRANSCRIPTS, TRANSCRIPTS)}),
                 *_dialogues(found, traces),
-                lead="The first turns; in brackets the path and the action that the agent named.",
+                lead="The dialogues with the lowest scores: their first turns; in brackets the path and the action "
+                "that the agent named.",
                 detail=True,
             ),
             *_coverage(summary["coverage"]),
@@ -80,7 +106,22 @@ def _coverage(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[P
             *(Fold(f"Paths of {name}", (_paths(name, rows),)) for name, rows in coverage.items()),
             lead="Customers per path: some of each intent, then more where a path had too few. Contradictions: those "
             "whose adversarial level contradicts what they show. Assessed: dialogues with an assessed turn, of the "
-            "agent that has fewest. A customer that left at once or broke character is replaced.",
+            "agent that has fewest. A customer that left at once, broke character or has another fault is replaced.",
+        )
+
+
+def _customers(summary: Summary) -> Iterator[PageSection]:
+    """Yield the section on the fidelity of the simulated customers, which finished dialogues do not have."""
+    if any(result["customers"]["customers"] for result in summary["agents"].values()):
+        rule = "kept in the scores" if summary["faulty_rule"] == "kept" else "excluded from the scores and replaced"
+        yield PageSection.of(
+            "The simulated customers",
+            customer_table(summary),
+            lead=f"Dialogues with a faulty customer are {rule} (faulty_customers={summary['faulty_rule']}). Words per "
+            "message, and the share of messages with 5 to 15. In role, own language: shares of the messages. "
+            "Understood: sentences whose meaning is known. Fields and goal: of customers that were understood "
+            "entirely, the fields of their path that they showed, and those that kept to what they wanted.",
+            detail=True,
         )
 
 
@@ -174,6 +215,31 @@ def _with_readable(values: Mapping[str, Any]) -> Cell:
     return None if overall is None else Prose(_POINTS.format(overall), f"{readable:.0f} % readable")
 
 
+def comparison_tables(summary: Summary) -> Iterator[Table]:
+    """Yield the ranks and paired tests of several agents, and the means by seed where there are several."""
+    if len(summary["agents"]) > 1:
+        ranked = tuple((agent, *(places[name] for name in RANKED)) for agent, places in summary["ranks"].items())
+        yield Table("Ranks", (Column("agent"), *number_columns("{}", *RANKED)), ranked, half=True)
+    names = {"truth": "own case: logic"}
+    rows = tuple(
+        (row["second"], row["first"], names.get(row["score"], row["score"]), row["pairs"],
+         Interval.of(row["difference"]), row["p"], row["adjusted_p"])
+        for row in summary["paired"]
+    )  # fmt: skip
+    forms = {"customers": "{:,}", "difference": "{:+.1f}", "p": "{:.3f}", "adjusted p": "{:.3f}"}
+    columns = ("agent", "minus agent", "score", *forms)
+    yield Table("Paired tests", tuple(Column(name, forms.get(name, "")) for name in columns), rows)
+    by_seed = {agent: result["by_seed"] for agent, result in summary["agents"].items()}
+    if any(len(entry["seeds"]) > 1 for entry in by_seed.values()):
+        seeds = tuple(
+            (agent, what, *(values[name] for name in TESTED))
+            for agent, entry in by_seed.items()
+            for what, values in (*entry["seeds"].items(), ("standard deviation", entry["standard_deviation"]))
+        )
+        scores = number_columns(_POINTS, *(names.get(name, name) for name in TESTED))
+        yield Table("By seed", (Column("agent"), Column("seed"), *scores), seeds)
+
+
 def _averages(
     agents: Mapping[str, Any],
     title: str,
@@ -224,6 +290,28 @@ def _outcomes(summary: Summary) -> Table:
         counts = (entry["assessed"], entry["turns"], entry["execution_gap"])
         rows.append((agent, name.replace("_", " "), ended or "none", *counts, faults or "none"))
     return Table("", tuple(Column(name, forms.get(name, "")) for name in columns), tuple(rows))
+
+
+def customer_table(summary: Summary) -> Table:
+    """Return the fidelity of each agent's customers, by scenario, and their faults."""
+    percent = {
+        "5 to 15 %": "words_in_range",
+        "own language %": "own_language",
+        "in role %": "in_role",
+        "understood %": "understood",
+        "fields %": "disclosed",
+        "goal %": "goal",
+    }
+    rows = []
+    for agent, name, entry in _entries(summary):
+        found = entry["customers"]
+        faults = ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in found["faults"].items())
+        shares = (found[key] for key in percent.values())
+        counts = (found["customers"], found["faulty"], Prose(faults or "none"), found["words"])
+        rows.append((agent, name.replace("_", " "), *counts, *shares))
+    forms = {"customers": "{:,}", "faulty": "{:,}", "words": _POINTS, **dict.fromkeys(percent, _POINTS)}
+    names = ("agent", "scenario", "customers", "faulty", "faults", "words", *percent)
+    return Table("Fidelity", tuple(Column(name, forms.get(name, "")) for name in names), tuple(rows))
 
 
 def coverage_table(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:

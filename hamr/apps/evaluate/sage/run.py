@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hamr.apps.evaluate.functions import check_native, find_functions, open_functions
+from hamr.apps.evaluate.sage.costs import show_cost
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.finished import read_dialogues
 from hamr.bench.sage.judging import AGAIN
+from hamr.bench.sage.merge import merge_into, merged_settings
 from hamr.bench.sage.run import Cast, DialogueProgress, Evaluated, hold, summarise
 from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
@@ -40,38 +43,47 @@ if TYPE_CHECKING:
 
 RUN = "sage"
 FREE = frozenset(
-    {"tie", "path", "action", "unreadable", "resamples", "attempts", "longest_wait_s", "at_once", "top_up"}
-)
+    {
+        "tie", "path", "action", "unreadable", "faulty_customers",
+        "resamples", "attempts", "longest_wait_s", "at_once", "top_up",
+    }
+)  # fmt: skip
 """Options that may change when a folder is resumed: they affect only speed, the metrics of the same dialogues and
 votes, or the number of replacements."""
 SCRIPTED_AT_ONCE = 64
 
 
-def start(request: EvaluateSage) -> int:
-    """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no dialogue was
-    held."""
+def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
+    """Run the evaluation, or merge finished ones. Raises BadInput for invalid input, before anything starts; HamrError
+    if no dialogue was held."""
     scenarios = {name: load_scenario(given) for name, given in request.scenarios.items()}
-    functions = find_functions("agent", [] if request.rejudge else request.agents, request)
-    config = _pools(request)
+    functions = find_functions("agent", [] if request.rejudge or merge else request.agents, request)
+    config = None if merge else _pools(request)
     if request.simulator == f"{PREFIX}worded":
         for scenario in scenarios.values():
             load_words(scenario, request.sage.language)
     finished = _finished(request, scenarios)
-    settings = settings_of(request, scenarios, config, functions)
+    settings = merged_settings(merge) if merge else settings_of(request, scenarios, config, functions)
     console = Console()
     with Store(request.output, settings, rejudge=request.rejudge) as store:
+        merge_into(store, merge)
         for trace in finished:
             if store.finished(trace.agent, trace.plan.id) is None:
                 store.add_trace(trace)
-        pairs = [(trace.agent, trace.plan) for trace in finished] or _pairs(request, scenarios, store)
+        pairs = [(trace.agent, trace.plan) for trace in finished] or _pairs(
+            request, scenarios, store, held=request.rejudge or bool(merge)
+        )
         plans = list({plan.id: plan for _, plan in pairs}.values())
         done = sum(store.finished(agent, plan.id) is not None for agent, plan in pairs)
         counts = f"{len(request.tested)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues"
         console.print(f"sage: {counts}, {done} held before", highlight=False)
+        if config is not None:
+            show_cost(request, scenarios, config, store, pairs, console)
         try:
-            _work(request, scenarios, config, functions, store, pairs, console)
+            if not merge:
+                _work(request, scenarios, config, functions, store, pairs, console)
         finally:
-            found = summarise(store, scenarios, plans, request.tested, request.sage)
+            found = summarise(store, scenarios, plans, request.tested, request.sage, apart=request.ranked_apart)
             write_figures(request.output, request.sage, found)
         show(write_report(request.output, found, store), console=console)
         print(f"written: {request.output / 'report.html'}", flush=True)
@@ -159,7 +171,7 @@ def _who_talks(request: EvaluateSage, config: Config | None, functions: Mapping[
     """Return the settings of the agents and the simulator: those of the folder where it is judged again."""
     if request.rejudge:
         before = read_settings(request.output) or {}
-        return {key: before[key] for key in ("agents", "simulator")}
+        return {key: before[key] for key in ("agents", "simulator", "merged") if key in before}
     if request.dialogues is not None:
         digest = hashlib.sha256(request.dialogues.read_bytes()).hexdigest()
         return {"agents": {request.tested[0]: {"sha256": digest}}, "simulator": {"name": "file"}}
@@ -190,11 +202,13 @@ def digest_of(scenario: Scenario) -> str:
 # --- the work ----------------------------------------------------------------------------------
 
 
-def _pairs(request: EvaluateSage, scenarios: Mapping[str, Scenario], store: Store) -> list[tuple[str, DialoguePlan]]:
-    """Return every agent with every customer; for judging again, the existing dialogues."""
-    if request.rejudge:
-        held = [trace for trace in store.traces.values() if trace.finished and trace.agent in request.agents]
-        return [(trace.agent, trace.plan) for trace in held if trace.plan.scenario in scenarios]
+def _pairs(
+    request: EvaluateSage, scenarios: Mapping[str, Scenario], store: Store, *, held: bool
+) -> list[tuple[str, DialoguePlan]]:
+    """Return every agent with every customer; the finished dialogues of the folder if these are all."""
+    if held:
+        finished = [trace for trace in store.traces.values() if trace.finished and trace.agent in request.agents]
+        return [(trace.agent, trace.plan) for trace in finished if trace.plan.scenario in scenarios]
     plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, request.sage)]
     return [(agent, plan) for agent in request.agents for plan in plans]
 
@@ -253,23 +267,32 @@ async def _unused_ask(question: Any) -> Any:
 
 
 def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
-    """Write metrics.json and assessments.jsonl."""
+    """Write metrics.json, assessments.jsonl and customers.jsonl."""
     options = sage.model_dump(mode="json", include=set(FREE))
     metrics = {"options": options, **found.summary}
     write_atomic(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
-    rows = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_atomic(folder / "assessments.jsonl", text)
+    turns = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
+    customers = (
+        {"agent": agent, "dialogue": dialogue, **asdict(audit)}
+        for agent, audits in found.audits.items()
+        for dialogue, audit in audits.items()
+    )
+    for name, rows in (("assessments.jsonl", turns), ("customers.jsonl", customers)):
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_atomic(folder / name, text)
 
 
 def write_report(folder: Path, found: Evaluated, store: Store) -> Page:
-    """Write report.html and plots/*.png; return the page."""
+    """Write report.html, plots/*.png and transcripts.html; return the page."""
     # Import lazily: only the report needs it.
     from hamr.apps.evaluate.sage.report import sage_page
+    from hamr.apps.evaluate.sage.transcripts import write_transcripts
     from hamr.report.html import write_page
 
-    page = sage_page(found, list(store.traces.values()))
+    traces = list(store.traces.values())
+    page = sage_page(found, traces)
     write_page(page, folder)
+    write_transcripts(found, traces, folder)
     return page
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -225,6 +226,69 @@ def test_followed_batch_job_returns_its_exit_code(tools: Tools, capsys: pytest.C
         submit([*SLURM, "experiment.run_dir=b", "--follow"])
 
 
+# --- other commands ----------------------------------------------------------------------------
+
+
+def job_command(tools: Tools, kind: str) -> list[str]:
+    if kind == "slurm":
+        script = (job_folder(Path.cwd()) / "job.sbatch").read_text()
+        line = re.findall(r"^  python3 -m hamr (.*) &$", script, re.MULTILINE)[0]
+    else:
+        line = yaml.safe_load((tools.folder / "applied-rayjob.yaml").read_text())["spec"]["entrypoint"]
+        line = line.removeprefix("hamr ")
+    return shlex.split(line)
+
+
+WHERE = {"slurm": ["cluster=slurm"], "kuberay": ["cluster=kuberay", "launch.claim=shared"]}
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kuberay"])
+def test_command_runs_as_given_on_nodes_for_its_pools(kind: str, tools: Tools) -> None:
+    tools.add("kubectl", "sbatch")
+    tools.says("sbatch", "1")
+    given = ["evaluate", "benchmark=olabench", "labels=/mnt/hamr/a.jsonl", "judge=judge", "output=/mnt/hamr/o"]
+    needs = ["pools.judge.engine.num_cpus=40", "pools.judge.replicas=3", "trainer.num_cpus=90"]
+    assert submit([*given, *needs, *WHERE[kind]]) == 0
+    words = job_command(tools, kind)
+    assert set(words) >= {*given, *needs, "cluster.address=auto"}
+    assert not any(word.startswith("cluster=") for word in words)
+    text = "".join(path.read_text() for path in job_folder(Path.cwd()).iterdir() if path.suffix in (".sbatch", ".yaml"))
+    nodes = re.search(r"#SBATCH --nodes=(\d+)|minReplicas: (\d+)", text)
+    assert nodes is not None and next(filter(None, nodes.groups())) == "2", "three judges of 40 CPUs, no trainer"
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kuberay"])
+def test_score_runs_with_the_resolved_configuration(kind: str, tools: Tools) -> None:
+    tools.add("kubectl", "sbatch")
+    tools.says("sbatch", "1")
+    given = ["score", "input=/mnt/hamr/a.jsonl", "output=/mnt/hamr/o"]
+    assert submit([*given, "experiment=smoke", *WHERE[kind]]) == 0
+    words = job_command(tools, kind)
+    assert words[:3] == given and words[-2:] == ["experiment=launched", "pools=null"]
+
+
+@pytest.mark.parametrize("kind", ["slurm", "kuberay"])
+def test_pipeline_gets_nodes_for_its_largest_stage(
+    kind: str, tools: Tools, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools.add("kubectl", "sbatch")
+    tools.says("sbatch", "1")
+    monkeypatch.setattr("hamr.apps.submit.batch.CLAIM", str(tmp_path))
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "name: small\nstages:\n"
+        "  - {name: made, job: data sage, args: [data.sage.train=8]}\n"
+        "  - {name: rl, job: train, args: [experiment=smoke, 'data=@made.folder',"
+        " pools.judge.replicas=3, pools.judge.engine.num_cpus=60]}\n"
+    )
+    assert submit(["train", f"pipeline={file}", *WHERE[kind]]) == 0
+    words = job_command(tools, kind)
+    assert words[:2] == ["train", f"pipeline={file}"] and "cluster.address=auto" in words
+    [folder] = [word.partition("=")[2] for word in words if word.startswith("experiment.run_dir=")]
+    assert Path(folder).is_absolute() and Path(folder).name.startswith("small-")
+    assert "nodes:     3 as described by launch" in capsys.readouterr().out
+
+
 # --- both --------------------------------------------------------------------------------------
 
 
@@ -311,7 +375,12 @@ def test_submitted_job_resumes_from_its_run_folder(
         ([*KUBERAY, "experiment.run_dir=/home/me/run"], "pods keep only files below /mnt/hamr"),
         ([*KUBERAY, "launch.cpus_per_node=1", "trainer.num_cpus=2"], "one needs 0 GPUs and 2 CPUs, and a node has 8"),
         ([*KUBERAY, "pools.judge.engine.node_labels.zone=a"], "no node has these labels"),
-        (["score", "input=/a", *KUBERAY[2:]], "cluster.type: 'kuberay': starts a cluster for hamr train only"),
+        (["score", "input=/a", "output=/o", *KUBERAY[2:]], "input: '/a': pods see only files on the claim"),
+        (["data", "sage", "output=o", "cluster=slurm"], "output: 'o': the job works in a copy of this folder"),
+        (
+            ["data", "sage", "output=/mnt/hamr/o", "--config-dir", ".", *KUBERAY[2:]],
+            "pods see only folders on the claim",
+        ),
         ([*SLURM, "logging=online"], "environment: ['WANDB_API_KEY']: the job needs these variables"),
         ([*SLURM, "cluster.max_package_mb=1e-6"], "cluster.max_package_mb"),
         (["train", "experiment=smoke", "--dry-run"], "--dry-run: 'local': a local job is not submitted"),

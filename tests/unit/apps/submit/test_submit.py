@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hamr.apps.pipeline.plan import plan_pipeline
+from hamr.apps.pipeline.sweep import plan_sweep
 from hamr.apps.score.command import ScoreCommand
 from hamr.apps.shared.commands import ConfiguredCommand, parse, parse_command
 from hamr.apps.submit.launch_job import command as launch_command
@@ -97,11 +99,9 @@ def test_resumed_run_keeps_its_configuration_on_another_cluster(tmp_path: Path) 
         (["train", "foo"], "foo"),
         (["train", "--folow"], "--folow"),
         (["sft", "sftt.epochs=1"], "sft"),
-        (
-            ["train", "pipeline=olamind_small"],
-            "train: 'pipeline=olamind_small': several runs cannot be submitted as one",
-        ),
-        (["sft", "--multirun", "trainer.ranks=1,2"], "sft: '--multirun': several runs cannot be submitted as one"),
+        (["train", "pipeline=olamind_smal"], "olamind_small"),
+        (["sft", "--multirun", "trainer.ranks=1"], "nothing has several values"),
+        (["chat", "runs/a"], "submit: 'chat': name a job that can run on a cluster"),
     ],
     ids=str,
 )
@@ -160,6 +160,73 @@ def test_job_without_configuration_is_submitted_as_typed(given: str, runs: str) 
     request = SubmitRequest.read([*given.split(), *CLUSTER])
     assert command(request) == f"python -m hamr {runs}"
     assert locate_run(request)[0].cluster.dashboard == "http://10.0.0.1:8265"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    """A pipeline of two quick stages."""
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "name: small\nstages:\n"
+        "  - {name: made, job: data sage, args: [data.sage.train=8]}\n"
+        "  - {name: rl, job: train, args: [experiment=smoke, 'data=@made.folder', trainer.ranks=2]}\n"
+    )
+    return file
+
+
+def test_pipeline_is_submitted_with_its_folder(small: Path) -> None:
+    request = SubmitRequest.read(["train", f"pipeline={small}", "cluster.run_root=/shared", *CLUSTER])
+    assert {config.trainer.ranks for config in request.stages} == {1, 2}
+    _, run = locate_run(request)
+    assert run is not None and re.fullmatch(r"/shared/small-\d{8}-\d{6}", str(run))
+    assert command(request, run) == (
+        f"python -m hamr train pipeline={small} experiment.run_dir={run} cluster.run_root=/shared "
+        "cluster.dashboard=http://10.0.0.1:8265 cluster.address=auto"
+    )
+    given = SubmitRequest.read(["train", f"pipeline={small}", "experiment.run_dir=/runs/mine", *CLUSTER])
+    assert locate_run(given)[1] == Path("/runs/mine")
+    with pytest.raises(BadInput, match=r"cluster\.run_root: None: name a folder"):
+        locate_run(SubmitRequest.read(["train", f"pipeline={small}", *CLUSTER]))
+
+
+def test_sweep_is_submitted_below_the_run_root() -> None:
+    words = ["train", "--multirun", "experiment=smoke", "experiment.seed=1,2", "cluster.run_root=/shared", *CLUSTER]
+    request = SubmitRequest.read(words)
+    assert [config.experiment.seed for config in request.stages] == [1, 2]
+    assert command(request, locate_run(request)[1]) == (
+        "python -m hamr train --multirun experiment=smoke experiment.seed=1,2 cluster.dashboard=http://10.0.0.1:8265 "
+        "cluster.run_root=/shared cluster.address=auto"
+    )
+    plan = plan_sweep(parse_command(shlex.split(command(request, locate_run(request)[1]))[3:]))
+    assert plan.folder.parent == Path("/shared")
+
+
+def test_pipeline_of_a_folder_is_resumed_with_the_needs_of_its_stages(small: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    plan_pipeline(parse_command(["train", f"pipeline={small}", f"experiment.run_dir={folder}"])).create()
+    request = SubmitRequest.read(["train", f"resume={folder}", *CLUSTER])
+    assert max(config.trainer.ranks for config in request.stages) == 2
+    config, run = locate_run(request)
+    assert (run, command(request, run)) == (folder, f"python -m hamr train resume={folder}")
+    assert config.cluster.dashboard == "http://10.0.0.1:8265"
+
+
+@pytest.mark.parametrize(
+    ("given", "runs"),
+    [
+        ("data import messages input=/a.jsonl output=/o", "data import messages input=/a.jsonl output=/o"),
+        (
+            "data rubrics input=/a.jsonl output=/o teacher=judge",
+            "data rubrics input=/a.jsonl output=/o teacher=judge cluster.dashboard=http://10.0.0.1:8265 "
+            "cluster.address=auto",
+        ),
+        ("doctor", "doctor"),
+    ],
+)
+def test_every_command_can_be_submitted(given: str, runs: str) -> None:
+    request = SubmitRequest.read([*given.split(), *CLUSTER])
+    assert shlex.split(command(request))[3:4] == runs.split()[:1]
+    assert sorted(shlex.split(command(request))[3:]) == sorted(runs.split())
 
 
 @pytest.mark.parametrize(

@@ -308,6 +308,44 @@ def test_customers_who_leave_at_once_are_replaced_on_their_path(tmp_path):
     assert again.summary == found.summary and asked == []
 
 
+@pytest.mark.parametrize("rule", ["left_out", "kept"])
+def test_dialogues_of_faulty_customers_are_replaced_or_kept_and_counted(tmp_path, rule):
+    config = QUICK.model_copy(update={"faulty_customers": rule})
+    scenarios, plans, faulty = telecom_case(config)
+    patient, judged = scripted_pool("simulator", "patient", scenarios, plans), []
+
+    async def ask(question):
+        foreign = question.affinity.removesuffix("/user") in faulty and len(question.messages) == 4
+        return Answer(text="请帮我处理一下这个问题") if foreign else await patient(question)
+
+    gold = scripted_pool("judges", "gold", scenarios, plans)
+
+    async def judge(question):
+        judged.append(question.affinity)
+        return await gold(question)
+
+    found = run(tmp_path, config=config, simulator="s", s=ask, judges=("j",), j=judge)
+    entry = found.summary["agents"]["perfect"]["scenarios"]["telecom_package"]
+    customers = entry["customers"]
+    assert customers["faulty"] == len(faulty) and customers["faults"] == {"other_language": len(faulty)}
+    assert found.summary["faulty_rule"] == rule
+    left_out = rule == "left_out"
+    assert customers["customers"] == len(plans) + left_out * len(faulty)
+    assert {a.dialogue for a in found.assessed["perfect"]["telecom_package"]}.isdisjoint(faulty) == left_out
+    assert faulty.isdisjoint(judged) == left_out, "a faulty dialogue costs no judgement"
+    rows = found.summary["coverage"]["telecom_package"]
+    assert assessed_per_path(found) == [row["by_intent"] + row["by_path"] for row in rows]
+
+
+def test_fidelity_of_customers_by_template_is_complete(tmp_path):
+    found = run(tmp_path, names=("airline_refund",), config=ROUTES, simulator="worded")
+    customers = found.summary["agents"]["perfect"]["customers"]
+    assert customers["faulty"] == 0 and customers["faults"] == {}
+    for name in ("own_language", "in_role", "understood", "disclosed", "goal"):
+        assert customers[name] == 100.0
+    assert 5 < customers["words"] < 15
+
+
 @pytest.mark.parametrize(("top_up", "rounds"), [(0, 0), (1, 1), (2, 2)])
 def test_replacements_are_bounded_and_coverage_counts_assessed_dialogues(tmp_path, top_up, rounds):
     config = QUICK.model_copy(update={"top_up": top_up, "reasks": 0})

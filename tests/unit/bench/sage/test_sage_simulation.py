@@ -8,7 +8,7 @@ import pytest
 from hamr.bench.sage.assessment import assess
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.scripted import perfect
-from hamr.bench.sage.simulation import OPENING, SILENCE, Simulation, out_of_role
+from hamr.bench.sage.simulation import OPENING, SILENCE, Simulation
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig
 from hamr.data.rendering import policy_messages
@@ -99,23 +99,6 @@ async def test_invalid_customer_messages_are_retried_and_then_counted():
     saved = await talk(says(good()), user)
     assert (saved.outcome, saved.turns[0].user) == ("ended", "Hello")
     assert len({question.seed for question in user.asked}) == 4
-
-
-@pytest.mark.parametrize(
-    ("text", "caught"),
-    [
-        ("I'm an AI language model", True),
-        ("作为一个人工智能，我没有套餐", True),
-        ('{"classification_output": {}}', True),
-        ("Agent: how may I help you?", True),
-        ("   ", True),
-        ("I paid as agreed, my agent said so", False),
-        ("我想退订套餐", False),
-        ("Is this an aid package?", False),
-    ],
-)
-def test_out_of_role_messages_are_detected(text, caught):
-    assert (out_of_role(text) is not None) == caught
 
 
 async def test_leading_speaker_label_is_removed():

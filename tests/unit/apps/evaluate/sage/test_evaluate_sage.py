@@ -118,6 +118,50 @@ def test_agent_without_an_assessed_turn_fails_after_its_metrics_are_written(tmp_
     assert entry["figures"]["logic"]["mean"] is None
 
 
+def test_folders_of_other_seeds_and_agents_are_merged_into_one_report(tmp_path):
+    quick = {"limit": "3", "per_path": "0", "per_intent": "1"}
+    for name, changes in {
+        "a0": {"agent": "scripted:perfect", "seed": "0"},
+        "b0": {"agent": "scripted:wrong_action", "seed": "0"},
+        "a1": {"agent": "scripted:perfect", "seed": "1"},
+    }.items():
+        assert evaluate(tmp_path, **quick, **changes, output=str(tmp_path / name)) == 0
+    folders = ",".join(str(tmp_path / name) for name in ("a0", "b0", "a1"))
+    given = [f"merge={folders}", "ranked_apart=scripted:wrong_action", "resamples=20"]
+    merge = ["evaluate", "benchmark=sage", *given, f"output={tmp_path / 'out'}"]
+    assert main(merge) == 0
+    traces = rows(tmp_path, "traces.jsonl")
+    assert len(traces) == len({(t["agent"], t["plan"]["id"]) for t in traces}) == 9
+    found = metrics(tmp_path)
+    assert set(found["agents"]["scripted:perfect"]["by_seed"]["seeds"]) == {"0", "1"}
+    assert found["agents"]["scripted:perfect"]["by_seed"]["standard_deviation"]["logic"] == 0.0
+    assert found["agents"]["scripted:perfect"]["average"]["logic"]["mean"] == 100.0
+    [logic] = [row for row in found["paired"] if row["score"] == "logic"]
+    assert (logic["pairs"], logic["difference"]["mean"], logic["p"]) == (3, pytest.approx(-20.0), 0.25)
+    assert [found["ranks"][agent]["logic"] for agent in found["agents"]] == [1, 1]
+    assert main(merge) == 0 and rows(tmp_path, "traces.jsonl") == traces
+    page = (tmp_path / "out" / "transcripts.html").read_text()
+    assert page.count("<details") == 9 and "http://" not in page
+    assert 'data-agent="scripted:wrong_action"' in page
+
+
+def test_merging_refuses_what_does_not_fit(tmp_path, capsys):
+    for name, changes in {"a": {}, "b": {}, "c": {"judges": "scripted:strict"}}.items():
+        assert evaluate(tmp_path, **changes, limit="1", per_path="0", output=str(tmp_path / name)) == 0
+    capsys.readouterr()
+
+    def error(*words):
+        assert main(["evaluate", "benchmark=sage", *words, f"output={tmp_path / 'out'}"]) == 2
+        return capsys.readouterr().err
+
+    a, b, c = (tmp_path / name for name in "abc")
+    assert "is in" in error(f"merge={a},{b}")
+    assert "judging.judges" in error(f"merge={a},{c}")
+    assert "is one folder" in error(f"merge={a}")
+    assert "contains no evaluation" in error(f"merge={a},{tmp_path / 'none'}")
+    assert "agent: 'scripted:perfect'" in error(f"merge={a},{b}", "agent=scripted:perfect")
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hamr.apps.evaluate.sage import figures
 from hamr.apps.evaluate.sage.graph import draw_graph, layout
-from hamr.apps.evaluate.sage.report import coverage_table, score_tables
+from hamr.apps.evaluate.sage.report import coverage_table, customer_table, score_tables
 from hamr.apps.shared.progress import report_lines
 from hamr.bench.sage.metrics import VALUES
 from hamr.procedures import load_scenario, scenario_names
@@ -73,6 +73,18 @@ def test_coverage_table_sums_paths_per_scenario():
     names = [column.name for column in table.columns]
     assert names[1:] == ["paths", "customers", "contradictions", "assessed", "fewest per path"]
     assert table.rows == (("telecom package", 2, 6, 1, 5, 0),)
+
+
+def test_customer_table_names_the_faults_and_leaves_unknown_measures_empty():
+    known = {"customers": 12, "faulty": 3, "faults": {"said_more": 2, "left_role": 1}, "words": 8.25}
+    shares = {"words_in_range": 90.0, "own_language": 100.0, "in_role": 95.0, "understood": 40.0}
+    entry = {"customers": {**known, **shares, "disclosed": None, "goal": None}}
+    table = customer_table({"agents": {"mine": {"scenarios": {"telecom_package": entry}}}})
+    [row] = table.rows
+    values = dict(zip([column.name for column in table.columns], row, strict=True))
+    assert (values["customers"], values["faulty"], values["words"]) == (12, 3, 8.25)
+    assert str(values["faults"].text) == "2 said more, 1 left role"
+    assert values["fields %"] is values["goal %"] is None
 
 
 @pytest.mark.parametrize(("rule", "words"), [("zero", "count as 0"), ("left_out", "are left out")])

@@ -1,0 +1,108 @@
+"""Fidelity of the simulated customers of an evaluation: the audit of each dialogue, and their measures."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hamr.bench.sage.reading import read_turn
+from hamr.bench.sage.traces import Trace
+from hamr.data.customer_audit import (
+    CustomerAudit,
+    CustomerCase,
+    CustomerFault,
+    CustomerReader,
+    Ending,
+    WordingReader,
+    audit_customer,
+)
+from hamr.procedures.graph import Scenario
+from hamr.procedures.words import load_words, words_file
+
+USER_WORDS = (5, 15)
+"""Length of a customer's message in words, by the paper's prompt (B.3.2)."""
+
+
+class CustomerAuditor:
+    """Audits the dialogues of some scenarios in one language."""
+
+    def __init__(self, scenarios: Mapping[str, Scenario], language: str) -> None:
+        """Raises BadInput for wordings of a scenario that are invalid. A scenario without wordings has fewer checks."""
+        self._scenarios = scenarios
+        self._readers: dict[str, CustomerReader] = {
+            name: WordingReader(scenario, load_words(scenario, language) if _has_words(scenario, language) else None)
+            for name, scenario in scenarios.items()
+        }
+
+    def audit(self, trace: Trace) -> CustomerAudit | None:
+        """Return the audit of a finished dialogue. None for an interrupted one, and for one from a file, whose customer
+        is not simulated."""
+        plan = trace.plan
+        if plan.source == "file" or not trace.finished:
+            return None
+        scenario = self._scenarios[plan.scenario]
+        output = read_turn(scenario, trace.turns).output if trace.turns else None
+        found = audit_customer(
+            scenario,
+            CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=plan.language),
+            [turn.user for turn in trace.turns],
+            self._readers[plan.scenario],
+            ending=_ending(trace),
+            action=output.action if output is not None else "",
+        )
+        end = _fault_at_end(trace)
+        return found if end is None else replace(found, faults=(*found.faults, end))
+
+
+def _has_words(scenario: Scenario, language: str) -> bool:
+    return scenario.source is not None and words_file(scenario, language).is_file()
+
+
+def _ending(trace: Trace) -> Ending:
+    return "left" if trace.outcome == "ended" else "limit" if trace.outcome == "max_turns" else "cut"
+
+
+def _fault_at_end(trace: Trace) -> CustomerFault | None:
+    """Return the fault that ended the dialogue, whose message is not part of it."""
+    at = len(trace.turns)
+    if trace.outcome == "user_broke_character":
+        return CustomerFault(kind="left_role", message=at, detail=trace.detail)
+    if trace.outcome == "user_ended_at_once":
+        return CustomerFault(kind="ended_early", message=at, detail=trace.detail)
+    return None
+
+
+def is_faulty(audit: CustomerAudit | None) -> bool:
+    return audit is not None and bool(audit.faults)
+
+
+def fidelity(audits: Sequence[CustomerAudit]) -> dict[str, Any]:
+    """Return the fidelity of some customers: counts, mean words per message, and shares in percent.
+
+    `disclosed` and `goal` are means over the customers whose every sentence was understood; None if there are none.
+    """
+    words = [count for audit in audits for count in audit.words]
+    low, high = USER_WORDS
+    return {
+        "customers": len(audits),
+        "faulty": sum(bool(audit.faults) for audit in audits),
+        "faults": dict(Counter(kind for audit in audits for kind in audit.kinds).most_common()),
+        "words": _mean(words),
+        "words_in_range": _percent([low <= count <= high for count in words]),
+        "own_language": _percent([audit.own_language for audit in audits]),
+        "in_role": _percent([audit.in_role for audit in audits]),
+        "understood": _percent([audit.understood for audit in audits]),
+        "disclosed": _percent([audit.disclosed for audit in audits if audit.disclosed is not None]),
+        "goal": _percent([audit.goal for audit in audits if audit.goal is not None]),
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _percent(shares: Sequence[float]) -> float | None:
+    mean = _mean(shares)
+    return None if mean is None else 100 * mean
