@@ -80,9 +80,9 @@ def test_smoke_is_small_and_short() -> None:
     assert all(pool.finetune is None for pool in config.pools.values())
 
 
-def test_quickstart_has_noisy_data_and_at_least_200_steps() -> None:
+def test_quickstart_has_noisy_data_and_over_100_steps() -> None:
     config = load_config(["experiment=quickstart"])
-    assert config.data.sage.noise > 0 and config.experiment.steps >= 200
+    assert config.data.sage.noise > 0 and config.experiment.steps > 100
 
 
 def test_quickstart_judge_and_reranker_share_no_weights() -> None:
