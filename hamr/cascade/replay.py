@@ -12,15 +12,15 @@ from hamr.config.schema import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
 from hamr.rewards.judged import find_judged
 from hamr.rewards.mix import mix
-from hamr.types import Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
+from hamr.types import TURN_REWARD, Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
 
 
 def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | None = None) -> Total:
     """Return the total of `record` under `rewards`. Its own configuration gives exactly the recorded total.
 
     Another configuration answers "what if" questions: other weights, another mode, another scale of the judges' grades,
-    as far as the recorded scores allow. Length, rules and the user's own functions keep their recorded values, since
-    their texts are not read again.
+    as far as the recorded scores allow. Length, rules and the user's own functions and episodes keep their recorded
+    values, since their texts are not read again.
 
     The cascade is the one in force when the response was scored (it may move during a run), or that of `rewards` if the
     record has none. `cascade` overrides it.
@@ -38,6 +38,8 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
 def _again(
     component: Component, record: RewardRecord, rewards: RewardsConfig, consistency: ConsistencyConfig
 ) -> Component:
+    if component.name == TURN_REWARD:
+        return component
     section: Any = rewards.section(component.name)
     if section is None:
         known = sorted(

@@ -199,6 +199,11 @@ def _check_episodes(c: Config) -> None:
     """Check that nothing needs the responses to one prompt where prompts become dialogues."""
     if not c.holds_dialogues:
         return
+    if c.env.type != "decision" and c.rollout.episode is not None:
+        raise ValueError(
+            f"env.type={c.env.type!r} but rollout.episode.path={c.rollout.episode.path!r}; a prompt has one "
+            "dialogue: set env=decision, or remove the function"
+        )
     settings = {
         "rewards.normalise": (c.rewards.normalise, "sum"),
         "algorithm.all_wrong.reference": (c.algorithm.all_wrong.reference, False),

@@ -149,6 +149,20 @@ class TrainerConfig(FootprintConfig):
         return self
 
 
+class EnvConfig(Section):
+    """Dialogues that prompts become in training."""
+
+    type: Literal["decision", "sage"] = "decision"
+    """`decision`: a prompt is one decision. `sage`: a prompt is a customer of one of SAGE's procedures, played by the
+    scenario's wordings without a model. The samples come from `hamr data sage` or `data=sage`. For a dialogue of your
+    own see `rollout.episode`."""
+    completion: NonNegative = 1.0
+    """Weight of the completion of a dialogue in its outcome, at least 0: 1 if the customer's case ends with the action
+    that the procedure demands, else 0."""
+    turns: NonNegative = 0.1
+    """Weight of superfluous turns in the outcome, at least 0: minus their number, as a share of `rollout.max_turns`."""
+
+
 class DynamicSamplingConfig(Section):
     """DAPO: groups whose rewards are all equal carry no signal. They are dropped and replaced with further prompts."""
 
@@ -607,6 +621,7 @@ class Config(Section):
     """A whole job."""
 
     experiment: ExperimentConfig = ExperimentConfig()
+    env: EnvConfig = EnvConfig()
     model: ModelConfig = ModelConfig()
     rollout: RolloutConfig = RolloutConfig()
     trainer: TrainerConfig = TrainerConfig()
@@ -639,7 +654,7 @@ class Config(Section):
     @property
     def holds_dialogues(self) -> bool:
         """True if a prompt becomes a dialogue instead of a single decision."""
-        return self.rollout.episode is not None
+        return self.env.type != "decision" or self.rollout.episode is not None
 
     @property
     def functions(self) -> dict[str, FunctionConfig]:

@@ -95,7 +95,7 @@ def generate(
         for split in SPLITS:
             # The remainder goes to the first scenarios.
             size = sizes[split] // len(scenarios) + (number < sizes[split] % len(scenarios))
-            maker = _Maker(
+            maker = SampleMaker(
                 scenario, words, split, language, form, policy, tools, Random(f"{scenario.name}/{seed}/{split}")
             )
             made[split] += maker.samples(settings[split], size, f"{scenario.name}-{split}-{seed}")
@@ -206,7 +206,9 @@ def _state(setting: Setting) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
-class _Maker:
+class SampleMaker:
+    """Maker of the samples of one split of a scenario."""
+
     scenario: Scenario
     words: Words
     split: Split
@@ -286,7 +288,7 @@ class _Maker:
             policy=self.policy,
             tools=self.tools,
             history=history,
-            references=tuple(Reference(action=a, source="generated") for a in self._acts(act, walk, shown, ticket)),
+            references=tuple(Reference(action=a, source="generated") for a in self.gold_acts(act, walk, shown, ticket)),
             privileged={
                 "ticket_summary": file.intents[intent].description.of(self.language),
                 "fields": shown,
@@ -331,7 +333,7 @@ class _Maker:
                 question = ask_of(self.words.of(self.split), walk.awaits, shown)
                 history.append(Turn(role="agent", content=one_of(question, ticket, self.rng)))
 
-    def _acts(self, act: str, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
+    def gold_acts(self, act: str, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
         """Return the gold acts, each in another wording."""
         context = Context(split=self.split, shown=shown, values=ticket)
         if self.form == "actions":

@@ -15,8 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine
+from hamr.rewards.mix import mix
 from hamr.security.functions import LoadedFunction, describe_error, describe_value
 from hamr.types import (
+    TURN_REWARD,
     AskPolicy,
     Component,
     Episode,
@@ -203,19 +205,19 @@ def _check_result(ended: object, turns: int) -> Episode:
 def _with_rewards(records: Sequence[RewardRecord], ended: Episode | Failure) -> list[RewardRecord]:
     """Return the records of a dialogue with the rewards that its function gave, and its end in the last one."""
     if isinstance(ended, Failure):
-        found = [replace(record, total=ended) for record in records]
+        found = [_with_turn_reward(record, ended) for record in records]
         return [*found[:-1], replace(found[-1], episode=EpisodeResult(outcome="failed"))]
     found = list(records)
     if ended.turn_rewards:
-        found = [_add(record, reward) for record, reward in zip(records, ended.turn_rewards, strict=True)]
+        given = zip(records, ended.turn_rewards, strict=True)
+        found = [_with_turn_reward(record, Scored(value=float(reward))) for record, reward in given]
     end = EpisodeResult(outcome=ended.outcome, components=ended.components, path=ended.path)
     return [*found[:-1], replace(found[-1], episode=end)]
 
 
-def _add(record: RewardRecord, reward: float) -> RewardRecord:
-    component = Component(name="turn", outcome=Scored(value=float(reward)), weight=1.0)
-    total = record.total if isinstance(record.total, Failure) else Scored(value=record.total.value + reward)
-    return replace(record, components=(*record.components, component), total=total)
+def _with_turn_reward(record: RewardRecord, outcome: Scored | Failure) -> RewardRecord:
+    components = (*record.components, Component(name=TURN_REWARD, outcome=outcome, weight=1.0))
+    return replace(record, components=components, total=mix(components))
 
 
 def _empty(rollout: Rollout) -> RewardRecord:

@@ -260,6 +260,16 @@ METRICS: tuple[Metric, ...] = (
         "groups/<outcome>_by_act/<act>", "The same shares among the groups for which this act is due", "share", "watch"
     ),
     _metric("groups/kept_reward/<stat>", "Total reward in the groups of the training batch", "reward", "watch"),
+    # Dialogues, where prompts become dialogues
+    _metric("episodes/ended_frac", "Share of dialogues that came to their end", "share", "up"),
+    _metric("episodes/max_turns_frac", "Share of dialogues that rollout.max_turns cut off", "share", "down"),
+    _metric("episodes/context_full_frac", "Share of dialogues that outgrew the model's context", "share", "down"),
+    _metric("episodes/failed_frac", "Share of dialogues that failed and have no reward", "share", "zero"),
+    _metric("episodes/turns/<stat>", "Responses of the policy in a dialogue", "count", "watch"),
+    _metric("episodes/tokens/<stat>", "Tokens of the policy in a dialogue", "tokens", "watch"),
+    _metric("episodes/reward/<stat>", "Reward of a dialogue as a whole, without those of its turns", "reward", "up"),
+    _metric("episodes/component/<name>", "Mean value of one such reward, for example completion", "value", "watch"),
+    _metric("episodes/completion_by_path/<path>", "Mean completion by the path of the customer", "share", "up"),
     # Supervised fine-tuning
     _metric("sft/loss", "Token-mean negative log-likelihood of the references", "nats", "down"),
     _metric("sft/grad_norm", "Norm of the gradient before clipping", "norm", "watch"),

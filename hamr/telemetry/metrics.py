@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from hamr.errors import RunFolderError
+from hamr.rewards.truth import metric_word
 from hamr.security.redaction import blot
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import failure_kinds
-from hamr.types import CASCADE_BANDS, Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
+from hamr.types import CASCADE_BANDS, EpisodeOutcome, Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
 
 # --- reducing ----------------------------------------------------------------------------------
 
@@ -122,6 +123,29 @@ def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     for kind in (Scored.kind, MalformedResponse.kind, *failure_kinds()):
         metrics[f"reward/outcome/{kind}"] = kinds[kind] / len(records)
     return metrics
+
+
+def episode_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
+    """Return episodes/* of a step: length, ends and rewards of its dialogues. Empty without dialogues."""
+    last = [(r, r.episode) for r in records if r.episode is not None]
+    if not last:
+        return {}
+    tokens = Counter[tuple[object, ...]]()
+    for r in records:
+        tokens[r.key.prompt, r.key.sample, r.key.attempt] += r.response_tokens
+    ends = Counter(end.outcome for _, end in last)
+    metrics = {f"episodes/{outcome}_frac": ends[outcome] / len(last) for outcome in get_args(EpisodeOutcome)}
+    metrics |= reduce_stats("episodes/turns", [r.key.turn + 1 for r, _ in last])
+    metrics |= reduce_stats("episodes/tokens", tokens.values())
+    metrics |= reduce_stats("episodes/reward", [e.reward for _, e in last if e.reward is not None], ("mean", "std"))
+    values: dict[str, list[float]] = {}
+    for _, end in last:
+        for c in end.components:
+            if c.value is not None:
+                values.setdefault(f"component/{c.name}", []).append(c.value)
+                if c.name == "completion" and end.path:
+                    values.setdefault(f"completion_by_path/{metric_word(end.path)}", []).append(c.value)
+    return metrics | {f"episodes/{name}": mean(own) for name, own in sorted(values.items())}
 
 
 def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:

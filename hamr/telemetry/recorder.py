@@ -19,6 +19,7 @@ from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import (
     JsonlWriter,
     MetricsWriter,
+    episode_metrics,
     mean,
     reward_metrics,
     router_metrics,
@@ -121,6 +122,7 @@ class RunRecorder:
         audits = self._audits.add(records) if self._audits else {}
         self._pending[step] = {
             **reward_metrics(records),
+            **episode_metrics(records),
             **router_metrics(records),
             **watch_metrics(records),
             **self._replies.add(records),

@@ -16,7 +16,7 @@ A worked example, from a prompt to a record:
 from __future__ import annotations
 
 from hamr.types.batches import Aggregation, Credit, SftKind, SftPart, TrainBatch, TrainGroup, TrainSequence
-from hamr.types.episodes import AskPolicy, Episode, EpisodeFunction, EpisodeLimit, Messages
+from hamr.types.episodes import TURN_REWARD, AskPolicy, Episode, EpisodeFunction, EpisodeLimit, Messages
 from hamr.types.outcomes import (
     Absent,
     Failure,
@@ -58,6 +58,7 @@ from hamr.types.samples import Action, Reference, Reply, Role, ServiceSample, To
 __all__ = [
     "CASCADE_BANDS",
     "TRANSIENT",
+    "TURN_REWARD",
     "Absent",
     "Action",
     "Aggregation",

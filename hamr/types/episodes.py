@@ -19,6 +19,8 @@ from hamr.types.rewards import Component, EpisodeOutcome
 from hamr.types.rollouts import Rollout, SampleKey
 from hamr.types.samples import ServiceSample
 
+TURN_REWARD = "episode_turn"
+"""Component that an episode adds to the reward of a turn: its own reward, or the failure of the whole dialogue."""
 Messages = Sequence[Mapping[str, Any]]
 """A conversation as chat messages: {"role", "content"} each."""
 

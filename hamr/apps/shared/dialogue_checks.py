@@ -10,6 +10,7 @@ from hamr.errors import BadInput
 from hamr.models.tokenizer import Tokenizer
 from hamr.procedures import Scenario, load_scenario
 from hamr.procedures.words import load_words
+from hamr.rewards.sage_logic import Scenarios, load_scenarios
 from hamr.types import Answer, Question
 
 
@@ -43,6 +44,12 @@ def _check_room(config: Config, scenario: Scenario, tokenizer: Tokenizer) -> Non
 
 def scenarios_of(config: Config) -> dict[str, Scenario]:
     return {(scenario := load_scenario(name)).name: scenario for name in config.experiment.sage.scenarios}
+
+
+def customer_scenarios(config: Config) -> Scenarios:
+    """Return the procedures of the customers of `env=sage`: the shipped ones and the user's own."""
+    own, generated = config.rewards.sage_logic.scenarios, config.data.sage.scenario
+    return load_scenarios([*own, *([generated] if config.data.type == "sage" and generated != "all" else [])])
 
 
 def answer_tokens(config: Config) -> int:

@@ -12,8 +12,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hamr.apps.shared.dialogue_checks import check_dialogues
+from hamr.apps.shared.dialogue_checks import check_dialogues, customer_scenarios
 from hamr.apps.shared.pool_room import check_extras
+from hamr.bench.sage.episodes import check_customers
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import ResponseFormat, render_action
 from hamr.data.formats import Formats
@@ -116,6 +117,8 @@ def prepare(config: Config) -> Prepared:
     _check_files(config)
     splits = load_splits(config.data, config.experiment.seed)
     check_gold(config.rewards.sage_logic, splits.train)
+    if config.env.type == "sage":
+        check_customers(splits.train, customer_scenarios(config))
     after_data = time.perf_counter()
     model_path = resolve_model(config.model.path)
     codec = Codec(tokenizer=load_tokenizer(model_path), config=config)

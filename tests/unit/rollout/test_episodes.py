@@ -11,16 +11,19 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.shared.own_functions import check_own_functions
+from hamr.cascade.replay import replay
 from hamr.config.custom import ARGUMENTS
 from hamr.config.load import load_config
-from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RolloutConfig
+from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RewardsConfig, RolloutConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import ConfigError, EngineDied, TooManyUnscored
 from hamr.protocols import GenerationRequest
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, check_episode
 from hamr.security.functions import FunctionSource, load_function
+from hamr.telemetry.glossary import check_names
 from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import episode_metrics
 from hamr.types import (
     Component,
     EpisodeFunction,
@@ -161,6 +164,25 @@ async def test_record_of_each_turn_has_its_reward_and_the_last_one_the_end(tmp_p
         assert ledger.add(group.records) == 7
         assert list(ledger.rows()) == list(group.records)
         assert ledger.query("SELECT turn, sample FROM records WHERE sample = 1") == [(0, 1), (1, 1), (2, 1)]
+
+
+async def test_replay_gives_the_recorded_rewards() -> None:
+    for run in (counting, raising):
+        _, group = await hold(run)
+        assert [replay(r, RewardsConfig()) for r in group.records] == [r.total for r in group.records]
+
+
+async def test_metrics_of_a_step_describe_its_dialogues() -> None:
+    _, group = await hold(counting)
+    _, failed = await hold(raising)
+    found = episode_metrics([*group.records, *failed.records])
+    assert found["episodes/failed_frac"] == pytest.approx(1 / 6) and found["episodes/ended_frac"] == pytest.approx(
+        5 / 6
+    )
+    assert found["episodes/turns/max"] == 3 and found["episodes/turns/mean"] == pytest.approx(10 / 6)
+    assert found["episodes/component/completion"] == pytest.approx(1 / 3) == found["episodes/completion_by_path/p"]
+    assert episode_metrics([replace(r, episode=None) for r in group.records]) == {}
+    check_names(found, strict=True)
 
 
 async def test_advantages_differ_by_turn() -> None:
@@ -360,9 +382,10 @@ async def test_documented_function_holds_dialogues(tmp_path: Path, monkeypatch: 
         ("rewards.normalise=gdpo", "rewards.normalise='gdpo' compares responses"),
         ("algorithm.all_wrong.reference=true", "algorithm.all_wrong.reference=True compares"),
         ("algorithm.all_wrong.more_samples=2", "algorithm.all_wrong.more_samples=2 compares"),
+        ("env=sage", "env.type='sage' but rollout.episode.path='my.py:run'"),
     ],
 )
-def test_rewards_that_compare_responses_are_refused(override: str, says: str) -> None:
+def test_settings_that_compare_responses_are_refused(override: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load_config(["experiment=smoke", "rollout.episode.path=my.py:run", override])
 

@@ -1,0 +1,255 @@
+"""Dialogues of the policy in training with SAGE's customers (`env=sage`), played by the scenario's wordings.
+
+A training sample is a customer: its case, ticket, intent and persona. At each turn the policy sees the dialogue with
+its own earlier replies. The reward system scores the turn as a single decision, with the gold that follows from the
+customer's own case.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from random import Random
+
+from hamr.bench.sage.desk import ServiceDesk
+from hamr.bench.sage.simulation import SILENCE, reply_of
+from hamr.bench.sage.traces import DialoguePlan, ToolUse
+from hamr.config.schema import EnvConfig
+from hamr.data.actions import ResponseFormat, answer_of, parse_action
+from hamr.data.sage_samples import SampleMaker, act_of_walk
+from hamr.errors import DataError
+from hamr.procedures import Scenario, Walk
+from hamr.procedures.acts import Context
+from hamr.procedures.contract import read_output
+from hamr.procedures.schema import Value
+from hamr.procedures.words import Words, customer_turns, load_words
+from hamr.types import (
+    AskPolicy,
+    Component,
+    Episode,
+    EpisodeLimit,
+    EpisodeOutcome,
+    MalformedResponse,
+    Reply,
+    RequestedCall,
+    Scored,
+    ServiceSample,
+    ToolCall,
+    Turn,
+)
+
+_words = lru_cache(maxsize=64)(load_words)
+_META = ("scenario", "split", "fields", "system", "language", "intent", "persona")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SageEnvironment:
+    """Episode function of `env=sage`. `max_turns` is that of the rollout; `format_of` is the format of a response."""
+
+    config: EnvConfig
+    scenarios: Mapping[str, Scenario]
+    max_turns: int
+    format_of: Callable[[ServiceSample], ResponseFormat]
+
+    async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
+        """Hold one dialogue.
+
+        A reply leads to the customer's next message, a tool call to its result. A response that is neither gets no
+        answer, and the customer repeats itself. The dialogue ends with the reply to the customer's last message, or
+        with an action of the scenario that a tool has done then.
+        """
+        customer = Customer.of(episode, self.scenarios)
+        dialogue = _Dialogue(customer, ServiceDesk(customer.scenario, customer.plan))
+        outcome: EpisodeOutcome = "ended"
+        try:
+            for said, shown, walk in customer.messages():
+                dialogue.history.append(Turn(role="customer", content=said))
+                dialogue.needed += 1
+                while not dialogue.answered:
+                    sample = customer.decision(dialogue.history, shown, walk)
+                    answer = await ask(sample)
+                    dialogue.take(answer.text, self.format_of(sample), said, last=walk.awaits is None)
+                dialogue.answered = False
+        except EpisodeLimit as limit:
+            outcome = limit.outcome
+        return replace(
+            episode.end(outcome=outcome, path=customer.path), components=self._rewards(dialogue, outcome == "ended")
+        )
+
+    def _rewards(self, dialogue: _Dialogue, ended: bool) -> tuple[Component, ...]:
+        excess = max(0, dialogue.turns - dialogue.needed) / self.max_turns
+        values = {
+            "completion": (float(ended and dialogue.completed), self.config.completion),
+            "turns": (-excess, self.config.turns),
+        }
+        return tuple(Component(name=n, outcome=Scored(value=v), weight=w) for n, (v, w) in values.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Customer:
+    """The customer of a sample. `path` and `action` are those of its whole case."""
+
+    sample: ServiceSample
+    scenario: Scenario
+    words: Words
+    plan: DialoguePlan
+    stages: tuple[str, ...]
+    action: str
+    seed: int
+
+    @classmethod
+    def of(cls, episode: Episode, scenarios: Mapping[str, Scenario]) -> Customer:
+        sample, meta = episode.sample, episode.sample.meta
+        scenario, case = scenarios[meta["scenario"]], sample.privileged["case"]
+        plan = DialoguePlan(
+            id=sample.id,
+            scenario=scenario.name,
+            intent=meta["intent"],
+            persona=meta["persona"],
+            level="",
+            fields=case["fields"],
+            system=Context.of(sample).values,
+            source="path",
+            language=meta["language"],
+            seed=episode.seed,
+        )
+        return cls(
+            sample=sample,
+            scenario=scenario,
+            words=_words(scenario, meta["language"]),
+            plan=plan,
+            stages=tuple(case["path"]),
+            action=case["action"],
+            seed=episode.seed,
+        )
+
+    @property
+    def path(self) -> str:
+        return f"{self.scenario.name}/{'-'.join((*self.stages, self.action))}"
+
+    @cached_property
+    def states_labels(self) -> bool:
+        """True if the policy answers with labels, path, action and chat in one JSON object, as the references do."""
+        said = (r.action.content for r in self.sample.references if isinstance(r.action, Reply))
+        return any(read_output(text, self.scenario).output is not None for text in said)
+
+    def messages(self) -> Iterator[tuple[str, dict[str, Value], Walk]]:
+        """Yield the customer's messages with the fields shown so far and the progress of the procedure."""
+        return customer_turns(
+            self.scenario,
+            self.words,
+            self.sample.meta["split"],
+            fields=self.plan.fields,
+            ticket=self.plan.system,
+            intent=self.plan.intent,
+            persona=self.plan.persona,
+            rng=Random(self.seed),
+        )
+
+    def decision(self, history: Sequence[Turn], shown: Mapping[str, Value], walk: Walk) -> ServiceSample:
+        """Return the decision point after `history`, with the gold that the rule engine gives for the shown fields."""
+        act, sample = act_of_walk(walk), self.sample
+        maker = SampleMaker(
+            self.scenario,
+            self.words,
+            sample.meta["split"],
+            self.plan.language,
+            "sage" if self.states_labels else "actions",
+            sample.policy,
+            sample.tools,
+            Random(f"{self.seed}/{len(history)}"),
+        )
+        gold = {"fields": dict(shown), "path": list(walk.path), "action": walk.action, "awaits": walk.awaits}
+        known = {"act": act, "stage": walk.path[-1], "path": list(walk.path), "fields": dict(shown)}
+        references = maker.gold_acts(act, walk, shown, self.plan.system)
+        return replace(
+            sample,
+            history=tuple(history),
+            references=tuple(replace(sample.references[0], action=action) for action in references),
+            privileged={**sample.privileged, **gold},
+            meta={**sample.meta, **known},
+        )
+
+
+@dataclass(eq=False)
+class _Dialogue:
+    """State of a dialogue. `needed`: number of the customer's messages; `turns`: number of the policy's responses."""
+
+    customer: Customer
+    desk: ServiceDesk
+    history: list[Turn] = field(default_factory=list)
+    used: list[ToolUse] = field(default_factory=list)
+    turns: int = 0
+    needed: int = 0
+    answered: bool = False
+    completed: bool = False
+
+    def take(self, text: str, response_format: ResponseFormat, said: str, *, last: bool) -> None:
+        """Take a response to the message `said`. `last`: the customer has no other message."""
+        self.turns += 1
+        if self.customer.states_labels:
+            self._take_labels(text, response_format, said)
+            return
+        action = parse_action(text, response_format)
+        if isinstance(action, MalformedResponse):
+            self._repeat(said)
+        elif isinstance(action, Reply):
+            self.history.append(Turn(role="agent", content=action.content))
+            self.answered = True
+            self.completed = (
+                last and not self._actions() and self.customer.scenario.file.actions[self.customer.action].reply
+            )
+        else:
+            self._call(action, last)
+
+    def _take_labels(self, text: str, response_format: ResponseFormat, said: str) -> None:
+        answer = answer_of(text, response_format)
+        reading = None if isinstance(answer, MalformedResponse) else read_output(answer, self.customer.scenario)
+        if reading is None or reading.output is None:
+            self._repeat(said)
+            return
+        self.history.append(Turn(role="agent", content=reply_of(reading, self.customer.plan.language)))
+        self.answered = True
+        self.completed = reading.output.action == self.customer.action
+
+    def _call(self, call: ToolCall, last: bool) -> None:
+        premature = bool(self._actions())
+        use = self.desk.use(RequestedCall(name=call.name, arguments=json.dumps(dict(call.parameters))), self.used)
+        self.used.append(use)
+        self.history += [
+            Turn(role="agent", tool_call=call),
+            Turn(role="tool", name=use.name, content=use.result),
+        ]
+        self.answered = last and bool(use.action)
+        self.completed = self.answered and not premature and use.action == self.customer.action and not use.wrong_amount
+
+    def _actions(self) -> list[str]:
+        """Return the actions that tools have done so far."""
+        return [use.action for use in self.used if use.action]
+
+    def _repeat(self, said: str) -> None:
+        silence = Turn(role="agent", content=SILENCE[self.customer.plan.language])
+        self.history += [silence, Turn(role="customer", content=said)]
+
+
+def check_customers(samples: Sequence[ServiceSample], scenarios: Mapping[str, Scenario]) -> None:
+    """Raise DataError for a sample that describes no customer of a known scenario, BadInput for missing wordings."""
+    for sample in samples:
+        missing = [name for name in _META if name not in sample.meta]
+        name, case = str(sample.meta.get("scenario")), sample.privileged.get("case")
+        if missing or not isinstance(case, Mapping) or not {"fields", "path", "action"} <= case.keys():
+            lacks = f"meta.{missing[0]}" if missing else "privileged.case"
+            raise DataError(
+                f"env.type=sage: sample {sample.id}",
+                "no customer",
+                f"lacks {lacks}; make samples with `hamr data sage`, or set env=decision",
+            )
+        if name not in scenarios:
+            raise DataError(
+                f"env.type=sage: sample {sample.id}",
+                name,
+                f"no such scenario; known: {', '.join(scenarios)}; name your own in rewards.sage_logic.scenarios",
+            )
+        _words(scenarios[name], sample.meta["language"])

@@ -1,0 +1,55 @@
+"""RL on whole dialogues with real engines: a few steps of `experiment=dialogues`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from hamr.telemetry.ledger import Ledger
+from tests.docs_pages import DOCS, commands
+from tests.e2e.runs import hamr
+
+pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(600)]
+
+[COMMAND] = commands(DOCS / "concepts" / "algorithms.md")
+SMALL = {
+    "experiment.run_dir": "run",
+    "experiment.steps": 2,
+    "experiment.prompts_per_step": 2,
+    "experiment.eval_every": 0,
+    "experiment.sft.steps": 20,
+    "rollout.samples_per_prompt": 3,
+    "rollout.max_turns": 4,
+    "trainer.threads": 1,
+    "data.sage.train": 48,
+    "data.sage.test": 8,
+    "data.sage.validation": 8,
+    "logging": "offline",
+}
+
+
+def test_few_steps_of_dialogues(tmp_path: Path, joined: tuple[str, ...]) -> None:
+    command = [*hamr(*shlex.split(COMMAND)[1:], **SMALL), *joined]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    rl = [line for line in lines if line.get("stage") == "rl"]
+    assert len(rl) == 2
+    for row in rl:
+        ends = ("ended", "max_turns", "context_full", "failed")
+        assert (
+            sum(row[f"episodes/{end}_frac"] for end in ends) == pytest.approx(1.0) and not row["episodes/failed_frac"]
+        )
+        assert 1 <= row["episodes/turns/mean"] <= 4 and 0 <= row["episodes/component/completion"] <= 1
+    with Ledger(tmp_path / "run/ledger.sqlite", readonly=True) as ledger:
+        records = [r for r in ledger.rows() if "/eval-" not in r.key.run]
+    held = groupby(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample))
+    for _, dialogue in held:
+        turns = list(dialogue)
+        assert [r.key.turn for r in turns] == list(range(len(turns))) and all(r.observation for r in turns)
+        assert [r.episode is not None for r in turns] == [False] * (len(turns) - 1) + [True]

@@ -1,0 +1,163 @@
+"""Dialogues of the policy in training with the customers of a scenario."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hamr.bench.sage.episodes import Customer, SageEnvironment, check_customers
+from hamr.bench.sage.simulation import SILENCE
+from hamr.config.schema import EnvConfig
+from hamr.data.actions import render_action
+from hamr.data.sage_samples import generate
+from hamr.errors import DataError
+from hamr.procedures import load_scenario, scenario_names
+from hamr.types import Episode, EpisodeLimit, Reply, Rollout, SampleKey, ServiceSample, ToolCall
+
+SCENARIOS = {name: load_scenario(name) for name in scenario_names()}
+SIZES = {"train": 24, "validation": 0, "test": 0}
+Answer = Callable[[ServiceSample], str]
+
+
+def samples(name: str = "telecom_package", form="actions") -> tuple[ServiceSample, ...]:
+    return generate([SCENARIOS[name]], SIZES, seed=0, form=form).train
+
+
+async def talk(sample: ServiceSample, answer: Answer, *, max_turns: int = 10, seed: int = 5):
+    """Return the ended episode and the decision points of its turns."""
+    seen: list[ServiceSample] = []
+
+    async def ask(prompt, *, tools=()):
+        if len(seen) == max_turns:
+            raise EpisodeLimit("max_turns")
+        seen.append(prompt)
+        return Rollout(
+            key=episode.key,
+            prompt_ids=(),
+            token_ids=(),
+            logprobs=(),
+            text=answer(prompt),
+            finish_reason="stop",
+            versions=(),
+        )
+
+    episode = Episode(key=SampleKey(run="r", step=0, prompt=sample.id, sample=0), sample=sample, seed=seed)
+    environment = SageEnvironment(
+        config=EnvConfig(type="sage"), scenarios=SCENARIOS, max_turns=max_turns, format_of=lambda s: "plain"
+    )
+    return await environment(episode, ask), seen
+
+
+def gold(sample: ServiceSample) -> str:
+    return render_action(sample.references[0].action)
+
+
+def values(episode: Episode) -> dict[str, float | None]:
+    return {c.name: c.value for c in episode.components}
+
+
+def ends_with_tool(sample: ServiceSample) -> bool:
+    return not SCENARIOS["telecom_package"].file.actions[sample.privileged["case"]["action"]].reply
+
+
+@pytest.mark.parametrize("name", scenario_names())
+@pytest.mark.parametrize("form", ["actions", "sage"])
+async def test_right_answers_complete_every_case(name: str, form) -> None:
+    for sample in samples(name, form):
+        episode, seen = await talk(sample, gold)
+        assert episode.outcome == "ended" and values(episode) == {"completion": 1.0, "turns": 0.0}
+        case = sample.privileged["case"]
+        assert seen[-1].privileged["action"] == case["action"] and seen[-1].privileged["path"] == case["path"]
+        assert all(turn.privileged["awaits"] for turn in seen[:-1])
+        assert episode.path.endswith(case["action"]) and episode.path.startswith(f"{name}/")
+
+
+async def test_history_has_the_policys_own_replies_and_not_its_json() -> None:
+    _, seen = await talk(next(s for s in samples() if len(s.history) > 1), lambda s: "May I ask more?")
+    assert [t.content for t in seen[-1].history if t.role == "agent"] == ["May I ask more?"] * (len(seen) - 1)
+    sample = next(s for s in samples(form="sage") if len(s.history) > 1)
+    _, seen = await talk(sample, gold)
+    chats = [json.loads(gold(turn))["chat"] for turn in seen[:-1]]
+    assert [t.content for t in seen[-1].history if t.role == "agent"] == chats
+
+
+async def test_same_seed_gives_the_same_customer() -> None:
+    for sample in samples()[:6]:
+        (_, first), (_, second), (_, other) = [await talk(sample, gold, seed=seed) for seed in (1, 1, 2)]
+        assert first == second
+        assert [t.privileged["fields"] for t in first] == [t.privileged["fields"] for t in other]
+    assert first != other
+
+
+async def test_wrong_final_action_does_not_complete_the_case() -> None:
+    tool = ToolCall(name="trans_human")
+    wrong = [s for s in samples() if ends_with_tool(s) and s.privileged["case"]["action"] != "TransHuman"]
+    assert wrong
+    for sample in wrong:
+        episode, seen = await talk(sample, lambda s: render_action(tool) if s.privileged["action"] else gold(s))
+        assert episode.outcome == "ended" and values(episode)["completion"] == 0.0
+    episode, _ = await talk(wrong[0], lambda s: "Goodbye.")
+    assert values(episode)["completion"] == 0.0
+
+
+async def test_premature_call_is_executed_and_leaves_the_case_incomplete() -> None:
+    sample = next(s for s in samples() if ends_with_tool(s) and len(s.history) > 2)
+    action = sample.privileged["case"]["action"]
+    right = ToolCall(name=SCENARIOS["telecom_package"].file.actions[action].tool(action))
+    asked = iter([True])
+
+    def answer(turn: ServiceSample) -> str:
+        return render_action(right) if next(asked, False) else gold(turn)
+
+    episode, seen = await talk(sample, answer)
+    called = [t for t in seen[1].history if t.role == "tool"]
+    assert [json.loads(t.content)["status"] for t in called] == ["done"] and called[0].name == right.name
+    assert seen[1].privileged["awaits"] == seen[0].privileged["awaits"], "the customer has not said more"
+    assert values(episode) == {"completion": 0.0, "turns": pytest.approx(-0.1)}
+
+
+async def test_unknown_tool_returns_an_error_that_can_be_corrected() -> None:
+    sample = next(s for s in samples() if ends_with_tool(s))
+    wrong = iter([render_action(ToolCall(name="no_tool"))])
+    episode, seen = await talk(sample, lambda s: next(wrong, None) or gold(s))
+    assert "no such tool" in next(t.content for t in seen[1].history if t.role == "tool")
+    assert values(episode) == {"completion": 1.0, "turns": pytest.approx(-0.1)}
+
+
+@pytest.mark.parametrize(("form", "text"), [("actions", "<tool_call>"), ("sage", "Of course!")])
+async def test_unreadable_response_gets_no_answer_until_the_limit(form, text: str) -> None:
+    episode, seen = await talk(samples(form=form)[0], lambda s: text, max_turns=4)
+    assert episode.outcome == "max_turns" and len(seen) == 4 and values(episode)["completion"] == 0.0
+    said = [t.content for t in seen[-1].history]
+    assert said == [said[0], SILENCE["en"]] * 3 + [said[0]]
+
+
+async def test_gold_of_a_turn_is_a_right_answer_to_it() -> None:
+    for sample in samples()[:8]:
+        _, seen = await talk(sample, gold)
+        for turn in seen:
+            calls = [isinstance(r.action, ToolCall) for r in turn.references]
+            due = turn.privileged["action"]
+            reply = due is None or SCENARIOS["telecom_package"].file.actions[due].reply
+            assert calls == [not reply] * len(calls) and all(r.action for r in turn.references)
+            assert reply == isinstance(turn.references[0].action, Reply)
+
+
+def test_sample_without_a_customer_is_refused() -> None:
+    good = samples()[0]
+    check_customers([good], SCENARIOS)
+    with pytest.raises(DataError, match="lacks privileged.case; make samples with `hamr data sage`"):
+        check_customers([replace(good, privileged={})], SCENARIOS)
+    with pytest.raises(DataError, match="lacks meta.persona"):
+        check_customers([replace(good, meta={k: v for k, v in good.meta.items() if k != "persona"})], SCENARIOS)
+    with pytest.raises(DataError, match="no such scenario"):
+        check_customers([replace(good, meta={**good.meta, "scenario": "bakery"})], SCENARIOS)
+
+
+def test_label_form_is_detected_by_the_references() -> None:
+    for form in ("actions", "sage"):
+        episode = Episode(key=SampleKey(run="r", step=0, prompt="p", sample=0), sample=samples(form=form)[0], seed=1)
+        assert Customer.of(episode, SCENARIOS).states_labels == (form == "sage")
