@@ -5,14 +5,18 @@ from __future__ import annotations
 import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
 from hamr.errors import BadInput
+from hamr.protocols import Ask
 from hamr.report.values import Column, Table
+from hamr.types import Answer, Question
 
 LOCK = ".lock"
+CALLS = "calls.jsonl"
 
 
 class RowFolder:
@@ -50,6 +54,25 @@ class RowFolder:
         file.flush()
 
 
+@contextmanager
+def counted_calls(asks: Mapping[str, Ask], folder: Path) -> Iterator[dict[str, Ask]]:
+    """Append the tokens and the cost of every answer to calls.jsonl, where the rows of an evaluation lack them."""
+    with append_to(folder / CALLS) as file:
+
+        def counting(name: str, ask: Ask) -> Ask:
+            async def ask_and_count(question: Question) -> Answer:
+                answer = await ask(question)
+                if (call := answer.call) is not None:
+                    tokens = call.prompt_tokens + call.output_tokens
+                    file.write(json.dumps({"pool": name, "tokens": tokens, "cost": call.cost}) + "\n")
+                    file.flush()
+                return answer
+
+            return ask_and_count
+
+        yield {name: counting(name, ask) for name, ask in asks.items()}
+
+
 def usage(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return {who: answers, tokens and cost} over the rows of the files: of each policy, and of each judge.
 
@@ -59,7 +82,7 @@ def usage(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     for name in names:
         for _, row in rows_of(folder / name):
             judge = row.get("judge") or row.get("component")
-            who = f"judge {judge}" if judge else f"policy {row.get('policy')}"
+            who = f"judge {judge}" if judge else " ".join(f"{k} {row[k]}" for k in ("pool", "policy") if k in row)
             one = found.setdefault(who, {"answers": 0, "tokens": 0, "cost": 0.0})
             one["answers"] += 1
             one["tokens"] += (row.get("tokens") or 0) + (row.get("prompt_tokens") or 0)

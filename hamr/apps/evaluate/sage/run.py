@@ -17,6 +17,7 @@ from hamr.apps.evaluate.functions import check_native, find_functions, open_func
 from hamr.apps.evaluate.sage.costs import show_cost
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
+from hamr.bench.folder import CALLS, counted_calls, usage, usage_table
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.finished import read_dialogues
 from hamr.bench.sage.judging import AGAIN
@@ -232,7 +233,8 @@ def _work(
 
     async def work(asks: Mapping[str, Ask]) -> None:
         async with open_functions(functions, request) as own:
-            await talk({**asks, **own})
+            with counted_calls(asks, request.output) as counted:
+                await talk({**counted, **own})
 
     async def talk(asks: Mapping[str, Ask]) -> None:
         def find_ask(key: str, name: str) -> Ask:
@@ -258,6 +260,7 @@ def _work(
     if names:
         assert config is not None
         with_pools(config, names, work, run=pools_of(RUN, request.output))
+        show(usage_table(usage(request.output, (CALLS,))), console=console)
     else:
         asyncio.run(work({}))
 
@@ -269,7 +272,7 @@ async def _unused_ask(question: Any) -> Any:
 def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
     """Write metrics.json, assessments.jsonl and customers.jsonl."""
     options = sage.model_dump(mode="json", include=set(FREE))
-    metrics = {"options": options, **found.summary}
+    metrics = {"options": options, "usage": usage(folder, (CALLS,)), **found.summary}
     write_atomic(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
     turns = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
     customers = (

@@ -12,7 +12,7 @@ from hamr.cli import main
 from hamr.config.load import ALLOWED_FUNCTIONS
 from hamr.config.resources import resource
 from hamr.procedures import scenario_names
-from hamr.types import Answer
+from hamr.types import Answer, ScorerCall
 
 ARGS = {
     "benchmark": "sage",
@@ -333,3 +333,24 @@ def test_evaluation_without_judge_answers_fails(tmp_path, capsys, monkeypatch):
     assert evaluate(tmp_path, judges="talk", pools="sage_small", attempts="1") == 1
     assert "no judge gave a vote on any of" in capsys.readouterr().err
     assert metrics(tmp_path)["agents"]["scripted:perfect"]["average"]["judges_right"]["mean"] is None
+
+
+def test_tokens_and_cost_of_the_pools_are_summed(tmp_path, capsys, monkeypatch):
+    asked = []
+
+    async def judge(question):
+        asked.append(question)
+        call = ScorerCall(
+            pool="talk", model="m", prompt_version="", replica="", queue_s=0.0, service_s=0.1, prompt_tokens=90,
+            output_tokens=10, cost=0.5,
+        )  # fmt: skip
+        return Answer(failure="unparsable", detail="no verdict", call=call)
+
+    def with_pools(config, names, work, *, run):
+        asyncio.run(work(dict.fromkeys(names, judge)))
+
+    monkeypatch.setattr("hamr.apps.evaluate.sage.run.with_pools", with_pools)
+    evaluate(tmp_path, judges="talk", pools="sage_small", attempts="1")
+    expected = {"answers": len(asked), "tokens": 100 * len(asked), "cost": pytest.approx(0.5 * len(asked))}
+    assert asked and metrics(tmp_path)["usage"] == {"pool talk": expected}
+    assert "Tokens and cost" in capsys.readouterr().out
