@@ -145,7 +145,7 @@ async def test_dialogues_of_a_group_have_one_customer_and_their_own_samples() ->
     assert later.rollouts[0].prompt_ids != group.rollouts[0].prompt_ids, "another step has another customer"
 
 
-async def test_record_of_each_turn_has_its_reward_and_the_last_one_the_end(tmp_path: Path) -> None:
+async def test_each_turn_has_its_reward_and_the_last_the_end(tmp_path: Path) -> None:
     _, group = await hold(counting)
     assert [(r.key.sample, r.key.turn) for r in group.records] == [
         (0, 0),
