@@ -292,7 +292,7 @@ async def test_dialogue_that_takes_too_long_is_a_timeout() -> None:
         (lambda e: e.end(turn_rewards=["good"]), "'good'"),
     ],
 )
-async def test_what_is_no_episode_is_a_failure_with_its_reason(returned, why) -> None:
+async def test_value_that_is_no_episode_is_a_failure_with_its_reason(returned, why) -> None:
     async def run(episode, ask):
         await ask([{"role": "user", "content": "hi"}])
         return returned(episode)
