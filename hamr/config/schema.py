@@ -450,8 +450,8 @@ class DataConfig(Section):
     held_out_frac: Fraction = 0.15
     """Share of the training samples, in [0, 1], that is split off for each missing split, in whole dialogues."""
     sage: SageDataConfig = SageDataConfig()
-    max_eval: PositiveInt = 120
-    """Maximum number of held-out samples per evaluation."""
+    max_eval: PositiveInt | None = None
+    """Maximum number of held-out samples per evaluation. null: all of the test split."""
     max_pairs: PositiveInt = 4000
     """Maximum number of labelled reply pairs for scorer training and checks."""
     labelled_pairs: str | None = None

@@ -31,11 +31,12 @@ def policy_messages(
 ) -> list[dict[str, Any]]:
     """Return chat messages [{"role", "content"}] for the policy. `privileged` is never included.
 
-    The system message contains the policy, the tools, the response instruction and the variables of the ticket. The
-    parts that many samples share come first, so trainer and engine compute them once. A customer turn becomes a user
-    message, an agent turn an assistant message (tool calls in the wire format), a tool result a tagged user message.
-    Consecutive messages of one role are joined, since some chat templates require alternating roles. Text of customers
-    and tools cannot open or close a tag. `instruction` replaces the response instruction of the format.
+    The system message contains the policy, the tools, the response instruction, the variables of the ticket and the
+    retrieved documents. The parts that many samples share come first, so trainer and engine compute them once. A
+    customer turn becomes a user message, an agent turn an assistant message (tool calls in the wire format), a tool
+    result a tagged user message. Consecutive messages of one role are joined, since some chat templates require
+    alternating roles. Text of customers and tools cannot open or close a tag. `instruction` replaces the response
+    instruction of the format.
 
     With `native`, a sample with tools becomes the messages of an OpenAI chat request, whose `tools` are
     `hamr.data.tools.function_schemas`: the chat template shows the tools and asks for calls in its own form, calls are
@@ -71,7 +72,14 @@ def _system(sample: ServiceSample, instruction: str, native: bool) -> str:
     parts.append(instruction)
     if sample.ticket:
         parts.append("Ticket: " + ", ".join(f"{key}={_value(value)}" for key, value in sample.ticket.items()))
+    if sample.documents:
+        parts.append(f"Documents:\n{documents_text(sample)}")
     return "\n".join(part for part in parts if part)
+
+
+def documents_text(sample: ServiceSample) -> str:
+    """Return the retrieved documents as numbered lines, with broken markup."""
+    return "\n".join(f"{i}. {_defuse(_one_line(text))}" for i, text in enumerate(sample.documents, start=1))
 
 
 class _CallIds:

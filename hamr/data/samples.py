@@ -28,7 +28,7 @@ from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError, did_you_mean
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
-_FIELDS = ("id", "ticket", "policy", "tools", "history", "references", "privileged", "meta")
+_FIELDS = ("id", "ticket", "policy", "tools", "history", "references", "privileged", "meta", "documents")
 _TYPES: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
 
 
@@ -163,6 +163,7 @@ def to_json(sample: ServiceSample) -> dict[str, Any]:
         "references": [{**action_json(r.action), "source": r.source} for r in sample.references],
         "privileged": dict(sample.privileged),
         "meta": dict(sample.meta),
+        **({"documents": list(sample.documents)} if sample.documents else {}),
     }
 
 
@@ -204,11 +205,20 @@ def from_json(row: Any, *, where: str = "sample", own: Collection[str] = ()) -> 
         references=tuple(_reference(r, f"{where}: references[{i}]", schemas) for i, r in enumerate(references)),
         privileged=_parse_privileged(row, where),
         meta=_get(row, "meta", dict, where, default={}),
+        documents=_documents(row, where),
     )
     if unknown := [field for field in row if field not in _FIELDS and field not in own]:
         remedy = f"unknown field; {did_you_mean(unknown[0], (*_FIELDS, *own))}remove it, or move it into meta"
         raise DataError(f"{where}: {unknown[0]}", row[unknown[0]], remedy)
     return sample
+
+
+def _documents(row: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    texts = _get(row, "documents", list, where, default=[])
+    for i, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"{where}: documents[{i}]", text, "must be a text; remove an empty one")
+    return tuple(texts)
 
 
 def history_from_json(rows: Any, *, where: str) -> tuple[Turn, ...]:

@@ -3,7 +3,8 @@
     {"id": "t1", "ticket": {...}, "policy": "...", "tools": [...], "turns": [as a sample's history],
      "privileged": {...}, "meta": {...}}
 
-`privileged` and `meta` may be absent. Turns are in chronological order.
+`privileged`, `meta` and `documents` may be absent. Turns are in chronological order. Documents go to every decision
+point.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     privileged: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    documents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,7 @@ def decision_points(trajectory: Trajectory) -> Iterator[tuple[int, ServiceSample
                     references=(Reference(action=action_of(turn)),),
                     privileged=trajectory.privileged,
                     meta={"dialogue": trajectory.id, **trajectory.meta},
+                    documents=trajectory.documents,
                 ),
             )
 
@@ -139,6 +142,7 @@ def trajectory_to_json(trajectory: Trajectory) -> dict[str, Any]:
         "turns": [turn_json(turn) for turn in trajectory.turns],
         "privileged": dict(trajectory.privileged),
         "meta": dict(trajectory.meta),
+        **({"documents": list(trajectory.documents)} if trajectory.documents else {}),
     }
 
 
@@ -172,6 +176,7 @@ def trajectory_from_json(row: Any, *, where: str = "trajectory") -> Trajectory:
         turns=sample.history,
         privileged=sample.privileged,
         meta=sample.meta,
+        documents=sample.documents,
     )
 
 

@@ -55,7 +55,8 @@ class ServiceSample:
 
     `ticket` holds the system variables that the policy may see. `privileged` is visible to judges and the simulator,
     never to the policy. An optional `rubric` in it is the rubric that the rubric reward uses
-    (`hamr.rewards.rubric.sample_rubric`). `meta` holds arbitrary metadata of the dataset builder.
+    (`hamr.rewards.rubric.sample_rubric`). `meta` holds arbitrary metadata of the dataset builder. `documents` are texts
+    that were retrieved for this point, for the policy.
     """
 
     id: str
@@ -66,3 +67,4 @@ class ServiceSample:
     references: tuple[Reference, ...]
     privileged: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    documents: tuple[str, ...] = ()

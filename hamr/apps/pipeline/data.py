@@ -46,6 +46,15 @@ class DataCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EcsPoint:
+    """Scores of a policy by an ECS stage, by the names of the metrics: `mean`, `low`, `high`."""
+
+    stage: str
+    policy: str
+    values: Mapping[str, Mapping[str, float | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageFacts:
     number: int
     name: str
@@ -67,6 +76,7 @@ class PipelineData:
     points: Sequence[LearningPoint]
     losses: Sequence[SftLoss]
     data: Sequence[DataCounts]
+    ecs: Sequence[EcsPoint] = ()
     independent: bool = False
 
     @classmethod
@@ -80,6 +90,7 @@ class PipelineData:
             points=[point for stage in stages for point in _points(stage)],
             losses=[loss for stage in stages for loss in _losses(stage)],
             data=[counts for stage in stages for counts in _counts(stage)],
+            ecs=[point for stage in stages for point in _ecs(stage)],
             independent=plan.get("independent", False),
         )
 
@@ -135,6 +146,13 @@ def _rows(file: Path) -> int:
 def _points(stage: StageFacts) -> Iterator[LearningPoint]:
     for when, figures in (stage.summary.get("stages") or {}).items():
         yield LearningPoint(stage=stage.name, when=when, figures=figures)
+
+
+def _ecs(stage: StageFacts) -> Iterator[EcsPoint]:
+    found = _json(stage.folder / "metrics.json") if stage.job == "evaluate" else {}
+    if "between_judges" in found:
+        for name, figures in found["policies"].items():
+            yield EcsPoint(stage=stage.name, policy=name, values=figures["values"])
 
 
 def _losses(stage: StageFacts) -> Iterator[SftLoss]:

@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hamr.apps.pipeline.data import LearningPoint, PipelineData, StageFacts
+from hamr.apps.evaluate.ecs.report import NAMES
+from hamr.apps.pipeline.data import EcsPoint, LearningPoint, PipelineData, StageFacts
 from hamr.report.drawing import BLUE, GREEN, GREY, ORANGE, TEXT, WIDE, axes, draw, legend
 from hamr.report.html import write_page
-from hamr.report.values import Cell, Code, Column, Fold, Link, Page, PageSection, Prose, Table
+from hamr.report.values import Cell, Code, Column, Fold, Interval, Link, Page, PageSection, Prose, Table
 from hamr.telemetry.console import duration
 
 if TYPE_CHECKING:
@@ -51,6 +52,11 @@ def pipeline_page(data: PipelineData) -> Page:
                 "By order of thought and answer",
                 _forms(data),
                 lead="Tokens and seconds go to the end of the answer: in post-CoT the rationale follows it.",
+            ),
+            PageSection.of(
+                "Agreement with acceptable replies (ECS)",
+                _ecs(data),
+                lead="Means over samples with 95 % bootstrap intervals, by the judges of each stage.",
             ),
             PageSection.of(
                 f"Supervised {kind}s",
@@ -171,6 +177,14 @@ def _forms(data: PipelineData) -> Table:
     )
     columns = (Column(name, form) for name, (_, form) in forms.items())
     return Table("", (Column(_kind(data)), Column("policy"), Column("prompt"), *columns), rows)
+
+
+def _ecs(data: PipelineData) -> Table:
+    def cells(point: EcsPoint) -> tuple[Cell, ...]:
+        return (point.stage, point.policy, *(Interval.of(point.values[name]) for name in NAMES))
+
+    scores = (Column(name, "{:.3f}") for name in NAMES.values())
+    return Table("", (Column(_kind(data)), Column("policy"), *scores), tuple(map(cells, data.ecs)))
 
 
 def _losses(data: PipelineData) -> Table:

@@ -70,6 +70,10 @@ MALFORMED = [
     ),
     pytest.param(["no object"], "line", "must be a JSON object", id="no object"),
     *[pytest.param(_without(f), f, "missing field", id=f"no {f}") for f in GOOD],
+    pytest.param(_edited(documents="a text"), "documents", "must be a list", id="documents in one text"),
+    pytest.param(
+        _edited(documents=["a", " "]), "documents[1]", "must be a text; remove an empty one", id="empty document"
+    ),
     pytest.param(_edited(polcy=""), "polcy", "unknown field; did you mean 'policy'?", id="misspelt field"),
     pytest.param(_edited(response="Hi"), "response", "unknown field; remove it", id="response in a sample"),
     pytest.param(_edited(id=7), "id", "must be text", id="id type"),

@@ -42,7 +42,7 @@ def row(turns: Any = None, **fields: Any) -> dict[str, Any]:
 
 
 def test_trajectories_survive_the_file_round_trip(tmp_path: Path) -> None:
-    made = trajectory_from_json(row(privileged={"ticket_summary": "x"}, meta={"split": "test"}))
+    made = trajectory_from_json(row(privileged={"ticket_summary": "x"}, meta={"split": "test"}, documents=["d"]))
     write_trajectories(tmp_path / "t.jsonl", [made])
     assert read_trajectories(tmp_path / "t.jsonl") == [made]
     write_trajectories(tmp_path / "t.jsonl", [made, made])
@@ -51,7 +51,7 @@ def test_trajectories_survive_the_file_round_trip(tmp_path: Path) -> None:
 
 
 def test_decision_points_and_windows_are_extracted() -> None:
-    made = trajectory_from_json(row(meta={"split": "train"}))
+    made = trajectory_from_json(row(meta={"split": "train"}, documents=["Wait.", "Call."]))
     points = list(decision_points(made))
     assert [i for i, _ in points] == [2, 3, 6], "a greeting decides nothing"
     assert [s.id for _, s in points] == ["t-2", "t-3", "t-6"]
@@ -61,6 +61,7 @@ def test_decision_points_and_windows_are_extracted() -> None:
     for i, sample in points:
         assert sample.history == made.turns[:i]
         assert from_json(to_json(sample)) == sample
+        assert sample.documents == ("Wait.", "Call.")
         assert sample.meta == {"dialogue": "t", "split": "train"}
     again, whole, end = windows(made)
     assert (again, end) == ("the agent acts again at once", "the ticket ends")

@@ -125,12 +125,20 @@ SUMMARIES = {
 # --- what ships --------------------------------------------------------------------------------
 
 
+def empty_inputs(name: str, folder: Path) -> list[str]:
+    """Return the inputs of a shipped pipeline: empty files, and a folder that `hamr calibrate` could have written."""
+    (folder / "data.jsonl").write_text("{}\n")
+    (folder / "fit" / "rewards").mkdir(parents=True)
+    (folder / "fit" / "rewards" / "calibrated.yaml").write_text("consistency: {mode: hybrid}\n")
+    names = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.inputs
+    return [f"inputs.{key}={folder}/{'fit' if key == 'cascade' else 'data.jsonl'}" for key in names]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_pipeline_is_complete(name: str, tmp_path: Path) -> None:
-    (tmp_path / "data.jsonl").write_text("{}\n")
     pipeline = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline
-    inputs = [f"inputs.{key}={tmp_path}/data.jsonl" for key in pipeline.inputs]
+    inputs = empty_inputs(name, tmp_path)
     planned = plan([f"pipeline={name}", *inputs])
     assert pipeline.name == name
     assert {s.name for s in planned.stages if s.job in ("train", "sft")} <= set(planned.configs)
@@ -169,6 +177,44 @@ def test_held_out_samples_have_the_online_stream_too(name: str, splits: Sequence
         answers, multigt = stages[f"answers_{split}"], stages[f"multigt_{split}"]
         assert answers.job == "generate" and "policy=@preliminary.run" in answers.args
         assert f"ledger=@answers_{split}.folder" in multigt.args
+
+
+def test_ablations_are_the_arms_of_the_first_papers_tables(tmp_path: Path) -> None:
+    planned = plan(["pipeline=hrm_ablations", *empty_inputs("hrm_ablations", tmp_path)])
+    configs, stages = planned.configs, {stage.name: stage for stage in planned.stages}
+    arms = [name for name, stage in stages.items() if stage.job == "train"]
+    start = {arm: next((s for s, output in stages[arm].takes if output == "policy"), None) for arm in arms}
+    default = "sft_mix_dra"
+    other = {"from_base": None, "from_decision": "sft_decision", "from_mix": "sft_mix"}
+    assert start == dict.fromkeys(arms, default) | other | {"from_decision_dra": "sft_decision_dra"}
+    modes = {arm: (configs[arm].rewards.consistency.mode, configs[arm].rewards.consistency.hard_part) for arm in arms}
+    rewards = {"reranker": ("reranker", 0.5), "hard_judge": ("hard_judge", 0.0), "soft_judge": ("soft_judge", 0.5)}
+    assert modes == dict.fromkeys(arms, ("hybrid", 0.5)) | rewards
+    assert [arm for arm in arms if "data=@inputs.multi" in stages[arm].args] == ["multi_gt"]
+    for arm in arms:
+        assert configs[arm].data.max_eval is None
+        assert arm == "from_base" or configs[arm].model.response_format == configs[start[arm]].model.response_format
+        assert arm == "ours" or "compare=@ours.run" in stages[f"ecs_{arm}"].args
+    scored = {stages[name].takes[0][0] for name in stages if name.startswith("ecs_start")}
+    assert {start[arm] for arm in scored} == {None, "sft_decision", "sft_decision_dra", "sft_mix", "sft_mix_dra"}
+
+
+@pytest.mark.parametrize("name", ["hrm", "hrm_small"])
+def test_last_stages_measure_the_results_of_the_first_paper(name: str) -> None:
+    last = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.stages[-1]
+    assert (last.job, last.args[:2]) == ("evaluate", ("benchmark=ecs", "run=@rl.run"))
+
+
+def test_report_has_the_scores_of_evaluations(tmp_path: Path) -> None:
+    (tmp_path / "run" / "1-ecs").mkdir(parents=True)
+    values = {"multi_ecs": 0.441, "single_ecs": 0.347, "call_tool_accuracy": None}
+    told = {name: {"mean": mean, "low": mean, "high": mean} for name, mean in values.items()}
+    found = {"between_judges": [], "policies": {"rl-run": {"values": told}}}
+    (tmp_path / "run" / "1-ecs" / "metrics.json").write_text(json.dumps(found))
+    stage = {"number": 1, "name": "ecs", "job": "evaluate", "args": ["benchmark=ecs"], "folder": "1-ecs"}
+    (tmp_path / "run" / "pipeline.json").write_text(json.dumps({"name": "mine", "stages": [stage]}))
+    html = write_pipeline_report(tmp_path / "run").read_text()
+    assert "Multi-ECS" in html and "0.441" in html and "0.347" in html
 
 
 @pytest.mark.parametrize("name", ["hrm", "hrm_small"])
