@@ -63,6 +63,7 @@ def urls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
         yield {
             "run": run.as_uri(),
             "sage": (folder / "sage" / "report.html").as_uri(),
+            "transcripts": (folder / "sage" / "transcripts.html").as_uri(),
             **{name: f"{address}/{name}" for name in SITE_PAGES},
         }
         server.shutdown()

@@ -19,7 +19,7 @@ WIDTHS = (390, 1440)
 FOCUSABLE = """Array.from(document.querySelectorAll('a[href], summary, [tabindex="0"]'))
     .filter(part => part.checkVisibility())"""
 
-on_every_page = pytest.mark.parametrize("name", [*REPORTS, *SITE_PAGES])
+on_every_page = pytest.mark.parametrize("name", [*REPORTS, "transcripts", *SITE_PAGES])
 on_every_report = pytest.mark.parametrize("name", REPORTS)
 in_every_scheme = pytest.mark.parametrize("scheme", SCHEMES)
 at_every_width = pytest.mark.parametrize("width", WIDTHS)
@@ -158,6 +158,23 @@ def test_wide_parts_scroll_with_the_arrow_keys(browser: Browser, urls: dict[str,
         assert part.evaluate("part => part.scrollWidth > part.clientWidth")
         page.keyboard.press("ArrowRight")
         page.wait_for_function("document.activeElement.scrollLeft > 0")
+
+
+@at_every_width
+def test_transcripts_are_filtered_with_the_keyboard_alone(browser: Browser, urls: dict[str, str], width: int) -> None:
+    with opened(browser, urls["transcripts"], width=width) as page:
+        assert page.locator("details:visible").count() == 24
+        page.locator("select[name=agent]").focus()
+        page.keyboard.type("scripted:wrong")
+        page.keyboard.press("Tab")
+        assert page.locator("details:visible").count() == 8
+        page.locator("input[name=text]").focus()
+        page.keyboard.type("airline_refund/")
+        assert 0 < page.locator("details:visible").count() < 8
+        assert page.locator("#count").inner_text() == f"{page.locator('details:visible').count()} shown"
+        page.locator("summary:visible").first.focus()
+        page.keyboard.press("Enter")
+        assert page.locator("details[open] li").count() == 10
 
 
 def test_the_site_is_usable_with_the_keyboard_alone(browser: Browser, urls: dict[str, str]) -> None:

@@ -103,9 +103,11 @@ class SubmitRequest:
 
     def local(self) -> Command:
         """Return the command to run here."""
-        if self.resume is None and isinstance(self.command, ConfiguredCommand | RunPipeline):
+        if self.resume is not None:
+            return self.command
+        if isinstance(self.command, RunPipeline):
             return with_overrides(self.command, self.where)
-        return self.command
+        return with_overrides(self.command, self.where) if isinstance(self.command, ConfiguredCommand) else self.command
 
     def run_name(self) -> str:
         """Return the name of a new run: as configured, or the experiment's, pipeline's or command's name with the

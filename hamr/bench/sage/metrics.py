@@ -157,14 +157,9 @@ def correlation(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | N
     Least squares of the dimension's mean grade (times ten) on the chat score, over dialogues of every agent. `r2` is
     None for fewer than three dialogues, or where one of the two is constant.
     """
-    groups: dict[tuple[str, str], list[Assessment]] = {}
-    for a in assessed:
-        if a.grades:
-            groups.setdefault((a.agent, a.dialogue), []).append(a)
-    x = np.array([np.mean([a.worth.chat for a in group]) for group in groups.values()])
+    _, x, grades = _chat_points(assessed)
     found = {}
-    for name in DIMENSIONS:
-        y = np.array([10 * np.mean([a.grades[name] for a in group]) for group in groups.values()])
+    for name, y in grades.items():
         mean = float(y.mean()) if len(y) else None
         if len(x) < 3 or np.ptp(x) < 1e-9 or np.ptp(y) < 1e-9:
             found[name] = {"mean": mean, "r2": None, "slope": None}
@@ -172,6 +167,38 @@ def correlation(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | N
         r = float(np.corrcoef(x, y)[0, 1])
         found[name] = {"mean": mean, "r2": r * r, "slope": float(np.polyfit(x, y, 1)[0])}
     return found
+
+
+def residuals(assessed: Sequence[Assessment]) -> dict[str, dict[str, float]]:
+    """Return, by agent and dimension of chat quality, the mean distance of its dialogues from the line of
+    `correlation`: positive where the agent is better in the dimension than its total says (section 4.7).
+
+    Empty for fewer than three dialogues, or where all have the same total.
+    """
+    agents, x, grades = _chat_points(assessed)
+    if len(x) < 3 or np.ptp(x) < 1e-9:
+        return {}
+    found: dict[str, dict[str, float]] = {agent: {} for agent in dict.fromkeys(agents)}
+    for name, y in grades.items():
+        apart = y - np.polyval(np.polyfit(x, y, 1), x)
+        for agent in found:
+            found[agent][name] = float(np.mean([d for d, own in zip(apart, agents, strict=True) if own == agent]))
+    return found
+
+
+def _chat_points(assessed: Sequence[Assessment]) -> tuple[list[str], np.ndarray, dict[str, np.ndarray]]:
+    """Return for every dialogue with grades: its agent, its chat score, and its grade (times ten) in each
+    dimension."""
+    groups: dict[tuple[str, str], list[Assessment]] = {}
+    for a in assessed:
+        if a.grades:
+            groups.setdefault((a.agent, a.dialogue), []).append(a)
+    x = np.array([np.mean([a.worth.chat for a in group]) for group in groups.values()])
+    grades = {
+        name: np.array([10 * np.mean([a.grades[name] for a in group]) for group in groups.values()])
+        for name in DIMENSIONS
+    }
+    return [agent for agent, _ in groups], x, grades
 
 
 def votes(assessed: Sequence[Assessment]) -> dict[str, Any]:

@@ -228,6 +228,7 @@ def summarise(
     summary["coverage"] = _coverage(scenarios, plans, covered, config)
     every = [a for by_scenario in assessed.values() for a in _all(by_scenario)]
     summary["correlation"] = metrics.correlation(every)
+    summary["residuals"] = metrics.residuals(every)
     summary["votes"] = {"tie_rule": config.tie, **metrics.votes(every)}
     return Evaluated(scenarios=scenarios, assessed=assessed, audits=audits, summary=summary)
 

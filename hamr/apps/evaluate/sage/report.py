@@ -14,6 +14,7 @@ from hamr.bench.sage.compare import RANKED, TESTED
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.run import Evaluated
 from hamr.bench.sage.traces import Trace
+from hamr.procedures.prompts import DIMENSIONS
 from hamr.report.drawing import draw
 from hamr.report.values import (
     Block,
@@ -229,6 +230,14 @@ def comparison_tables(summary: Summary) -> Iterator[Table]:
     forms = {"customers": "{:,}", "difference": "{:+.1f}", "p": "{:.3f}", "adjusted p": "{:.3f}"}
     columns = ("agent", "minus agent", "score", *forms)
     yield Table("Paired tests", tuple(Column(name, forms.get(name, "")) for name in columns), rows)
+    profiles = summary["residuals"] if len(summary["agents"]) > 1 else {}
+    yield Table(
+        "Profiles of chat quality",
+        (Column("agent"), *(Column(name.replace("_", " "), "{:+.1f}") for name in DIMENSIONS)),
+        tuple((agent, *profile.values()) for agent, profile in profiles.items()),
+        note="Mean distance from the line of each dimension on the total: positive where an agent is better than its "
+        "total says.",
+    )
     by_seed = {agent: result["by_seed"] for agent, result in summary["agents"].items()}
     if any(len(entry["seeds"]) > 1 for entry in by_seed.values()):
         seeds = tuple(

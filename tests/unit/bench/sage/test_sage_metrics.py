@@ -122,6 +122,19 @@ def test_the_execution_gap_is_labels_minus_action():
     assert metrics.execution_gap([]) is None
 
 
+def test_residuals_show_where_an_agent_is_better_than_its_total():
+    turns = []
+    for total in (40.0, 60.0, 80.0):
+        for agent, apart in (("fluent", 10.0), ("clumsy", -10.0)):
+            grades = {**dict.fromkeys(DIMENSIONS, total / 10), "linguistic_quality": (total + apart) / 10}
+            turns.append(turn(agent=agent, dialogue=str(total), chat=total, grades=grades))
+    found = metrics.residuals(turns)
+    assert found["fluent"]["linguistic_quality"] == pytest.approx(10.0)
+    assert found["clumsy"]["linguistic_quality"] == pytest.approx(-10.0)
+    assert found["fluent"]["user_satisfaction"] == pytest.approx(0.0, abs=1e-9)
+    assert metrics.residuals([]) == metrics.residuals(turns[:2]) == {}
+
+
 def test_figures_per_single_judge_are_reported():
     harsh = Worth(logic=LogicScore(classification=0, path=0, action=0, logic=20.0), chat=30.0, overall=22.0)
     silent = Worth(logic=None, chat=None, overall=None)
