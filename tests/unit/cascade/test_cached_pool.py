@@ -21,6 +21,7 @@ CHANGES = {
     "max_new_tokens": 9,
     "seed": 3,
     "stop": ("\n",),
+    "logprobs": True,
 }
 
 
