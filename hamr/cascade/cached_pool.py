@@ -145,5 +145,12 @@ def _key(question: Question) -> bytes:
     each = [sorted(entry.items()) for entry in question.each]
     messages = [sorted(message.items()) for message in question.messages]
     said = (question.prompt, sorted(question.variables.items()), each, messages, question.tools, question.schema)
-    how = (question.attempt, question.temperature, question.max_new_tokens, question.seed, question.stop)
+    how = (
+        question.attempt,
+        question.temperature,
+        question.max_new_tokens,
+        question.seed,
+        question.stop,
+        question.logprobs,
+    )
     return hashlib.sha256(repr((said, how)).encode()).digest()
