@@ -6,7 +6,7 @@ The reward system, in hamr's environment (the tiny random models: it runs anywhe
         data.sage.procedure=false
     hamr serve experiment=smoke rewards.length.weight=0.1
 
-The trainer, in an environment with TRL 1.16 and `pip install --no-deps hamr` (or PYTHONPATH at a checkout):
+The trainer, in an environment with TRL 1.16 and `pip install --no-deps <checkout>` (or PYTHONPATH at it):
 
     python examples/trl_grpo.py --samples data/example/train.jsonl --model <folder or name of a small instruct model>
 

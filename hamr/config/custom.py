@@ -59,6 +59,13 @@ class FunctionConfig(Section):
             )
 
 
+class ImporterConfig(FunctionConfig):
+    """A function that yields the training samples."""
+
+    deadline_s: PositiveFloat = 600.0
+    """Longest time of the function, in seconds, above 0."""
+
+
 class CustomRewardConfig(FunctionConfig):
     """A reward function of the user's own: `def politeness(sample, response) -> float | None`, which may be async."""
 

@@ -20,7 +20,7 @@ from pydantic import (
 
 from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig
 from hamr.config.contradictions import check_consistent
-from hamr.config.custom import CustomRewardConfig, EpisodeFunctionConfig, FunctionConfig
+from hamr.config.custom import CustomRewardConfig, EpisodeFunctionConfig, FunctionConfig, ImporterConfig
 from hamr.config.faults import UnscoredConfig
 from hamr.config.footprint import FootprintConfig
 from hamr.config.judged import JudgedRewards
@@ -437,7 +437,7 @@ class DataConfig(Section):
     type: Literal["sage", "jsonl", "importer"] = "jsonl"
     """Source of the samples: `jsonl` files, `sage`, dialogues generated from a scenario as in `data.sage`, or the
     function in `data.importer`, which sets this type."""
-    importer: FunctionConfig | None = None
+    importer: ImporterConfig | None = None
     """`def f()` that yields the training samples as objects of the sample format. null: none."""
     train: str | None = None
     """JSONL of the training samples. Required for `type: jsonl`."""

@@ -6,22 +6,27 @@ Its objects have the sample format (`hamr.data.samples`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
-from hamr.config.custom import ARGUMENTS, FunctionConfig
+from hamr.config.custom import ARGUMENTS, ImporterConfig
 from hamr.data.samples import from_json
 from hamr.errors import ConfigError, DataError
-from hamr.security.functions import FunctionSource, describe_error, describe_value, load_function
+from hamr.security.functions import FunctionSource, describe_error, describe_value, load_function, within
 from hamr.types import ServiceSample
 
 
-def imported_samples(config: FunctionConfig) -> list[ServiceSample]:
+def imported_samples(config: ImporterConfig) -> list[ServiceSample]:
     """Call the function and check every object that it yields.
 
     Raises:
-        ConfigError: The function cannot be loaded, raises an exception, or yields no objects.
+        ConfigError: The function cannot be loaded, raises an exception, yields no objects, or exceeds its deadline.
         DataError: An object is not a sample, or its id was used before; names its number, from 1.
     """
     source = FunctionSource.of_config("data.importer", config)
+    return within(config.deadline_s, source, partial(_samples, config, source))
+
+
+def _samples(config: ImporterConfig, source: FunctionSource) -> list[ServiceSample]:
     function = load_function(source, ARGUMENTS["data.importer"])
     samples: dict[str, ServiceSample] = {}
     try:

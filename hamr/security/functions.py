@@ -11,17 +11,21 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hamr.errors import ConfigError
 
 if TYPE_CHECKING:
     from hamr.config.custom import FunctionConfig
+
+T = TypeVar("T")
 
 SHOWN = 200
 """Maximum length of a user's value or message in an error."""
@@ -124,6 +128,26 @@ def load_function(source: FunctionSource, arguments: Sequence[str]) -> LoadedFun
         raise source.error(f"is not a function but {describe_value(function)}")
     _check_signature(source, function, arguments)
     return LoadedFunction(source=source, call=function, sha256=sha256)
+
+
+def within(seconds: float, source: FunctionSource, work: Callable[[], T]) -> T:
+    """Return the result of work that runs the user's code, on a thread that is abandoned after `seconds`.
+
+    Raises:
+        ConfigError: The work took longer.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    if not wait([done], timeout=seconds).done:
+        raise source.error(f"did not return within {seconds:g} s; check what it waits for")
+    return done.result()
 
 
 def describe_value(value: Any) -> str:

@@ -141,3 +141,10 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     elsewhere = re.compile(r"<(?:(?:script|img|iframe)[^>]+src|link[^>]+stylesheet[^>]+href)=\"(?:https?:)?//")
     for page in tmp_path.rglob("*.html"):
         assert not elsewhere.search(page.read_text()), page
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, ROOT / "examples" / "trl_grpo.py", ROOT / "hamr" / "adapters" / "__init__.py"]
+)
+def test_no_page_installs_hamr_by_an_unpublished_name(page: Path) -> None:
+    assert not re.findall(r"pip install [^`\n]*(?<![\w./-])hamr(?![\w./-])[^`\n]*", text_of(page))

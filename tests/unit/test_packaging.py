@@ -88,6 +88,8 @@ def test_wheel_declares_command_licence_and_extras(wheel: Path) -> None:
     for line in (
         "License-Expression: Apache-2.0",
         "Description-Content-Type: text/markdown",
+        "Classifier: Typing :: Typed",
+        "Project-URL: Paper: SAGE, https://arxiv.org/abs/2604.09285",
     ):
         assert line in metadata
     assert (ROOT / "README.md").read_text(encoding="utf-8").strip() in metadata

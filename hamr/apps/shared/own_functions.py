@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from hamr.config.custom import ARGUMENTS
 from hamr.config.schema import Config
 from hamr.pools.function_pool import check_functions
 from hamr.rollout.episodes import check_episode
-from hamr.security.functions import FunctionSource, load_function
+from hamr.security.functions import FunctionSource, LoadedFunction, load_function, within
 from hamr.telemetry.callbacks import Callbacks
+
+CHECK_S = 120.0
+"""Longest time in which a function is loaded and tried, in seconds."""
 
 
 def check_own_functions(config: Config) -> Config:
@@ -22,16 +26,22 @@ def check_own_functions(config: Config) -> Config:
     for key, section in config.functions.items():
         if key not in ARGUMENTS:
             continue
-        function = load_function(FunctionSource.of_config(key, section), ARGUMENTS[key])
-        if key == "algorithm.loss":
-            from hamr.algorithms.losses import checked_objective
-
-            checked_objective(function)
-        if key == "rollout.episode":
-            check_episode(function)
+        source = FunctionSource.of_config(key, section)
+        function = within(CHECK_S, source, partial(_load_and_check, key, source))
         found[key] = section.model_copy(update={"sha256": function.sha256})
     checked = config.model_copy(update={"rewards": check_functions(config.rewards)})
     return checked.with_functions(found)
+
+
+def _load_and_check(key: str, source: FunctionSource) -> LoadedFunction:
+    function = load_function(source, ARGUMENTS[key])
+    if key == "algorithm.loss":
+        from hamr.algorithms.losses import checked_objective
+
+        checked_objective(function)
+    if key == "rollout.episode":
+        check_episode(function)
+    return function
 
 
 def load_callbacks(config: Config, note: Callable[[str], None]) -> Callbacks | None:

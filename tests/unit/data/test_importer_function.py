@@ -64,3 +64,9 @@ def test_invalid_sample_is_named_by_its_number(tmp_path: Path, text: str, messag
 def test_type_importer_requires_a_function() -> None:
     with pytest.raises(ConfigError, match=r"set data\.importer\.path"):
         load_config(["experiment=quickstart", "data.type=importer"])
+
+
+def test_function_that_sleeps_for_ever_is_rejected(tmp_path: Path) -> None:
+    text = "import time\n\ndef f():\n    time.sleep(600)\n    yield {}\n"
+    with pytest.raises(ConfigError, match=r"^data.importer.path: .* did not return within 0.3 s"):
+        load(tmp_path, text, "data.importer.deadline_s=0.3")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hamr.apps.shared import own_functions
 from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.custom import function_arguments
@@ -67,3 +68,13 @@ def test_function_that_returns_no_losses_is_rejected(tmp_path: Path, text: str, 
     with pytest.raises(ConfigError, match=message) as error:
         check_own_functions(load_config(["experiment=smoke", f"algorithm.loss.path={tmp_path}/my.py:f"]))
     assert error.value.where == "algorithm.loss.path" and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["def f(tokens):\n    time.sleep(600)\n", "time.sleep(600)\n"])
+def test_function_that_sleeps_for_ever_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(own_functions, "CHECK_S", 0.3)
+    (tmp_path / "own.py").write_text(f"import time\n\n{text}")
+    config = load_config(["experiment=smoke", f"algorithm.loss.path={tmp_path / 'own.py'}:f"])
+    with pytest.raises(ConfigError, match=r"^algorithm.loss.path: .* did not return within 0.3 s") as refused:
+        check_own_functions(config)
+    assert refused.value.exit_code == 2
