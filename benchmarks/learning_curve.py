@@ -1,4 +1,4 @@
-"""Draw docs/images/learning.svg, the learning curve of the quickstart, from results/learning_refit.json.
+"""Draw docs/images/learning.svg, the learning curve of the quickstart, from results/learning.json.
 
 python benchmarks/learning_curve.py
 """
@@ -14,9 +14,9 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-RESULTS = Path(__file__).parent / "results" / "learning_refit.json"
+RESULTS = Path(__file__).parent / "results" / "learning.json"
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "learning.svg"
-STEPS = {"sft": 0, "rl-40": 40, "rl-80": 80, "rl-120": 120, "rl-160": 160, "rl": 200}
+STEPS = {"sft": 0, "rl-40": 40, "rl-80": 80, "rl-120": 120, "rl": 140}
 GREY, LINE, MEAN = "#808080", "#8ab4d8", "#1f77b4"
 """Colours that are legible on white and on black."""
 STYLE = {"svg.fonttype": "none", "svg.hashsalt": "hamr", "font.size": 10, "font.family": "sans-serif"}
