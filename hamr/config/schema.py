@@ -159,7 +159,7 @@ class EnvConfig(Section):
     completion: NonNegative = 1.0
     """Weight of the completion of a dialogue in its outcome, at least 0: 1 if the customer's case ends with the action
     that the procedure demands, else 0."""
-    turns: NonNegative = 0.1
+    extra_turns: NonNegative = 0.1
     """Weight of superfluous turns in the outcome, at least 0: minus their number, as a share of `rollout.max_turns`."""
 
 

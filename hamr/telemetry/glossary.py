@@ -353,6 +353,13 @@ METRICS: tuple[Metric, ...] = (
     _metric("eval/<stage>/failed_frac", "Share of held-out responses that could not be scored", "share", "down"),
     _metric("eval/<stage>/n", "Evaluated held-out decisions", "count", "watch"),
     _metric("eval/<stage>/reward/<component>", "Mean held-out reward (`total`) or component value", "reward", "up"),
+    # Whole dialogues with held-out customers, per stage (env=sage)
+    _metric("eval/<stage>/episodes/completion", "Share of held-out customers whose case was completed", "share", "up"),
+    _metric("eval/<stage>/episodes/turn_reward", "Mean reward of a turn with held-out customers", "reward", "up"),
+    _metric(
+        "eval/<stage>/episodes/completion_by_path/<path>", "The completed share by the customer's path", "share", "up"
+    ),
+    _metric("eval/<stage>/episodes/<figure>", "Number, turns and ends of these dialogues", "of the figure", "watch"),
     # Whole dialogues with the policy, per stage (experiment.sage); scores are out of 100, means over scenarios
     _metric("eval/<stage>/sage/logic", "Labels, path and action, as rated by the judges", "points", "up"),
     _metric(

@@ -46,6 +46,10 @@ def test_few_steps_of_dialogues(tmp_path: Path, joined: tuple[str, ...]) -> None
             sum(row[f"episodes/{end}_frac"] for end in ends) == pytest.approx(1.0) and not row["episodes/failed_frac"]
         )
         assert 1 <= row["episodes/turns/mean"] <= 4 and 0 <= row["episodes/component/completion"] <= 1
+    stages = {line["stage"]: line for line in lines if "eval/" in str(line.keys())}
+    for stage in ("base", "sft", "rl"):
+        found = {k.rpartition("/")[2]: v for k, v in stages[f"eval-{stage}"].items() if f"eval/{stage}/episodes/" in k}
+        assert found["n"] == 8 and 1 <= found["turns"] <= 4 and 0 <= found["completion"] <= 1
     with Ledger(tmp_path / "run/ledger.sqlite", readonly=True) as ledger:
         records = [r for r in ledger.rows() if "/eval-" not in r.key.run]
     held = groupby(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample))

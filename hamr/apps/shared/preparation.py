@@ -118,7 +118,7 @@ def prepare(config: Config) -> Prepared:
     splits = load_splits(config.data, config.experiment.seed)
     check_gold(config.rewards.sage_logic, splits.train)
     if config.env.type == "sage":
-        check_customers(splits.train, customer_scenarios(config))
+        check_customers((*splits.train, *splits.test), customer_scenarios(config))
     after_data = time.perf_counter()
     model_path = resolve_model(config.model.path)
     codec = Codec(tokenizer=load_tokenizer(model_path), config=config)

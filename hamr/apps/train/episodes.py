@@ -1,15 +1,19 @@
-"""Dialogues of RL: the episode function of a run, and the runner that holds its dialogues with the engines."""
+"""Dialogues of RL: the runner that holds them with the engines, and their evaluation with held-out customers."""
 
 from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
 
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.config.custom import ARGUMENTS
-from hamr.protocols import Rewarder, RolloutEngine
+from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode
 from hamr.security.functions import FunctionSource, load_function
-from hamr.types import EpisodeFunction
+from hamr.telemetry.metrics import episode_metrics, mean, total_rewards
+from hamr.types import EpisodeFunction, SampleKey, ServiceSample
 
 
 def episode_runner(prepared: Prepared, engine: RolloutEngine, rewarder: Rewarder) -> EpisodeRunner:
@@ -36,3 +40,41 @@ def episode_runner(prepared: Prepared, engine: RolloutEngine, rewarder: Rewarder
         max_turns=rollout.max_turns,
         deadline_s=deadline_s,
     )
+
+
+async def evaluate_customers(
+    runner: EpisodeRunner,
+    samples: Sequence[ServiceSample],
+    *,
+    run: str,
+    stage: str,
+    step: int,
+    sampling: SamplingConfig,
+) -> dict[str, float]:
+    """Hold one dialogue with each held-out customer. Return `eval/<stage>/episodes/*`.
+
+    The seeds depend on the customer alone, so every stage of every run meets the same ones.
+    """
+    requests = [
+        GenerationRequest(
+            prompt_ids=(),
+            keys=(SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=0),),
+            seeds=(zlib.crc32(f"{sample.id}/dialogue".encode()) & 0x7FFFFFFF,),
+            sampling=sampling,
+        )
+        for sample in samples
+    ]
+    records = [record for group in await runner.hold(samples, requests) for record in group.records]
+    found = episode_metrics(records)
+    figures = {
+        "n": float(len(samples)),
+        "turns": found["episodes/turns/mean"],
+        "ended_frac": found["episodes/ended_frac"],
+        "failed_frac": found["episodes/failed_frac"],
+    }
+    if rewards := total_rewards(records):
+        figures["turn_reward"] = mean(rewards)
+    for name in found:
+        if name.startswith(("episodes/component/", "episodes/completion_by_path/")):
+            figures[name.removeprefix("episodes/").removeprefix("component/")] = found[name]
+    return {f"eval/{stage}/episodes/{name}": value for name, value in figures.items()}

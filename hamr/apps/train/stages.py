@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared
 from hamr.apps.train.dialogues import simulate
-from hamr.apps.train.episodes import episode_runner
+from hamr.apps.train.episodes import episode_runner, evaluate_customers
 from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
 from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit
@@ -25,7 +25,7 @@ from hamr.config.schema import Config
 from hamr.controller import Controller
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
-from hamr.protocols import Rewarder
+from hamr.protocols import Rewarder, SamplingConfig
 from hamr.telemetry.console import Console
 from hamr.telemetry.recorder import RunRecorder
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
@@ -128,7 +128,22 @@ class Run:
                 truth=self.prepared.truth,
                 matching=self.config.rewards.consistency.matching,
             )
-        self.recorder.evaluation(stage, step, result.metrics(stage), result.records)
+            dialogues = {}
+            if self.config.env.type == "sage":
+                dialogues = await evaluate_customers(
+                    episode_runner(self.prepared, self.world.workers, self.world.router),
+                    samples,
+                    run=self.run_id,
+                    stage=stage,
+                    step=step,
+                    sampling=SamplingConfig(
+                        temperature=how.temperature,
+                        top_p=self.config.rollout.top_p,
+                        extra=self.config.rollout.sampling_extra,
+                        max_new_tokens=self.config.rollout.max_new_tokens,
+                    ),
+                )
+        self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, result.records)
         self.evaluations[stage] = result.as_dict()
         sage = self.config.experiment.sage
         if sage.scenarios and stage in sage.stages:

@@ -82,7 +82,7 @@ class SageEnvironment:
         excess = max(0, dialogue.turns - dialogue.needed) / self.max_turns
         values = {
             "completion": (float(ended and dialogue.completed), self.config.completion),
-            "turns": (-excess, self.config.turns),
+            "extra_turns": (-excess, self.config.extra_turns),
         }
         return tuple(Component(name=n, outcome=Scored(value=v), weight=w) for n, (v, w) in values.items())
 

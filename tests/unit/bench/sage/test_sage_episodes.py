@@ -68,7 +68,7 @@ def ends_with_tool(sample: ServiceSample) -> bool:
 async def test_right_answers_complete_every_case(name: str, form) -> None:
     for sample in samples(name, form):
         episode, seen = await talk(sample, gold)
-        assert episode.outcome == "ended" and values(episode) == {"completion": 1.0, "turns": 0.0}
+        assert episode.outcome == "ended" and values(episode) == {"completion": 1.0, "extra_turns": 0.0}
         case = sample.privileged["case"]
         assert seen[-1].privileged["action"] == case["action"] and seen[-1].privileged["path"] == case["path"]
         assert all(turn.privileged["awaits"] for turn in seen[:-1])
@@ -116,7 +116,7 @@ async def test_premature_call_is_executed_and_leaves_the_case_incomplete() -> No
     called = [t for t in seen[1].history if t.role == "tool"]
     assert [json.loads(t.content)["status"] for t in called] == ["done"] and called[0].name == right.name
     assert seen[1].privileged["awaits"] == seen[0].privileged["awaits"], "the customer has not said more"
-    assert values(episode) == {"completion": 0.0, "turns": pytest.approx(-0.1)}
+    assert values(episode) == {"completion": 0.0, "extra_turns": pytest.approx(-0.1)}
 
 
 async def test_unknown_tool_returns_an_error_that_can_be_corrected() -> None:
@@ -124,7 +124,7 @@ async def test_unknown_tool_returns_an_error_that_can_be_corrected() -> None:
     wrong = iter([render_action(ToolCall(name="no_tool"))])
     episode, seen = await talk(sample, lambda s: next(wrong, None) or gold(s))
     assert "no such tool" in next(t.content for t in seen[1].history if t.role == "tool")
-    assert values(episode) == {"completion": 1.0, "turns": pytest.approx(-0.1)}
+    assert values(episode) == {"completion": 1.0, "extra_turns": pytest.approx(-0.1)}
 
 
 @pytest.mark.parametrize(("form", "text"), [("actions", "<tool_call>"), ("sage", "Of course!")])

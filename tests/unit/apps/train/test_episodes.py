@@ -1,0 +1,53 @@
+"""Evaluation of dialogues with held-out customers, on a scripted engine."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+from hamr.apps.train.episodes import evaluate_customers
+from hamr.bench.sage.episodes import SageEnvironment
+from hamr.config.schema import EnvConfig
+from hamr.data.actions import render_action
+from hamr.protocols import SamplingConfig
+from hamr.rollout.episodes import EpisodeRunner
+from hamr.telemetry.glossary import check_names
+from hamr.types import Rollout, ServiceSample
+from tests.unit.bench.sage.test_sage_episodes import SCENARIOS, samples
+from tests.unit.rollout.test_episodes import Engine, Scorer
+
+
+class Alternating(Engine):
+    """Answers the even customers right, and says hello to the others."""
+
+    def __init__(self, customers: list[str]) -> None:
+        super().__init__()
+        self.right, self.asked = set(customers[::2]), {}
+
+    def encode(self, sample: ServiceSample, tools) -> tuple[int, ...]:
+        ids = (len(self.asked),)
+        self.asked[ids] = render_action(sample.references[0].action) if sample.id in self.right else "Hello."
+        return ids
+
+    async def generate(self, requests) -> AsyncIterator[Rollout]:
+        async for rollout in super().generate(requests):
+            yield replace(rollout, text=self.asked[rollout.prompt_ids])
+
+
+async def test_completion_is_measured_with_held_out_customers() -> None:
+    tools = [s for s in samples() if s.privileged["case"]["action"] == "ChangeOrder"][:4]
+    engine = Alternating([s.id for s in tools])
+    environment = SageEnvironment(
+        config=EnvConfig(type="sage"), scenarios=SCENARIOS, max_turns=10, format_of=lambda s: "plain"
+    )
+    runner = EpisodeRunner(
+        run=environment, engine=engine, rewarder=Scorer(), encode=engine.encode, context=64, max_turns=10, deadline_s=60
+    )
+    found = await evaluate_customers(
+        runner, tools, run="r", stage="rl", step=3, sampling=SamplingConfig(max_new_tokens=8)
+    )
+    check_names(found, strict=True)
+    assert found["eval/rl/episodes/completion"] == 0.5 and found["eval/rl/episodes/n"] == 4
+    assert found["eval/rl/episodes/turns"] >= 1 and found["eval/rl/episodes/extra_turns"] == 0.0
+    assert found["eval/rl/episodes/ended_frac"] == 1.0 and found["eval/rl/episodes/turn_reward"] == 0.5
+    assert any(k.startswith("eval/rl/episodes/completion_by_path/telecom_package_stage1") for k in found)
