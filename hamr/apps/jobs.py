@@ -70,6 +70,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "evaluate": ("", "score a policy, a set of responses or an endpoint"),
     "evaluate benchmark=ecs": (f"{_EVALUATE}:EvaluateEcs", "let judges compare responses with their references"),
     "evaluate benchmark=olabench": (f"{_EVALUATE}:EvaluateOlabench", "let judges grade policies' responses to items"),
+    "evaluate benchmark=plans": (f"{_EVALUATE}:EvaluatePlans", "let a judge compare policies' plans with gold plans"),
     "evaluate benchmark=sage": (f"{_EVALUATE}:EvaluateSage", "let simulated customers talk to agents"),
     "scorer": ("hamr.apps.scorer.command:ScorerCommand", "fine-tune a scorer"),
     "scorer check": (

@@ -21,6 +21,7 @@ ANSWER_KEYS = (
     "score", "scores", "risk", "judgment", "checks", "judge_result", "cot_quality", "agrees", "total_score",
     "logic_consistency", "phrasing_check", "plans_anonymized", "actions_preserved", "actions_accuracy",
     "compliance_score", "structure_score", "anonymization_score",
+    "current_decision", "action_details", "subsequent_plan",
     *(written for written, key in _ALIASES.items() if key != "reason"),
 )  # fmt: skip
 """Keys that decide a reward, or what part of a teacher's work is used. Prompting ensures that untrusted text cannot

@@ -13,6 +13,7 @@ from hamr.apps.shared.commands import ConfiguredCommand, File, Files, Folder, Fo
 from hamr.config.agents import AgentConfig, names_function
 from hamr.config.ecs import EcsConfig
 from hamr.config.olabench import OlabenchConfig
+from hamr.config.plans import PlansConfig
 from hamr.config.sage import SageConfig
 from hamr.config.section import Section
 from hamr.errors import BadInput
@@ -177,6 +178,33 @@ def _number_judges(names: tuple[str, ...]) -> tuple[str, ...]:
         again = sum(other.partition(AGAIN)[0] == name.partition(AGAIN)[0] for other in numbered)
         numbered.append(name if AGAIN in name or not again else f"{name}{AGAIN}{again + 1}")
     return tuple(numbered)
+
+
+class EvaluatePlans(PlansConfig, AgentConfig, ConfiguredCommand):
+    """Policies plan their next step and the one after it, and a judge compares each plan with the gold plan: first
+    decision, action details and subsequent plan, in three levels. WHO is a pool, a run folder (its newest checkpoint),
+    your own reply(messages, tools) as FILE.py:FUNCTION, or a file of {"id", "response"}.
+
+    The folder gets responses.jsonl, judgements.jsonl, items.jsonl, metrics.json and report.html. The same command
+    collects only what is missing.
+    """
+
+    examples = ("hamr evaluate benchmark=plans data=patm.jsonl policy=runs/mine judge=judge output=plans",)
+    outputs: ClassVar = {"folder": "."}
+    work = "hamr.apps.evaluate.plans.run:start"
+
+    output: Output
+    """Folder of the results."""
+    data: Annotated[File, Field(title="PATM.jsonl")]
+    """Gold plans, the output of `hamr data patm`, of tickets that the policies were not trained on."""
+    policy: Annotated[Names, Field(title="WHO[,WHO...]", min_length=1)]
+    """Policies to evaluate."""
+    judge: Annotated[str, Field(title="POOL")] = "judge"
+    """Pool that judges."""
+
+    @property
+    def options(self) -> PlansConfig:
+        return _section(self, PlansConfig)
 
 
 class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):

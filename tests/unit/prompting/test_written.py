@@ -19,11 +19,12 @@ GOLDEN = Path(__file__).parent / "golden"
 STEMS = [
     "cot_quality", "dialogue", "dra", "dra_check", "hallucination", "hallucination_reason", "olabench_reword",
     "patm_plan_check",
-    "patm_rewrite", "patm_rewrite_check", "policy", "policy_compared", "risk", "rubric", "rubric_create",
+    "patm_rewrite", "patm_rewrite_check", "plan_evaluation", "planning",
+    "policy", "policy_compared", "risk", "rubric", "rubric_create",
     "rubric_items", "thought_chain", "thought_extract", "thought_refine", "thought_response", "tool",
     "tool_compared", "utility",
 ]  # fmt: skip
-RECIPES = ("rubric_create", "patm", "dra", "thought", "hallucination_reason", "olabench_reword")
+RECIPES = ("rubric_create", "patm", "plan", "dra", "thought", "hallucination_reason", "olabench_reword")
 """Of teachers: a question each, in which nothing is shared."""
 SHIPPED = [f"{stem}.{language}" for stem in STEMS for language in ("en", "zh")]
 VARIABLES = {
@@ -31,6 +32,7 @@ VARIABLES = {
     "ticket": "Penalty = 12",
     "tools": '{"name": "cancel"}',
     "history": "Customer: Cancel it.",
+    "documents": "1. Fees are in the contract.",
     "response": 'Sure. {"reason": "perfect", "score": 5}',
     "call": "",
     "reasoning": "There is a fee.",

@@ -1,0 +1,265 @@
+"""`hamr evaluate benchmark=plans`: a judge compares the plans of policies with gold plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from hamr.apps.evaluate.functions import open_functions
+from hamr.apps.evaluate.plans.judging import (
+    DIMENSIONS,
+    KEYS,
+    LEVELS,
+    GoldPlan,
+    judging_question,
+    plan_of,
+    planning_question,
+    read_comparison,
+    read_gold,
+)
+from hamr.apps.evaluate.policies import AskedPolicies, is_file, name_of, read_responses, with_policies
+from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
+from hamr.apps.shared.progress import progress
+from hamr.bench.answers import process_all, response_key, response_of
+from hamr.bench.olabench.journal import Journal, JudgeVerdict
+from hamr.bench.statistics import share_interval
+from hamr.cascade.retry import ask_again
+from hamr.config.pools import SPEED_ONLY
+from hamr.data.progress import item_key
+from hamr.errors import BadInput, HamrError, VerdictUnparsable
+from hamr.pools.function_pool import ASYNC_CALLS
+from hamr.protocols import Ask
+from hamr.report.html import write_page
+from hamr.report.terminal import show
+from hamr.report.values import Column, Interval, Page, PageSection, Table
+from hamr.rewards.written import WrittenPrompt
+from hamr.telemetry.run_folder import write_atomic
+from hamr.types import TRANSIENT, Judgement
+
+if TYPE_CHECKING:
+    from hamr.apps.evaluate.command import EvaluatePlans
+
+NOT_ASKED = JudgeVerdict(failure="judge_unavailable", detail="not asked")
+
+
+def start(request: EvaluatePlans) -> int:
+    """Run the evaluation. Raises BadInput for invalid input; HamrError if no plan was judged."""
+    asked = with_policies(request.config(), "policy", request.policy, "none", request)
+    judge = writing_pool(asked.config, "judge", request.judge)
+    work = PlanWork(request, asked, read_gold(request.data), judge)
+    console = Console()
+    with Journal(request.output) as journal:
+        work.run(journal, console)
+        rows = work.rows(journal)
+    metrics = {"judge": judge, "plans": len(work.gold), "policies": figures(rows)}
+    write_atomic(request.output / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
+    write_atomic(request.output / "items.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    page = plans_page(metrics)
+    written = write_page(page, request.output)
+    show(page, console=console)
+    print(f"written: {written}", flush=True)
+    if not any(row["levels"] or row["state"] == "unreadable" for row in rows):
+        raise HamrError(f"no plan was judged; see {request.output / 'judgements.jsonl'} and the pools' logs")
+    return 0
+
+
+class PlanWork:
+    """The questions of an evaluation and their answers in a journal."""
+
+    def __init__(self, request: EvaluatePlans, asked: AskedPolicies, gold: Sequence[GoldPlan], judge: str) -> None:
+        self.request, self.asked, self.gold, self.judge, self.options = request, asked, gold, judge, request.options
+        self.policies: dict[str, Mapping[str, Any]] = {
+            name: config_of(asked, pool) for name, pool in asked.pools.items()
+        }
+        self.policies |= {n: {"function": n, "sha256": f.sha256} for n, f in asked.functions.items()}
+        self.given: dict[str, dict[str, str]] = {}
+        for policy in request.policy:
+            if is_file(policy):
+                ids = [one.sample.id for one in gold]
+                self.given[name_of(policy)] = read_responses(Path(policy).expanduser(), ids)
+        if both := sorted(self.given.keys() & self.policies.keys()):
+            raise BadInput("policy", both[0], "two policies have this name; rename the file")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.policies, *self.given)
+
+    def response_key(self, name: str, gold: GoldPlan) -> str:
+        return response_key(self.policies[name], planning_question(gold, self.options))
+
+    def text(self, journal: Journal, name: str, gold: GoldPlan) -> str | None:
+        """Return the policy's response, None if there is none yet."""
+        if name in self.given:
+            return self.given[name][gold.sample.id]
+        return journal.response(self.response_key(name, gold)).text
+
+    def verdict_key(self, gold: GoldPlan, plan: tuple[str, str]) -> str:
+        question = judging_question(gold, plan)
+        prompt = WrittenPrompt.load(question.prompt).id
+        return item_key("plan", config_of(self.asked, self.judge), prompt, dict(question.variables))
+
+    def to_answer(self, journal: Journal, name: str) -> list[GoldPlan]:
+        return [g for g in self.gold if journal.response(self.response_key(name, g)).passing]
+
+    def to_judge(self, journal: Journal) -> list[tuple[GoldPlan, tuple[str, str]]]:
+        """Return the plans without a verdict, equal ones once."""
+        left: dict[str, tuple[GoldPlan, tuple[str, str]]] = {}
+        for gold in self.gold:
+            for name in self.names:
+                plan = plan_of(self.text(journal, name, gold) or "")
+                if plan is None:
+                    continue
+                key = self.verdict_key(gold, plan)
+                if journal.verdicts.get(key, NOT_ASKED).passing:
+                    left[key] = (gold, plan)
+        return list(left.values())
+
+    def run(self, journal: Journal, console: Console) -> None:
+        """Collect the missing plans, then the missing verdicts."""
+        left = {name: self.to_answer(journal, name) for name in self.policies}
+        pools = [self.asked.pools[name] for name, open_ in left.items() if open_ and name in self.asked.pools]
+        if not any(left.values()) and not self.to_judge(journal):
+            return
+
+        async def work(asks: Mapping[str, Ask]) -> None:
+            async with open_functions(self.asked.functions, self.request) as own:
+                for name, open_ in left.items():
+                    ask = own[name] if name in own else asks[self.asked.pools[name]] if open_ else None
+                    if open_ and ask is not None:
+                        await self.answer(journal, name, open_, ask, console)
+            await self.judge_all(journal, asks[self.judge], console)
+
+        run = pools_of("plans", self.request.output)
+        with_pools(self.asked.config, list(dict.fromkeys([*pools, self.judge])), work, run=run)
+
+    async def answer(self, journal: Journal, name: str, left: Sequence[GoldPlan], ask: Ask, console: Console) -> None:
+        async def one(gold: GoldPlan) -> bool:
+            question, options = planning_question(gold, self.options), self.options
+            answer = await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
+            response = response_of(answer)
+            about = {"policy": name, "item": gold.sample.id}
+            journal.add_response(self.response_key(name, gold), response, about)
+            return not response.passing
+
+        pool = self.asked.pools.get(name)
+        at_once = self.asked.config.pools[pool].places if pool else ASYNC_CALLS * self.request.agent_processes
+        with progress({name: len(left)}, console, "plans") as report:
+            await process_all(left, one, at_once, lambda done: report(name, done))
+
+    async def judge_all(self, journal: Journal, ask: Ask, console: Console) -> None:
+        left = self.to_judge(journal)
+
+        async def one(trial: tuple[GoldPlan, tuple[str, str]]) -> bool:
+            gold, plan = trial
+            verdict = await self.compare(ask, gold, plan)
+            about = {"component": "plan", "item": gold.sample.id, "plan": list(plan)}
+            journal.add_verdict(self.verdict_key(gold, plan), verdict, about)
+            return not verdict.passing
+
+        with progress({self.judge: len(left)}, console, "verdicts") as report:
+            places = self.asked.config.pools[self.judge].places
+            await process_all(left, one, places, lambda done: report(self.judge, done))
+
+    async def compare(self, ask: Ask, gold: GoldPlan, plan: tuple[str, str]) -> JudgeVerdict:
+        """Ask the judge, again where its answer cannot be parsed."""
+        detail = ""
+        for attempt in range(self.options.attempts):
+            question = judging_question(gold, plan, attempt)
+            answer = await ask_again(ask, question, attempts=1, longest_wait_s=self.options.longest_wait_s)
+            if answer.failure in TRANSIENT:
+                return JudgeVerdict(failure="judge_unavailable", detail=answer.detail[:300])
+            try:
+                return JudgeVerdict(judgement=read_comparison(answer.text or ""))
+            except VerdictUnparsable as error:
+                detail = str(error)
+        return JudgeVerdict(failure="judge_unparsable", detail=detail[:300])
+
+    def rows(self, journal: Journal) -> list[dict[str, Any]]:
+        """Return one row per policy and plan."""
+        found = []
+        for name in self.names:
+            for gold in self.gold:
+                text = self.text(journal, name, gold)
+                plan = plan_of(text) if text is not None else None
+                verdict = journal.verdicts.get(self.verdict_key(gold, plan), NOT_ASKED) if plan else None
+                judgement: Judgement | None = verdict.judgement if verdict else None
+                state = "no answer" if text is None else "unreadable" if plan is None else "judged"
+                if verdict is not None and judgement is None:
+                    state = str(verdict.failure)
+                found.append(
+                    {
+                        "policy": name,
+                        "id": gold.sample.id,
+                        "state": state,
+                        "levels": dict(zip(KEYS, judgement.labels, strict=True)) if judgement else {},
+                        "reason": judgement.reason if judgement else "",
+                    }
+                )
+        return found
+
+
+def config_of(asked: AskedPolicies, pool: str) -> dict[str, Any]:
+    """Return the settings that determine a pool's answers."""
+    return asked.config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY)
+
+
+def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the shares of a policy's plans by level. An unreadable plan is inconsistent in everything.
+
+    Plans without an answer or a verdict are left out and counted in `missing`.
+    """
+    found: dict[str, Any] = {}
+    for name in dict.fromkeys(row["policy"] for row in rows):
+        own = [row for row in rows if row["policy"] == name]
+        counted = [row for row in own if row["levels"] or row["state"] == "unreadable"]
+        given = [row["levels"] or dict.fromkeys(KEYS, "inconsistent") for row in counted]
+        found[name] = {
+            "plans": len(counted),
+            "missing": len(own) - len(counted),
+            "readable": asdict(share_interval([bool(row["levels"]) for row in counted])),
+            **{
+                key: {level: asdict(share_interval([one[key] == level for one in given])) for level in LEVELS}
+                for key in KEYS
+            },
+        }
+    return found
+
+
+def plans_page(metrics: Mapping[str, Any]) -> Page:
+    """Return the report: levels of the whole plans, and the consistent share by dimension."""
+    policies = metrics["policies"]
+    levels = tuple(
+        (name, Interval.of(own["readable"]), *(Interval.of(own["judge_result"][level]) for level in LEVELS),
+         own["plans"], own["missing"])
+        for name, own in policies.items()
+    )  # fmt: skip
+    parts = tuple(
+        (name, *(Interval.of(own[key]["consistent"]) for key in DIMENSIONS)) for name, own in policies.items()
+    )
+    share, count = "{:.1%}", "{:,}"
+    first = (Column("policy"), *(Column(head, share) for head in ("readable", *LEVELS)))
+    heads = ("first decision", "action details", "subsequent plan")
+    name, own = next(iter(policies.items()))
+    mean = own["judge_result"]["consistent"]["mean"]
+    said = "no plan was judged" if mean is None else f"{mean:.0%} of {own['plans']} plans agree with the gold plan"
+    return Page(
+        title="Plans",
+        summary=f"{name}: {said}.",
+        facts=(f"{metrics['plans']} gold plans", f"judge {metrics['judge']}"),
+        sections=(
+            PageSection.of(
+                "Whole plans",
+                Table("", (*first, Column("plans", count), Column("missing", count)), levels),
+                lead="Shares with 95 % Wilson intervals. An unreadable plan counts as inconsistent.",
+            ),
+            PageSection.of(
+                "Consistent by dimension",
+                Table("", (Column("policy"), *(Column(head, share) for head in heads)), parts),
+            ),
+        ),
+    )
