@@ -30,7 +30,7 @@ def test_show_prints_the_resolved_configuration(capsys: pytest.CaptureFixture[st
     ("line", "origin"),
     [
         ("  learning_rate: 0.0001", "command line"),
-        ("  prompts_per_step: 12", "conf/experiment/quickstart.yaml:"),
+        ("  prompts_per_step: 18", "conf/experiment/quickstart.yaml:"),
         ("  run_dir: null", "default"),
     ],
 )

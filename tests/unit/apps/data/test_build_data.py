@@ -60,8 +60,8 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ([], "missing; give one of: sage, import, patm, dra, multigt, thought, sampled, hallucination"),
-        (["cook"], "sage, import"),
+        ([], "missing; give one of: sage, words, import, patm, dra, multigt, thought, sampled, hallucination"),
+        (["cook"], "sage, words, import"),
         (["sage"], "give output="),
         (["sage", "output={out}", "data.sage.trian=5"], "data.sage.train"),
         (["sage", "output={out}", "data.sage.train=0"], "greater than or equal to 1"),

@@ -24,7 +24,7 @@ from hamr.telemetry.metrics import MetricsWriter
 from hamr.telemetry.run_folder import RunFolder
 from hamr.types import Component, JudgeTimeout, Reply, RewardRecord, SampleKey, Scored, ScorerCall
 
-PAPER = ["experiment=paper_hrm"]
+PAPER = ["experiment=paper_hrm", "schedule=steps"]
 
 
 def call(pool: str, seconds: float, attempts: int = 1) -> ScorerCall:

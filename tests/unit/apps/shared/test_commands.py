@@ -149,9 +149,9 @@ SAMPLED = ["data", "sampled", "input=a", "ledger=b", "output=c", "min_total=1"]
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["data"], "data: None: missing; give one of: sage, import, patm"),
-        (["data", "sgae"], "data: 'sgae': no such command; did you mean 'sage'? there are: sage, import"),
-        (["evaluate"], "benchmark: None: missing; give benchmark=<name>, one of: ecs, olabench, sage"),
+        (["data"], "data: None: missing; give one of: sage, words, import, patm"),
+        (["data", "sgae"], "data: 'sgae': no such command; did you mean 'sage'? there are: sage, words, import"),
+        (["evaluate"], "benchmark: None: missing; give benchmark=<name>, one of: ecs, olabench, plans, sage"),
         (["evaluate", "benchmark=sag"], "benchmark: 'sag': no such benchmark; did you mean 'sage'? there are: ecs"),
         (["data", "thought"], "step: None: missing; give step=<name>, one of: extract, migrate"),
         (["calibrate"], "scores: None: give one of scores=..., pairs=... and samples=..."),
@@ -166,7 +166,7 @@ SAMPLED = ["data", "sampled", "input=a", "ledger=b", "output=c", "min_total=1"]
         ([*SAMPLED, "min_total=nan"], "min_total: 'nan': must be a number"),
         ([*SAMPLED, "overwrite=yes"], "overwrite: 'yes': must be true or false"),
         ([*SAMPLED, "render=pree"], "render: 'pree': did you mean 'pre'? must be pre, post or hybrid"),
-        (SAMPLED[:-1], "min_total: None: missing; give min_total=X"),
+        (SAMPLED[:-1], "min_total: None: give min_total or min_mean, one of them"),
         ([*SAMPLED, "ledger="], "ledger: None: missing; give ledger=RUN"),
         (["data", "thought", "step=extract", "input=a", "output=b", "refine=2"],
          "data thought step=extract: 'refine=2': is an option of `hamr data thought step=migrate`; remove it"),

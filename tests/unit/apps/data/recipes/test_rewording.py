@@ -77,7 +77,7 @@ def test_generated_dialogues_show_their_fields_in_words(name: str, language: Any
     items = {item.content.text: item.content for item in reword_items(made, scenarios, recipe, "by")}
     for sample in made.train:
         turns = [turn.content for turn in sample.history if turn.role == "customer"]
-        assert set().union(*(items[text].shows for text in turns)) == set(sample.meta["fields"])
+        assert set().union(*(items[text].shows for text in turns)) >= set(sample.meta["fields"])
     assert not [m for m in items.values() if field_lost(m, m.text, language, judged=True) is not None]
     unclear = [m for m in items.values() if field_lost(m, m.text, language, judged=False) is not None]
     assert len(unclear) < 0.3 * len(items)
@@ -89,8 +89,8 @@ def test_field_is_kept_only_by_words_of_its_value() -> None:
     assert field_lost(message, "Mostly I ring people.", "en", judged=False) is not None
     assert field_lost(message, "Mostly I ring people.", "en", judged=True) is not None
     # New words altogether: only a judge can tell.
-    assert field_lost(message, "Netflix eats up my volume.", "en", judged=False) is not None
-    assert field_lost(message, "Netflix eats up my volume.", "en", judged=True) is None
+    assert field_lost(message, "Netflix eats up my allowance.", "en", judged=False) is not None
+    assert field_lost(message, "Netflix eats up my allowance.", "en", judged=True) is None
 
 
 def labels(**found: str) -> str:
