@@ -42,16 +42,17 @@ def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory
     """Return one trajectory per line of a file or of the files in a folder, in their order.
 
     A folder is a data set of `datasets`, saved or downloaded; a file or folder named after a split keeps its rows in
-    that split. A line without an id is named by its number. Tools that a line does not list are derived from the calls
-    of the file. DataError has the place `file:line: messages[i]`.
+    that split. A line without an id is named by its number, in an array by its position. Tools that a line does not
+    list are derived from the calls of the file. DataError has the place `file:line: messages[i]`.
     """
     made: list[tuple[str, dict[str, Any]]] = []
     rows: list[Mapping[str, Any]] = []
     files = _files(input)
     for path in files:
         split = next((_SPLITS[m[1]] for part in (path.stem, path.parent.name) if (m := _SPLIT.search(part))), None)
-        for number, row in read_table(path, strict=True).rows:
-            name = str(number) if len(files) == 1 else f"{path.relative_to(input).with_suffix('')}-{number}"
+        for position, (number, row) in enumerate(read_table(path, strict=True).rows, start=1):
+            label = position if path.suffix.lower() == ".json" else number  # an array may be one line
+            name = str(label) if len(files) == 1 else f"{path.relative_to(input).with_suffix('')}-{label}"
             columnar = path.suffix.lower() in (".parquet", ".arrow")
             converted = chat_row(_without_nulls(row) if columnar else row, name, f"{path}:{number}")
             if split and input.is_dir():

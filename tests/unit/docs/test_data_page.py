@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 from pathlib import Path
@@ -11,7 +12,7 @@ import yaml
 
 from hamr import cli
 from tests.docs_pages import DOCS, commands, save_files
-from tests.releases import tau2_results, write_abcd, write_json, write_multiwoz_22, write_star
+from tests.releases import tau2_results, write_abcd, write_json, write_multiwoz_22, write_star, write_tau2_domain
 from tests.unit.data.test_star import ROW, TASK
 
 PAGE = DOCS / "how-to" / "data.md"
@@ -21,6 +22,9 @@ PAGE = DOCS / "how-to" / "data.md"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     save_files(PAGE, tmp_path)
+    rows = list(csv.reader((tmp_path / "export.csv").read_text().splitlines()))
+    with (tmp_path / "export_de.csv").open("w", encoding="cp1252", newline="") as file:
+        csv.writer(file, delimiter=";").writerows([cell.replace("parcel", "Päckchen") for cell in row] for row in rows)
     return tmp_path
 
 
@@ -49,12 +53,15 @@ def test_public_corpora_are_imported_as_published(folder: Path) -> None:
     write_star(folder / "STAR")
     write_abcd(folder / "abcd" / "data")
     write_json(folder / "results.json", tau2_results())
+    write_tau2_domain(folder / "domains")
+    (folder / "domains" / "mock").rename(folder / "domains" / "retail")
     write_multiwoz_22(folder / "MultiWOZ_2.2")
     write_star_points(folder)
-    for corpus, imports, samples in (("star", 2, 20), ("abcd", 1, 25), ("tau2", 1, 12), ("multiwoz", 1, 12)):
+    for corpus, imports, samples in (("star", 2, 20), ("abcd", 1, 25), ("tau2", 2, 12), ("multiwoz", 1, 12)):
         assert len(run(f"hamr data import {corpus} ")) == imports
         assert len(meta(f"data/{corpus}")) == samples
     assert len(meta("data/star_steps")) == 4
+    assert meta("data/tau2_tasks")
 
 
 def test_chats_are_imported(folder: Path) -> None:
@@ -65,6 +72,29 @@ def test_chats_are_imported(folder: Path) -> None:
     (folder / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)))
     run("hamr data import messages input=chats.jsonl")
     assert len(meta("data/chats")) == 4
+
+
+def test_forms_of_other_trainers_are_imported_from_every_file_format(folder: Path) -> None:
+    said, answered = ([f"{word} {n}" for n in range(4)] for word in ("Wish", "Answer"))
+    pairs = list(zip(said, answered, strict=True))
+    sharegpt = [
+        {"conversations": [{"from": "human", "value": wish}, {"from": "gpt", "value": answer}]}
+        for wish, answer in pairs
+    ]
+    (folder / "conversations.json").write_text(json.dumps(sharegpt))
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pyarrow.table({"prompt": said, "completion": answered}), folder / "completions.parquet")
+    (folder / "my_dataset").mkdir()
+    verl = [
+        {"prompt": [{"role": "user", "content": wish}], "reward_model": {"ground_truth": answer}}
+        for wish, answer in pairs
+    ]
+    (folder / "my_dataset" / "train.jsonl").write_text("\n".join(map(json.dumps, verl)))
+    for form in ("sharegpt", "trl", "verl"):
+        run(f"hamr data import {form}")
+        splits = (Path(f"data/{form}/{split}.jsonl") for split in ("train", "validation", "test"))
+        rows = [json.loads(line) for path in splits if path.exists() for line in path.read_text().splitlines()]
+        assert sorted(row["references"][0]["content"] for row in rows) == answered
 
 
 def test_preview_proposes_the_mapping_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +113,8 @@ def test_help_desks_are_imported_without_internal_notes() -> None:
 
 
 def test_tickets_are_grouped_by_the_mapping_or_the_option() -> None:
-    assert len(run("hamr data import tickets input=")) == 2
+    assert len(run("hamr data import tickets input=")) == 3
+    assert "Päckchen" in "".join(path.read_text() for path in Path("data/german").glob("*.jsonl"))
     assert len({row["group"] for row in meta("data/tickets")}) <= 3
     groups = [row["group"] for row in meta("data/products")]
     assert (len(groups), len(set(groups))) == (4, 2)
