@@ -1,0 +1,31 @@
+"""Commands that show the configuration run as docs/reference/configuration.md and docs/how-to/cluster.md have them."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from hamr import cli
+from tests.docs_pages import DOCS, commands
+
+PAGES = (DOCS / "reference" / "configuration.md", DOCS / "how-to" / "cluster.md")
+SHOWN = {
+    "hamr config show experiment=quickstart trainer.learning_rate=1e-4": "learning_rate: 0.0001",
+    "hamr config show experiment=quickstart --info": "conf/experiment/quickstart.yaml",
+    "hamr config explain algorithm.kl.coef experiment=quickstart": "algorithm.kl.coef",
+    "hamr config show 'rollout.engine.extra={quantization: fp8}' 'rollout.sampling_extra={min_p: 0.02}'": "min_p: 0.02",
+    "hamr config show 'pools.judge.engine.extra={quantization: fp8}' pools.judge.temperature=0.6 pools.judge.top_p=0.95":
+        "top_p: 0.95",
+    "hamr completion bash": "complete ",
+}  # fmt: skip
+"""Start of a command -> a part of what it prints."""
+
+
+@pytest.mark.parametrize(
+    "command", [c for p in PAGES for c in commands(p) if c.startswith(("hamr config", "hamr comp"))]
+)
+def test_documented_command_shows_the_configuration(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = command.partition(" '>'")[0]
+    assert cli.main(shlex.split(command)[1:]) == 0
+    assert SHOWN[command] in capsys.readouterr().out
