@@ -11,15 +11,14 @@ from tests.docs_pages import DOCS, commands
 
 PAGES = (DOCS / "reference" / "configuration.md", DOCS / "how-to" / "cluster.md")
 SHOWN = {
-    "hamr config show experiment=quickstart trainer.learning_rate=1e-4": "learning_rate: 0.0001",
-    "hamr config show experiment=quickstart --info": "conf/experiment/quickstart.yaml",
-    "hamr config explain algorithm.kl.coef experiment=quickstart": "algorithm.kl.coef",
-    "hamr config show 'rollout.engine.extra={quantization: fp8}' 'rollout.sampling_extra={min_p: 0.02}'": "min_p: 0.02",
-    "hamr config show 'pools.judge.engine.extra={quantization: fp8}' pools.judge.temperature=0.6 pools.judge.top_p=0.95":
-        "top_p: 0.95",
+    "experiment=quickstart trainer.learning_rate=1e-4": "learning_rate: 0.0001",
+    "experiment=quickstart --info": "conf/experiment/quickstart.yaml",
+    "algorithm.kl.coef experiment=quickstart": "algorithm.kl.coef",
+    "'rollout.engine.extra={quantization: fp8}' 'rollout.sampling_extra={min_p: 0.02}'": "min_p: 0.02",
+    "pools.judge.temperature=0.6 pools.judge.top_p=0.95": "top_p: 0.95",
     "hamr completion bash": "complete ",
-}  # fmt: skip
-"""Start of a command -> a part of what it prints."""
+}
+"""End of a command -> a part of what it prints."""
 
 
 @pytest.mark.parametrize(
@@ -28,4 +27,5 @@ SHOWN = {
 def test_documented_command_shows_the_configuration(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = command.partition(" '>'")[0]
     assert cli.main(shlex.split(command)[1:]) == 0
-    assert SHOWN[command] in capsys.readouterr().out
+    [part] = [part for end, part in SHOWN.items() if command.endswith(end)]
+    assert part in capsys.readouterr().out
