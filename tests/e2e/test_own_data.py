@@ -59,11 +59,16 @@ def train(folder: Path, rows: list[dict[str, Any]], *more: str) -> tuple[str, di
 
 
 def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[str, ...]) -> None:
-    """The bundled embedding model scores the replies without a judge, reference clusters replace acts, and a loss and a
-    callback of the user's own take part."""
+    """The bundled embedding model scores the replies without a judge, reference clusters replace acts, and a reward, a
+    loss and callbacks of the user's own take part."""
     rows = samples(1)
     save_files(HOOKS, tmp_path)
-    functions = ["algorithm.loss.path=my_job.py:one_sided", "logging.callbacks.on_step_end.path=my_job.py:log"]
+    functions = [
+        "algorithm.loss.path=my_job.py:one_sided",
+        "logging.callbacks.on_step_end.path=my_job.py:log",
+        "logging.callbacks.on_evaluation_end.path=my_job.py:worst",
+        "rewards.custom.politeness.path=my_rewards.py:politeness",
+    ]
     rows_and_copy = [*rows, {**rows[0], "id": "again"}]
     said, summary = train(tmp_path, rows_and_copy, "scorers.check_every=1", *functions, *joined)
     steps = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
@@ -73,7 +78,9 @@ def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[st
     assert "the meanings of 16 different replies" in said and "clusters, which stand for acts" in said
     assert summary["scorers"]["reranker"]["auc"].keys() == {"easy"}
     assert summary["scorer_gate"]["reranker"]["contexts"] == 6
-    assert summary["stages"]["rl"]
+    assert 0 <= summary["stages"]["rl"]["reward"]["politeness"] <= 1
+    assert (tmp_path / "worst-rl.txt").is_file()
+    assert "politeness" in (tmp_path / "run/report.html").read_text()
 
 
 @pytest.mark.deep
