@@ -31,6 +31,7 @@ from hamr.errors import DataError, ScorerUnavailable
 from hamr.pools.deployment import pool_status
 from hamr.telemetry.record_json import record_from_dict
 from hamr.types import Answer, Failure, JudgeTimeout, Question, Scored, ScorerCall
+from tests.docs_pages import DOCS, save_files
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -86,9 +87,13 @@ def words(n: int, *special: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def system(local_ray: None) -> Iterator[RewardSystem]:
-    """Reward system in a process where Ray is already initialised."""
-    with RewardSystem.from_config(OVERRIDES, scorer_factory=Scripted) as running:
+def system(local_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RewardSystem]:
+    """Reward system with a documented function, in a process where Ray is already initialised."""
+    folder = tmp_path_factory.mktemp("own")
+    save_files(DOCS / "reference" / "hooks.md", folder)
+    own = {"path": f"{folder / 'my_rewards.py'}:politeness", "weight": 0.2}
+    overrides = [*OVERRIDES, *(f"rewards.custom.politeness.{key}={value}" for key, value in own.items())]
+    with RewardSystem.from_config(overrides, scorer_factory=Scripted) as running:
         yield running
     assert ray.is_initialized(), "the host's Ray is left as it is"
     assert pool_status(running._name) == {}
@@ -101,6 +106,7 @@ def test_records_are_returned_in_order_with_unique_keys(system: RewardSystem) ->
     again = system.score([(SAMPLE, [words(8)])])
     assert len({record.key for record in [*records, *again]}) == 4
     assert system.rewards([(SAMPLE, [words(8), words(9)])]) == [[0.8, 0.9]]
+    assert system.rewards([(SAMPLE, [words(8, "please")])]) == [[pytest.approx(1.0)]], "with the own function"
     with pytest.raises(DataError, match=r"samples\[1\]: references"):
         system.score([(SAMPLE, ["x"]), (SAMPLE | {"references": []}, ["x"])])
 
@@ -181,6 +187,7 @@ def test_http_server_returns_the_same_rewards_and_records(system: RewardSystem, 
     [[record, failed], _] = calls[2].result()
     assert record_from_dict(record).total == Scored(value=0.8)
     assert isinstance(record_from_dict(failed).total, Failure)
+    assert client.rewards([(SAMPLE, [words(8, "please")])]) == [[pytest.approx(1.0)]], "with the own function"
     health = client.health()
     assert {name: pool["running"] for name, pool in health["pools"].items()} == {"reranker": 1, "judge": 1}
     label = json.dumps(SAMPLE)
