@@ -6,6 +6,7 @@ Each split has its own wordings, so a model trained on the sentences of one spli
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -101,12 +102,20 @@ def load_words(scenario: Scenario, language: str) -> Words:
         there = sorted(p.name for p in path.parent.glob(f"{path.stem.rpartition('.')[0]}.*.yaml"))
         remedy = "dialogues need wordings; `hamr data words` writes them"
         raise BadInput("words", str(path), f"no such file; {remedy}. Found: {there or 'none'}")
-    words, tree = read_checked(path, Words, "words")
-    fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _check_shared(words)), None)
-    if fault is not None:
-        where, value, why = fault
-        raise BadInput(place(path, tree, where), value, why)
-    return words
+    assert scenario.source is not None
+    content = (path.read_bytes(), scenario.source.read_bytes())
+    if content not in _checked:
+        words, tree = read_checked(path, Words, "words")
+        fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _check_shared(words)), None)
+        if fault is not None:
+            where, value, why = fault
+            raise BadInput(place(path, tree, where), value, why)
+        _checked[content] = words
+    return _checked[content]
+
+
+_checked: dict[tuple[bytes, bytes], Words] = {}
+"""Wordings by the content of their file and of their scenario's: a check takes longer than a dialogue."""
 
 
 def wording_at(wordings: Wordings, key: WordingKey) -> ByValue:
@@ -201,14 +210,15 @@ def expansions(text: str) -> Iterator[str]:
     yield from map("".join, itertools.product(*choices))
 
 
-def sentences(text: str) -> list[str]:
+@functools.lru_cache(maxsize=100_000)
+def sentences(text: str) -> tuple[str, ...]:
     """Return the sentences of a text in comparable form: lower case, no punctuation, one space.
 
     >>> sentences("Hi there! I want {Plan}.")
-    ['hi there', 'i want plan']
+    ('hi there', 'i want plan')
     """
     parts = (" ".join(re.findall(r"\w+", part.lower())) for part in _END.split(text))
-    return [part for part in parts if part]
+    return tuple(part for part in parts if part)
 
 
 def needed_wordings(scenario: Scenario, opens_with: Sequence[str] = ()) -> list[WordingKey]:
