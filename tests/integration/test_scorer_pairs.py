@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from hamr.apps.scorer.prepare import Progress
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.apps.train.scorer_refit import ScorerRefit
 from hamr.config.load import load_config
@@ -161,7 +162,7 @@ def test_refit_updates_a_running_pool(local_ray: None, cross_encoder: Path, tmp_
             paths=paths,
             judge=None,
             reload=LivePoolScaler(config, paths, "refit", router).reload,
-            note=print,
+            progress=Progress(print),
         )
         try:
             before = [await client.ask(question) for question in questions]
