@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ LOCK = ".lock"
 CALLS = "calls.jsonl"
 
 
-class RowFolder:
+class RowFolder(ABC):
     """Row files of an evaluation, to which a subclass appends. A context manager; locked by one process at a time."""
 
     def __init__(self, folder: Path, names: Sequence[str], *, ascii_only: bool = True) -> None:
@@ -35,9 +36,9 @@ class RowFolder:
             self._lock.close()
             raise
 
+    @abstractmethod
     def _load(self) -> None:
         """Load the rows. Raises BadInput for a damaged one."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         return self

@@ -25,7 +25,7 @@ from hamr.apps.scorer.lessons import (
     pair_lessons,
 )
 from hamr.apps.scorer.pair_check import auc, auc_standard_error
-from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment, tell_parent
+from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment, send_to_parent
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
@@ -51,7 +51,7 @@ PROGRESS_S = 15.0
 
 
 class Progress:
-    """The display of scorer training: lines, and its steps, which are lines too where there is no better display."""
+    """Shows the lines and the steps of scorer training. Without `steps`, the steps are lines too."""
 
     def __init__(self, note: Callable[[str], None], steps: Callable[[int, int, str], None] | None = None) -> None:
         self.note = note
@@ -59,9 +59,9 @@ class Progress:
         self._begun: dict[str, float] = {}
         self._shown: dict[str, float] = {}
 
-    def step(self, told: tuple[str, int, int, float]) -> None:
-        """Show what `finetune_scorer` tells."""
-        name, step, steps, loss = told
+    def step(self, sent: tuple[str, int, int, float]) -> None:
+        """Show a step as `finetune_scorer` sends it: scorer, step, number of steps, loss."""
+        name, step, steps, loss = sent
         if self.steps is not None:
             return self.steps(step, steps, f"training steps of the {name}")
         now = time.monotonic()
@@ -253,9 +253,9 @@ def finetune_scorer(
     tuning: ScorerTrainingConfig,
     name: str,
 ) -> None:
-    """Train from `base` to `out`. The parent process is told each step: name, step, steps, loss."""
+    """Train from `base` to `out`. The parent process gets each step: name, step, steps, loss."""
 
     def report(step: int, steps: int, loss: float) -> None:
-        tell_parent((name, step, steps, loss))
+        send_to_parent((name, step, steps, loss))
 
     train(base, out, examples, tuning, seed=PAIRS_SEED, progress=report)

@@ -28,21 +28,21 @@ CHILD_ENV = {
 has nothing to warn of, since its resource tracker removes what it leaves."""
 
 _parent: Connection | None = None
-"""In a child process, the way of its values to `told`."""
+"""In a child process, the connection to its parent, if that receives values."""
 
 
 @contextlib.contextmanager
-def child_process(killed: str, told: Callable[[Any], None] | None = None) -> Iterator[Callable[..., Any]]:
+def child_process(killed: str, receive: Callable[[Any], None] | None = None) -> Iterator[Callable[..., Any]]:
     """Start a fresh process: what it is called with runs there, and its result (or what it raised) comes back.
 
-    `told` is called here, on a thread, with each value that the process passes to `tell_parent`.
+    `receive` is called here, on a thread, with each value that the process passes to `send_to_parent`.
 
     Raises:
         HamrError: the process was killed; the message is `killed`.
     """
     context = multiprocessing.get_context("spawn")
     with contextlib.ExitStack() as stack:
-        writer = stack.enter_context(_listening(context, told)) if told else None
+        writer = stack.enter_context(_listening(context, receive)) if receive else None
         pool = stack.enter_context(
             concurrent.futures.ProcessPoolExecutor(1, mp_context=context, initializer=_start, initargs=(writer,))
         )
@@ -56,22 +56,22 @@ def child_process(killed: str, told: Callable[[Any], None] | None = None) -> Ite
             raise
 
 
-def tell_parent(value: object) -> None:
-    """Pass a value to `told` of the process that runs this one; without one, drop it."""
+def send_to_parent(value: object) -> None:
+    """Pass a value to the `receive` of the parent process. It is dropped if there is none."""
     if _parent is not None:
         _parent.send(value)
 
 
 @contextlib.contextmanager
-def _listening(context: SpawnContext, told: Callable[[Any], None]) -> Iterator[Connection]:
-    """Return a connection whose values go to `told`. The listener ends with the last process that may write, killed or
-    not."""
+def _listening(context: SpawnContext, receive: Callable[[Any], None]) -> Iterator[Connection]:
+    """Return a connection whose values go to `receive`. The listener ends with the last process that may write, killed
+    or not."""
     reader, writer = context.Pipe(duplex=False)
 
     def listen() -> None:
         with reader, contextlib.suppress(EOFError, OSError):
             while True:
-                told(reader.recv())
+                receive(reader.recv())
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()

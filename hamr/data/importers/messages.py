@@ -35,7 +35,8 @@ _SHAREGPT = {
 }  # fmt: skip
 _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(_SPLITS)})(?![a-z])")
-_TABLES = (".jsonl", ".json", ".parquet", ".arrow")
+TABLES = (".jsonl", ".json", ".parquet", ".arrow")
+"""Endings of the files of a data set."""
 
 
 def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory]:
@@ -83,12 +84,12 @@ def _files(source: Path) -> list[Path]:
     found = [
         path
         for path in sorted(source.rglob("*"))
-        if path.suffix.lower() in _TABLES
+        if path.suffix.lower() in TABLES
         and path.name not in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
         and not any(part.startswith(".") for part in path.relative_to(source).parts)
     ]
     if not found:
-        raise DataError("input", str(source), f"contains no {', '.join(_TABLES)}; give the folder of a data set")
+        raise DataError("input", str(source), f"contains no {', '.join(TABLES)}; give the folder of a data set")
     return sorted(found, key=lambda path: "train" not in str(path.relative_to(source)))
 
 

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
-from hamr.apps.shared.child_process import child_process, tell_parent
+from hamr.apps.shared.child_process import child_process, send_to_parent
 from hamr.errors import HamrError
 
 
 def count(n: int) -> int:
     for i in range(n):
-        tell_parent(i)
+        send_to_parent(i)
     return n
 
 
@@ -22,12 +22,12 @@ def count_and_die(n: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_parent_is_told_in_order_before_the_end() -> None:
-    told: list[int] = []
-    with child_process("killed", told.append) as call:
+def test_parent_receives_values_in_order_before_the_end() -> None:
+    received: list[int] = []
+    with child_process("killed", received.append) as call:
         assert call(count, 3) == 3
         assert call(count, 2) == 2
-    assert told == [0, 1, 2, 0, 1]
+    assert received == [0, 1, 2, 0, 1]
 
 
 def test_values_without_a_listener_are_dropped() -> None:
@@ -36,7 +36,7 @@ def test_values_without_a_listener_are_dropped() -> None:
 
 
 def test_killed_process_leaves_no_listener() -> None:
-    told: list[int] = []
-    with pytest.raises(HamrError, match="lower it"), child_process("lower it", told.append) as call:
+    received: list[int] = []
+    with pytest.raises(HamrError, match="lower it"), child_process("lower it", received.append) as call:
         call(count_and_die, 2)
-    assert told == [0, 1]
+    assert received == [0, 1]
