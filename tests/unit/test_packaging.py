@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ BUILD, VENV, DEPENDENCIES, INSTALL, RUN = next(
     block.text.splitlines() for block in blocks(PAGE, "bash") if "pip wheel" in block.text
 )
 """Commands of the page that installs hamr elsewhere."""
+CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def run(command: str, folder: Path, *more: str) -> str:
@@ -30,7 +32,7 @@ def run(command: str, folder: Path, *more: str) -> str:
     own["elsewhere/bin/python -m pip"] = f"{sys.executable} -m pip --python elsewhere/bin/python"
     start = next((start for start in own if command.startswith(start)), "")
     line = " ".join([own.get(start, "") + command.removeprefix(start), *more])
-    done = subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(line, shell=True, cwd=folder, env=CLEAN, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -96,7 +98,7 @@ def test_wheel_runs_in_another_environment_as_documented(source: Path, tmp_path:
     run(INSTALL, source, "--no-index", "--ignore-installed")
     assert run(RUN, source).splitlines()[-1] == "conf/experiment/smoke.yaml"
     where = [str(source / "elsewhere/bin/python"), "-c", "import hamr; print(hamr.__file__)"]
-    found = subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, check=True)
+    found = subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, env=CLEAN, check=True)
     assert found.stdout.startswith(str(site))
 
 

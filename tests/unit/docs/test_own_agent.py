@@ -176,9 +176,9 @@ def test_finished_responses_are_graded_without_an_agent(decisions: Path) -> None
     run("data=bench policy=responses.jsonl")
     assert graded("graded_file", "responses")["responses"]["given"] == 5
     run("input=answered.jsonl")
-    assert scored("ecs_file", "answered")["kinds"].keys() == {"tool_call", "wrong_type"}
+    assert scored("ecs_file", "answered")["kinds"].keys() == {"tool_call", "type_mismatch"}
     run("input=answered.jsonl", strip="error", ecs_file="ecs_error")
-    assert "tool_call" not in scored("ecs_error", "answered")["kinds"]
+    assert scored("ecs_error", "answered")["kinds"] == {"malformed": 12}
 
 
 def test_fenced_json_is_read_or_an_error(folder: Path) -> None:
