@@ -119,6 +119,11 @@ def _check_places(c: Config) -> None:
             )
     if not c.rollout.colocated:
         return
+    if (age := c.experiment.asynchrony.max_policy_age) > 0:
+        raise ValueError(
+            f"rollout.colocated=true but experiment.asynchrony.max_policy_age={age}; an engine that shares its GPU "
+            "with a rank sleeps during training: set it to 0, or give the engines GPUs of their own"
+        )
     engine = c.rollout.engine
     if not (0 < engine.num_gpus < 1 and 0 < c.trainer.num_gpus < 1 and engine.num_gpus + c.trainer.num_gpus <= 1):
         raise ValueError(

@@ -565,6 +565,18 @@ class CheckpointConfig(Section):
     model, up to a few seconds less than the scheduler waits before SIGKILL."""
 
 
+class AsynchronyConfig(Section):
+    """Generation and scoring that continue while the trainer works, so that slow scorers do not slow down the steps."""
+
+    max_policy_age: Annotated[int, Field(ge=0, le=64)] = 0
+    """Largest number of policy versions between sampling a token and training on it. At most (this + 1) x
+    `experiment.prompts_per_step` groups are in flight. A group that gets older is recorded as `stale` and replaced. 0:
+    every step samples its own groups and waits for them."""
+    in_flight: bool = True
+    """With `max_policy_age` above 0: load new weights while responses are being generated, which continue under the new
+    weights. False: finish these responses first; further ones wait until the weights are loaded."""
+
+
 class ExperimentConfig(Section):
     name: FolderName = "run"
     """Name of the run: in its folder, on the console and in W&B. Without a slash, at most 200 bytes, no dot first."""
@@ -581,6 +593,7 @@ class ExperimentConfig(Section):
     """Run folder. null: `runs/<name>-<time>` in the working folder."""
     sft: SftStageConfig = SftStageConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    asynchrony: AsynchronyConfig = AsynchronyConfig()
     max_restarts: Annotated[int, Field(ge=0, le=100)] = 0
     """Largest number of times that `hamr train` resumes the run from its newest checkpoint after the death of its
     driver, a trainer rank or the rollout workers. The run is then a process of its own. 0: it stops, and names the

@@ -31,6 +31,7 @@ from hamr.types.outcomes import (
     RerankerTimeout,
     RerankerUnavailable,
     Scored,
+    Stale,
     Total,
     Vetoed,
 )
@@ -102,6 +103,7 @@ __all__ = [
     "ServiceSample",
     "SftKind",
     "SftPart",
+    "Stale",
     "ToolCall",
     "Total",
     "TrainBatch",
