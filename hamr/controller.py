@@ -177,9 +177,13 @@ class Controller:
             self.experience.reject(len(ready) - len(chosen))
             seen += [*dropped, *settled.groups, *(_as_stale(group) for group in ready if self.is_stale(group))]
             kept += chosen
+        flow = {"rollout/groups_in_flight": float(self.experience.in_flight)}
+        if not self.experience.max_policy_age:
+            surplus, aborted = self.experience.abort()
+            seen += map(_as_stale, surplus)
+            flow = {"rollout/surplus_groups": float(len(surplus)), "rollout/aborted_groups": float(aborted)}
         self.recorder.records(step, [record for group in seen for record in group.records])
-        stale = sum(self.is_stale(group) for group in seen)
-        flow = {"rollout/stale_groups": float(stale), "rollout/groups_in_flight": float(self.experience.in_flight)}
+        flow["rollout/stale_groups"] = float(sum(self.is_stale(group) for group in seen))
         return kept, {**self.describe(seen, kept, rounds=1), **flow, **paused}
 
     async def produce(self, draw: Draw) -> RolloutGroup:
@@ -435,7 +439,7 @@ class Controller:
 
 def _as_stale(group: RolloutGroup) -> RolloutGroup:
     """Return the group with every scored response as a typed failure."""
-    stale = Stale(detail="sampled from a policy older than experiment.asynchrony.max_policy_age")
+    stale = Stale(detail="older than experiment.asynchrony.max_policy_age when a step could train on it")
     records = (r if isinstance(r.total, Failure) else replace(r, total=stale) for r in group.records)
     return replace(group, records=tuple(records))
 

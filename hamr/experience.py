@@ -1,14 +1,18 @@
-"""Asynchronous collection: prompts are generated and scored while the trainer works, within a bound on staleness.
+"""Groups in flight between the prompt stream and the training step.
 
-At most (max_policy_age + 1) x batch groups are in flight, ready or in training. A step takes the oldest ones that are
-ready, so a group that starts under policy version v is trained on by version v + max_policy_age, unless later groups
-overtake it. This is the capacity rule of AReaL (Fu et al., "AReaL", 2025), without a limit of its own on concurrency.
+Asynchronous training generates and scores while the trainer works: at most (max_policy_age + 1) x batch groups are in
+flight, ready or in training. A step takes the oldest ready ones, so a group that starts under policy version v is
+trained on by version v + max_policy_age, unless later groups overtake it. This is the capacity rule of AReaL (Fu et
+al., "AReaL", 2025), without a limit of its own on concurrency.
+
+On-policy oversampling starts more groups than a step needs, takes the first that end, and aborts the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from bisect import insort
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -40,7 +44,9 @@ class Experience:
         keeps: Returns whether a scored group stays. Others are replaced at once.
         prompts: Source of the draws.
         batch: Number of groups that a step trains on.
-        max_policy_age: Bound on the number of policy versions between sampling and training, at least 1.
+        max_policy_age: Bound on the number of policy versions between sampling and training. 0: the groups that a step
+            does not take are aborted, and nothing starts during training.
+        oversample: Groups in flight per group that is still to be taken, with `max_policy_age` 0.
         unfinished: `state()` of an interrupted run. Its draws start first, with the same keys.
     """
 
@@ -52,11 +58,13 @@ class Experience:
         *,
         batch: int,
         max_policy_age: int,
+        oversample: float = 1.0,
         unfinished: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self.max_policy_age = max_policy_age
         self._produce, self._keeps, self._prompts = produce, keeps, prompts
-        self._limit = (max_policy_age + 1) * batch
+        self._limit = math.ceil((max_policy_age + oversample) * batch)
+        self._closed = False
         self._again = deque(
             Draw(step=draw["step"], sample=prompts.find(draw["prompt"]), attempt=draw["attempt"]) for draw in unfinished
         )
@@ -82,6 +90,7 @@ class Experience:
         """
         if step != self._step:
             self._step, self._attempts = step, Counter()
+        self._closed = False
         self._fill()
         while self._error is None and len(self._ready) < wanted and len(self._ready) + len(self._dropped) < limit:
             self._changed.clear()
@@ -93,6 +102,19 @@ class Experience:
         self._training += len(ready)
         return ready, dropped
 
+    def abort(self) -> tuple[list[RolloutGroup], int]:
+        """Start nothing until `release`. Return the groups that are ready, and the number of those under way.
+
+        The latter are cancelled, and start again in the next step, so that slow prompts are not left out of training.
+        """
+        self._closed = True
+        cancelled = sorted(
+            (entry for task, entry in self._running.items() if task.cancel()), key=lambda entry: entry[0]
+        )
+        self._again.extendleft(draw for _, draw in reversed(cancelled))
+        ready, self._ready = [group for _, _, group in self._ready], []
+        return ready, len(cancelled)
+
     def reject(self, count: int) -> None:
         """Replace taken groups that are not trained on after all."""
         self._training -= count
@@ -100,13 +122,14 @@ class Experience:
 
     def release(self) -> None:
         """Start the next groups: the taken ones were trained on, and the engines have the new policy version."""
-        self._training = 0
+        self._training, self._closed = 0, not self.max_policy_age
         self._fill()
 
     def state(self) -> list[dict[str, Any]]:
         """Return the draws whose groups no step has taken, oldest first, as JSON-like values."""
         ended = [(number, draw) for number, draw, _ in self._ready]
-        draws = [draw for _, draw in sorted([*self._running.values(), *ended], key=lambda pair: pair[0])]
+        running = [entry for task, entry in self._running.items() if not task.cancelling()]
+        draws = [draw for _, draw in sorted([*running, *ended], key=lambda pair: pair[0])]
         return [
             {"step": draw.step, "prompt": draw.sample.id, "attempt": draw.attempt}
             for draw in (*(draw for draw, _ in self._dropped), *draws, *self._again)
@@ -119,8 +142,13 @@ class Experience:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
+    @property
+    def _has_room(self) -> bool:
+        held = len(self._running) + len(self._ready) + self._training
+        return held < self._limit and not self._closed and self._error is None
+
     def _fill(self) -> None:
-        while self._error is None and len(self._running) + len(self._ready) + self._training < self._limit:
+        while self._has_room:
             draw = self._again.popleft() if self._again else self._next()
             task = asyncio.ensure_future(self._produce(draw))
             self._running[task] = self._count, draw

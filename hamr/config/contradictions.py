@@ -54,6 +54,13 @@ def check_consistent(c: Config) -> None:
             f"model.max_context={c.model.max_context}; lower the first or raise the second"
         )
     _check_schedules(c)
+    sampling, age = c.algorithm.dynamic_sampling, c.experiment.asynchrony.max_policy_age
+    if sampling.oversample > 1 and (age or not sampling.enabled):
+        cause = f"experiment.asynchrony.max_policy_age={age}" if age else "algorithm.dynamic_sampling.enabled=false"
+        raise ValueError(
+            f"algorithm.dynamic_sampling.oversample={sampling.oversample:g} but {cause}; a step then needs no surplus: "
+            "set oversample=1"
+        )
     if c.rollout.transfer == "nccl" and not c.rollout.engine.num_gpus:
         raise ValueError(
             f"rollout.transfer='nccl' but rollout.engine.num_gpus={c.rollout.engine.num_gpus}; "

@@ -170,6 +170,10 @@ class DynamicSamplingConfig(Section):
     """Drop and replace groups without signal. False trains on all groups."""
     max_rounds: PositiveInt = 3
     """Maximum rounds of generation in a step, including the first. Then it trains on the available groups."""
+    oversample: Annotated[float, Field(ge=1.0, le=16.0)] = 1.0
+    """Groups that a step keeps in flight per group that it needs. Above 1, it trains on the first groups with signal
+    and aborts the others, whose prompts come first in the next step. Steps are shorter, and short responses are more
+    frequent in them. 1: rounds of exactly the missing groups."""
     tolerance: NonNegative = 1e-6
     """Rewards that differ by no more than this count as equal. DAPO's rewards are 0 and 1. Those of a scorer differ in
     the third digit between two right replies, and advantages divide such differences by their deviation."""

@@ -298,6 +298,8 @@ METRICS: tuple[Metric, ...] = (
         "rollout/policy_age/max", "Largest number of policy versions since a token was sampled", "versions", "down"
     ),
     _metric("rollout/stale_groups", "Groups older than max_policy_age, not trained on", "count", "zero"),
+    _metric("rollout/surplus_groups", "Scored groups that an oversampled step did not need", "count", "down"),
+    _metric("rollout/aborted_groups", "Groups that an oversampled step aborted", "count", "down"),
     _metric(
         "rollout/groups_in_flight", "Groups still being generated or scored when the step trains", "count", "watch"
     ),

@@ -82,7 +82,7 @@ class NotScored(Failure):
 
 @dataclass(frozen=True, kw_only=True)
 class Stale(Failure):
-    """A scored response that was sampled from a policy too old to train on."""
+    """A scored response that no step trained on before its policy was too old."""
 
     kind = "stale"
 

@@ -123,7 +123,7 @@ def test_killed_driver_is_restarted_and_ends(tmp_path: Path, settings: dict[str,
 @pytest.mark.deep
 def test_asynchronous_run_resumes_with_its_groups_in_flight(tmp_path: Path, settings: dict[str, object]) -> None:
     """A resumed run repeats the groups that no step had taken, under the same keys, and records them once."""
-    run, age = tmp_path / "run", {"experiment.asynchrony.max_policy_age": 2}
+    run, age = tmp_path / "run", {"experiment.asynchrony.max_policy_age": 2, "experiment.checkpoint.every": 1}
     with running(tmp_path, "rl step 4/", **settings | age) as process:
         assert stop(process, signal.SIGTERM)[0] == 0
     first = Checkpoints(run / "checkpoints").newest()

@@ -218,6 +218,49 @@ def test_keys_are_unique_and_bound_holds_in_any_order_of_ends(ends, batch, age):
     asyncio.run(run())
 
 
+def test_oversampled_step_aborts_the_groups_under_way_and_draws_them_again():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, max_policy_age=0, oversample=2.5)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        assert len(producer.draws) == 5
+        producer.end(3, 1, 2)
+        assert ids((await taking)[0]) == ids_of(producer, 1, 2)
+        surplus, aborted = groups.abort()
+        assert (ids(surplus), aborted) == (ids_of(producer, 3), 2)
+        assert [draw["prompt"] for draw in groups.state()] == ids_of(producer, 0, 4)
+        groups.release()
+        await settle_tasks()
+        assert len(producer.draws) == 5, "nothing starts before the next step"
+        taking = asyncio.create_task(groups.take(2, 2, 100))
+        await settle_tasks()
+        assert producer.draws[5:7] == [producer.draws[0], producer.draws[4]]
+        assert len(producer.draws) == 10 and producer.draws[7].step == 2
+        taking.cancel()
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_group_that_ends_as_it_is_aborted_is_not_drawn_again():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, batch=1, max_policy_age=0, oversample=2)
+        taking = asyncio.create_task(groups.take(1, 1, 100))
+        await settle_tasks()
+        producer.end(0)
+        await taking
+        producer.end(1)
+        await asyncio.sleep(0)  # the task has ended, and its callback has not run
+        groups.abort()
+        await settle_tasks()
+        assert len(groups.state()) == len({draw["prompt"] for draw in groups.state()}) <= 1
+        await groups.close()
+
+    asyncio.run(run())
+
+
 # --- the controller ----------------------------------------------------------------------------
 
 
@@ -378,6 +421,19 @@ def test_step_ends_when_no_group_has_signal():
     controller, stream, records = build(lambda rollout: Scored(value=1.0), algorithm=algorithm)
     steps(controller, stream, 1)
     assert controller.trainer.batches == [] and len(records) >= 2 * 2 * 2
+
+
+def test_oversampled_step_trains_on_the_first_groups_of_its_own_policy():
+    controller, stream, records = build()
+    controller.experience = Experience(
+        controller.produce, controller.may_train, stream, batch=2, max_policy_age=0, oversample=3.0
+    )
+    found = steps(controller, stream, 3)
+    assert [m["rollout/policy_age/max"] for m in found] == [0.0] * 3
+    assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
+    unused = sum(m["rollout/surplus_groups"] for m in found)
+    assert len({r.key for r in records}) == len(records) == 2 * (3 * 2 + unused)
+    assert sum(isinstance(r.total, Stale) for r in records) == 2 * unused
 
 
 def test_paused_engine_finishes_responses_under_way_and_holds_back_the_others():

@@ -261,14 +261,15 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         dialogues=episode_runner(run.prepared, engine, counted) if run.config.holds_dialogues else None,
         answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
-    asynchrony = experiment.asynchrony
-    if asynchrony.max_policy_age:
+    asynchrony, sampling = experiment.asynchrony, run.config.algorithm.dynamic_sampling
+    if asynchrony.max_policy_age or sampling.oversample > 1:
         run.experience = controller.experience = Experience(
             controller.produce,
             controller.may_train,
             stream,
             batch=experiment.prompts_per_step,
             max_policy_age=asynchrony.max_policy_age,
+            oversample=sampling.oversample,
             unfinished=unfinished,
         )
     if not asynchrony.in_flight:
