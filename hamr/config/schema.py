@@ -675,11 +675,13 @@ class Config(Section):
 
     @property
     def functions(self) -> dict[str, FunctionConfig]:
-        """The user's functions by the key of their section; rewards without a weight are not among them."""
+        """The user's functions by the key of their section, without rewards that have no weight and an importer that
+        was called."""
         found: dict[str, FunctionConfig] = {
             f"rewards.custom.{name}": section for name, section in self.rewards.custom.items() if section.weight
         }
-        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", self.data.importer))
+        importer = self.data.importer if self.data.importer and self.data.importer.samples is None else None
+        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", importer))
         for key, section in (*own, ("rollout.episode", self.rollout.episode)):
             if section is not None:
                 found[key] = section
