@@ -123,7 +123,7 @@ def faultless(scenario: Scenario, words: Words, split: Split, language: str) -> 
         case = CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=language)
         turns = customer_turns(
             scenario, words, split,
-            fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, rng=rng,
+            fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, level=plan.level, rng=rng,
         )  # fmt: skip
         said = [text for text, _, _ in turns]
         due = scenario.walk(plan.fields, plan.system).action or ""

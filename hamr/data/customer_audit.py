@@ -148,7 +148,7 @@ def _add(known: dict[str, list[Meaning]], text: str, meaning: Meaning) -> None:
 def _wordings(scenario: Scenario, words: Words, splits: Sequence[Split]) -> Iterator[tuple[str, Meaning]]:
     for split in splits:
         one = words.of(split)
-        yield from ((text, {}) for texts in one.manner.values() for text in texts)
+        yield from ((text, {}) for part in (one.manner, one.adversity) for texts in part.values() for text in texts)
         for intent, texts in one.opening.items():
             yield from ((text, scenario.file.intents[intent].pins) for text in texts)
         for name, by_value in one.show.items():
