@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hamr.bench.sage import compare, metrics
 from hamr.bench.sage.assessment import Assessment, assess, needs_judges
 from hamr.bench.sage.coverage import CoverageRow, coverage
-from hamr.bench.sage.customers import CustomerAuditor, fidelity, is_faulty
+from hamr.bench.sage.customer_reading import read_customer
+from hamr.bench.sage.customers import CustomerAuditor, fidelity, is_faulty, is_undecided
 from hamr.bench.sage.judging import SageJudges
 from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import REPLACEMENT, DialoguePlan, Trace
-from hamr.config.sage import SageConfig
+from hamr.config.sage import SCRIPTED, SageConfig
 from hamr.data.customer_audit import CustomerAudit
 from hamr.procedures.graph import Scenario
 from hamr.protocols import Ask
@@ -36,13 +37,14 @@ class DialogueProgress:
 @dataclass(frozen=True, kw_only=True)
 class Cast:
     """Participants of an evaluation. `simulator` is the name of the pool behind `user`. `native`: the agents that get
-    their tools as schemas."""
+    their tools as schemas. `readers`: the judges that read off the customers' messages what no wording tells."""
 
     agents: Mapping[str, Ask]
     user: Ask
     simulator: str
     judges: Mapping[str, Ask]
     native: frozenset[str] = frozenset()
+    readers: Mapping[str, Ask] = field(default_factory=dict)
 
 
 async def hold(
@@ -84,7 +86,13 @@ async def hold(
                 trace = await desks[agent, plan.scenario].run(plan, agent=agent, simulator=cast.simulator)
             store.add_trace(trace)
         count(one_held=counted)
-        if config.faulty_customers == "left_out" and is_faulty(auditor.audit(trace)):
+        reading = store.readings.get((agent, plan.id))
+        readers = {} if trace.simulator.startswith(SCRIPTED) else cast.readers
+        if readers and is_undecided(auditor.audit(trace, reading)) and (reading is None or reading.is_open):
+            async with judging:
+                reading = await read_customer(readers, scenarios[plan.scenario], trace, config)
+            store.add_reading(reading)
+        if config.faulty_customers == "left_out" and is_faulty(auditor.audit(trace, reading)):
             faulty.add((agent, plan.id))
         else:
             async with judging:
@@ -190,7 +198,7 @@ def summarise(
         for plan in _customers_of(store, agent, plans, config):
             trace = store.traces[agent, plan.id]
             outcomes[plan.scenario][trace.outcome] += 1
-            audit = auditor.audit(trace)
+            audit = auditor.audit(trace, store.readings.get((agent, plan.id)))
             if audit is not None:
                 audits[agent][plan.id] = audit
                 customers[plan.scenario].append(audit)

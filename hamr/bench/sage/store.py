@@ -3,6 +3,7 @@
 settings.json      the settings that determine the dialogues and their judgements
 traces.jsonl       one row per dialogue; an interrupted one is followed by the row of its next attempt
 judgements.jsonl   one row per assessed turn: every judge's votes
+readings.jsonl     one row per dialogue whose customer the judges have read
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.bench.folder import RowFolder, rows_of
+from hamr.bench.sage.customer_reading import CustomerReading
 from hamr.bench.sage.judging import TurnJudgement
 from hamr.bench.sage.traces import Trace
 from hamr.errors import BadInput
@@ -21,7 +23,7 @@ from hamr.types import TRANSIENT
 
 Key = tuple[str, str]
 """(agent, dialogue)."""
-SETTINGS, TRACES, JUDGEMENTS = "settings.json", "traces.jsonl", "judgements.jsonl"
+SETTINGS, TRACES, JUDGEMENTS, READINGS = "settings.json", "traces.jsonl", "judgements.jsonl", "readings.jsonl"
 
 
 class Store(RowFolder):
@@ -30,25 +32,28 @@ class Store(RowFolder):
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
         """Load the rows of the folder.
 
-        With `rejudge` the settings of the judges may differ. If they do, the existing judgements are moved to
-        judgements.old.jsonl; otherwise they are kept.
+        With `rejudge` the settings of the judges may differ. If they do, existing judgements and readings are moved to
+        judgements.old.jsonl and readings.old.jsonl; otherwise they are kept.
 
         Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
         has dialogues with other settings. Nothing is changed then.
         """
         self.traces: dict[Key, Trace] = {}
         self.judgements: dict[Key, dict[int, TurnJudgement]] = {}
+        self.readings: dict[Key, CustomerReading] = {}
         self._settings, self._rejudge = settings, rejudge
-        super().__init__(folder, (TRACES, JUDGEMENTS), ascii_only=False)
+        super().__init__(folder, (TRACES, JUDGEMENTS, READINGS), ascii_only=False)
 
     def _load(self) -> None:
-        self.traces, self.judgements = load_rows(self.folder)
+        self.traces, self.judgements, self.readings = load_rows(self.folder)
         before = self._in_force(read_settings(self.folder))
         check_settings(self.folder, before, self._settings, rejudge=self._rejudge)
         others = before.get("judging") != json.loads(json.dumps(self._settings.get("judging")))
         if self._rejudge and others and self.judgements:
-            (self.folder / JUDGEMENTS).replace(self.folder / "judgements.old.jsonl")
-            self.judgements = {}
+            for name in (JUDGEMENTS, READINGS):
+                if (self.folder / name).is_file():
+                    (self.folder / name).replace(self.folder / name.replace(".jsonl", ".old.jsonl"))
+            self.judgements, self.readings = {}, {}
         merged = merge_settings(before, self._settings)
         write_atomic(self.folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
 
@@ -69,6 +74,10 @@ class Store(RowFolder):
         self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
         self._write(JUDGEMENTS, judgement.to_json())
 
+    def add_reading(self, reading: CustomerReading) -> None:
+        self.readings[reading.agent, reading.dialogue] = reading
+        self._write(READINGS, reading.to_json())
+
     def _in_force(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the stored settings that finished work depends on, so that a mistyped model or endpoint may be
         corrected."""
@@ -83,8 +92,14 @@ class Store(RowFolder):
         }
 
 
-def load_rows(folder: Path) -> tuple[dict[Key, Trace], dict[Key, dict[int, TurnJudgement]]]:
-    """Return the newest row of each dialogue, and the judgements by dialogue and turn. Raises BadInput."""
+Rows = tuple[dict[Key, Trace], dict[Key, dict[int, TurnJudgement]], dict[Key, CustomerReading]]
+
+
+def load_rows(folder: Path) -> Rows:
+    """Return the newest row of each dialogue, the judgements by dialogue and turn, and the readings of customers.
+
+    Raises BadInput.
+    """
     traces: dict[Key, Trace] = {}
     judgements: dict[Key, dict[int, TurnJudgement]] = {}
     for where, row in rows_of(folder / TRACES):
@@ -99,7 +114,14 @@ def load_rows(folder: Path) -> tuple[dict[Key, Trace], dict[Key, dict[int, TurnJ
         except (KeyError, TypeError) as error:
             raise BadInput(where, str(error), "is not a judgement; restore the line, or remove it") from error
         judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
-    return traces, judgements
+    readings: dict[Key, CustomerReading] = {}
+    for where, row in rows_of(folder / READINGS):
+        try:
+            reading = CustomerReading.from_json(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(where, str(error), "is not a reading; restore the line, or remove it") from error
+        readings[reading.agent, reading.dialogue] = reading
+    return traces, judgements, readings
 
 
 # --- settings ----------------------------------------------------------------------------------
