@@ -40,9 +40,11 @@ def merge_into(store: Store, folders: Sequence[Path]) -> None:
     dialogue.
     """
     loaded = [load_rows(folder) for folder in folders]
-    seeds = {trace.plan.seed for traces, _, _ in loaded for trace in traces.values()}
+    seeds = {trace.plan.seed for traces, *_ in loaded for trace in traces.values()}
     home: dict[tuple[str, str], Path] = {}
-    for folder, (traces, judgements, readings) in zip(folders, loaded, strict=True):
+    for folder, (traces, judgements, readings, exams) in zip(folders, loaded, strict=True):
+        for exam in exams.values():
+            store.add_exam(exam, final=True)
         for (agent, name), trace in traces.items():
             renamed = _with_seed(trace, several=len(seeds) > 1)
             key = (agent, renamed.plan.id)

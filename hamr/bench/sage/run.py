@@ -14,6 +14,7 @@ from hamr.bench.sage.coverage import CoverageRow, coverage
 from hamr.bench.sage.customer_reading import read_customer
 from hamr.bench.sage.customers import CustomerAuditor, fidelity, is_faulty, is_undecided
 from hamr.bench.sage.judging import SageJudges
+from hamr.bench.sage.reader_exam import examine_readers
 from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import REPLACEMENT, DialoguePlan, Trace
@@ -37,7 +38,8 @@ class DialogueProgress:
 @dataclass(frozen=True, kw_only=True)
 class Cast:
     """Participants of an evaluation. `simulator` is the name of the pool behind `user`. `native`: the agents that get
-    their tools as schemas. `readers`: the judges that read off the customers' messages what no wording tells."""
+    their tools as schemas. `readers`: the judges that read off the customers' messages what no wording tells, if they
+    pass an exam on known ones."""
 
     agents: Mapping[str, Ask]
     user: Ask
@@ -73,11 +75,19 @@ async def hold(
     }
     total, held, judged = len(pairs), 0, 0
     faulty: set[tuple[str, str]] = set()
+    exams = {name: asyncio.Lock() for name in scenarios}
 
     def count(*, one_held: bool = False, one_judged: bool = False) -> None:
         nonlocal held, judged
         held, judged = held + one_held, judged + one_judged
         report(DialogueProgress(total=total, held=held, judged=judged))
+
+    async def may_read(scenario: str) -> bool:
+        async with exams[scenario]:
+            if scenario not in store.exams:
+                exam, final = await examine_readers(cast.readers, scenarios[scenario], config)
+                store.add_exam(exam, final=final)
+        return store.exams[scenario].passed
 
     async def dialogue(agent: str, plan: DialoguePlan, counted: bool) -> None:
         trace = store.finished(agent, plan.id)
@@ -90,8 +100,9 @@ async def hold(
         readers = {} if trace.simulator.startswith(SCRIPTED) else cast.readers
         if readers and is_undecided(auditor.audit(trace, reading)) and (reading is None or reading.is_open):
             async with judging:
-                reading = await read_customer(readers, scenarios[plan.scenario], trace, config)
-            store.add_reading(reading)
+                if await may_read(plan.scenario):
+                    reading = await read_customer(readers, scenarios[plan.scenario], trace, config)
+                    store.add_reading(reading)
         if config.faulty_customers == "left_out" and is_faulty(auditor.audit(trace, reading)):
             faulty.add((agent, plan.id))
         else:
@@ -187,6 +198,7 @@ def summarise(
         "agents": {},
         "unreadable_rule": config.unreadable,
         "faulty_rule": config.faulty_customers,
+        "readers": {name: {**exam.to_json(), "passed": exam.passed} for name, exam in store.exams.items()},
     }
     for agent in agents:
         assessed[agent] = {name: [] for name in scenarios}

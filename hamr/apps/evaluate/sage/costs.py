@@ -137,8 +137,8 @@ def show_cost(
         )
         note = (
             f"Estimate for {len(missing):,} dialogues of {min(USUAL_TURNS, request.sage.max_turns)} turns, and at most "
-            f"{request.sage.max_turns} (max_turns), without retries and replaced customers. Cost at the pool's "
-            "price_per_1k_tokens."
+            f"{request.sage.max_turns} (max_turns), without retries, replaced customers and the exam of the judges as "
+            "readers. Cost at the pool's price_per_1k_tokens."
         )
         table = Table("What this run asks", columns, rows, note=note)
         show(table, console=console)
