@@ -18,6 +18,7 @@ from hamr.bench.sage.reader_exam import examine_readers
 from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import REPLACEMENT, DialoguePlan, Trace
+from hamr.bench.statistics import share_interval
 from hamr.config.sage import SCRIPTED, SageConfig
 from hamr.data.customer_audit import CustomerAudit
 from hamr.procedures.graph import Scenario
@@ -232,6 +233,7 @@ def summarise(
                 for name in scenarios
             },
             "customers": fidelity(list(audits[agent].values())),
+            "production": _production([t for (name, _), t in store.traces.items() if name == agent]),
             "average": metrics.average_scenarios(assessed[agent], config),
             "by_turn": metrics.by_turn(_all(assessed[agent])),
             "levels": metrics.by_level(
@@ -251,6 +253,15 @@ def summarise(
     summary["residuals"] = metrics.residuals(every)
     summary["votes"] = {"tie_rule": config.tie, **metrics.votes(every)}
     return Evaluated(scenarios=scenarios, assessed=assessed, audits=audits, summary=summary)
+
+
+def _production(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Return the rates of resolved issues and of takeovers by a person, with Wilson intervals, where they are known."""
+    known = {
+        "resolved": [trace.resolved for trace in traces if trace.resolved is not None],
+        "taken_over": [trace.taken_over for trace in traces if trace.taken_over is not None],
+    }
+    return {name: asdict(share_interval(values)) for name, values in known.items() if values}
 
 
 def _coverage(

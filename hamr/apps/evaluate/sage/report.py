@@ -53,6 +53,7 @@ def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
             PageSection.of(
                 "Scores",
                 *score_tables(summary),
+                *_production(summary),
                 lead="Overall = 0.8 logic + 0.2 chat, out of 100. Means of the scenarios, with 95 % bootstrap "
                 "intervals over dialogues.",
             ),
@@ -125,6 +126,19 @@ def _customers(summary: Summary) -> Iterator[PageSection]:
             "entirely, the fields of their path that they showed, and those that kept to what they wanted.",
             detail=True,
         )
+
+
+def _production(summary: Summary) -> Iterator[Table]:
+    """Yield the rates of a service in production, where the dialogues have them."""
+    names = {"resolved": "resolved %", "taken_over": "taken over %"}
+    rows = tuple(
+        (agent, *(Interval.of(found[key], 100.0) if key in found else None for key in names))
+        for agent, result in summary["agents"].items()
+        if (found := result.get("production"))
+    )
+    if rows:
+        columns = (Column("agent"), *(Column(name, _POINTS) for name in names.values()))
+        yield Table("In production", columns, rows, note="As the dialogues' file says, with 95 % Wilson intervals.")
 
 
 def _exam_table(exams: Mapping[str, Mapping[str, Any]]) -> Table:
