@@ -158,8 +158,7 @@ def test_held_out_samples_also_get_further_references(tmp_path: Path) -> None:
 
 
 def test_arms_of_table_5_are_one_pipeline() -> None:
-    """Second paper, Table 5: LLM-CoT RFT, human-reply SFT, single-stage RL, and Stage 2 without one reward, each scored on
-    OlaBench."""
+    """Second paper, Table 5: LLM-CoT RFT, human-reply SFT, single-stage RL, and Stage 2 without one reward."""
     names = read_pipeline(resource("conf", "pipeline/olamind_ablations.yaml")).pipeline.inputs
     planned = plan(["pipeline=olamind_ablations", *(f"inputs.{name}={__file__}" for name in names)])
     stages = {stage.name: stage for stage in planned.stages}
