@@ -134,7 +134,7 @@ async def test_reward_pools_counts_scorer_calls_of_every_reward_mode(monkeypatch
     assert "| judge only | 1.00 |" in table(list(rows.values()))
 
 
-@pytest.mark.parametrize("reading", ["known", "judges 0.99"])
+@pytest.mark.parametrize("reading", ["known", pytest.param("judges 0.99", marks=pytest.mark.deep)])
 def test_planted_customer_faults_are_found_without_false_alarms(reading: str) -> None:
     from benchmarks.customer_faults import CUSTOMER_FAULTS, measure
 
