@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 
-from hamr.algorithms.advantages import Weighted, decoupled_advantages, group_advantages, unit_scale
+from hamr.algorithms.advantages import Weighted, decoupled_advantages, unit_scale
 from hamr.algorithms.credit import EpisodeRewards, comparisons, turn_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
+from hamr.algorithms.estimators import WHITENED, configured_estimator, whiten
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.cascade.rescoring import settle
@@ -387,7 +387,11 @@ class Controller:
             if extra:
                 by_prompt.setdefault(group.rollouts[0].prompt_ids, []).extend(extra)
             batch += [TrainGroup(prompt_ids=ids, sequences=tuple(own)) for ids, own in by_prompt.items()]
-        return TrainBatch(groups=tuple(batch), aggregation=self.algorithm.loss_aggregation)
+        if self.algorithm.advantage in WHITENED:
+            batch = whiten(batch)
+        return TrainBatch(
+            groups=tuple(batch), aggregation=self.algorithm.loss_aggregation, horizon=self.rollout.max_new_tokens
+        )
 
     def advantages(self, groups: Sequence[RolloutGroup]) -> list[tuple[list[float], tuple[TrainSequence, ...]]]:
         """Return, for each group, the advantages of its responses, and the reference that joins it, if any."""
@@ -407,9 +411,7 @@ class Controller:
     def advantages_of_totals(self, group: RolloutGroup) -> tuple[list[float], tuple[TrainSequence, ...]]:
         """Return the advantages of one group, by its total rewards, and the reference that joins it, if any."""
         rewards = self.rewards(group)
-        normalise = partial(
-            group_advantages, normalize_std=self.algorithm.normalize_std, std_floor=self.algorithm.std_floor
-        )
+        normalise = configured_estimator(self.algorithm)
         if not self.takes_reference(group):
             return turn_advantages(self.episodes(group), self.algorithm.credit, normalise), ()
         reference, reward = self.reference(group)
