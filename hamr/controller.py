@@ -188,8 +188,8 @@ class Controller:
 
     async def produce(self, draw: Draw) -> RolloutGroup:
         """Generate and score the group of one draw."""
-        group = await self.score_groups([draw.sample], [self.request(draw.step, draw.sample, draw.attempt)])
-        [group] = await self.sample_more(draw.step, group, Counter({draw.sample.id: draw.attempt + 1}))
+        groups = await self.score_groups([draw.sample], [self.request(draw.step, draw.sample, draw.attempt)])
+        [group] = await self.sample_more(draw.step, groups, Counter({draw.sample.id: draw.attempt + 1}))
         return group
 
     def may_train(self, group: RolloutGroup) -> bool:
