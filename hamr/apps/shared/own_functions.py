@@ -42,7 +42,7 @@ def check_own_functions(config: Config) -> Config:
 def _load_and_check(key: str, source: FunctionSource) -> LoadedFunction:
     function = load_function(source, ARGUMENTS[key])
     if key == "algorithm.loss":
-        from hamr.algorithms.losses import checked_objective
+        from hamr.algorithms.own_objective import checked_objective
 
         checked_objective(function)
     if key == "rollout.episode":
