@@ -236,7 +236,12 @@ def _check_normalisation(c: Config) -> None:
 
 
 def _check_some_weight(c: Config) -> None:
-    """Check that at least one reward has a weight. Otherwise every reward is 0, and no group has a signal."""
+    """Check that at least one reward has a weight. Otherwise every reward is 0, and no group has a signal.
+
+    Dialogues of the user's own have rewards of their own.
+    """
+    if c.rollout.episode is not None:
+        return
     r = c.rewards
     weights = [s.weight for s in (r.consistency, r.format, r.length, r.rules, r.sage_logic)]
     weights += [s.weight for s in r.custom.values()]

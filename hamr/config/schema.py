@@ -91,7 +91,8 @@ class RolloutConfig(Section):
     """After each sync, compare trainer and engine log-probabilities of the same tokens."""
     engine: EngineConfig = EngineConfig()
     episode: EpisodeFunctionConfig | None = None
-    """`async def run(episode, ask)`: the dialogue that each prompt becomes. null: the policy takes one decision."""
+    """The dialogue that each prompt becomes: `async def run(episode, ask)`, or an environment class. null: the policy
+    takes one decision."""
     max_turns: PositiveInt = 16
     """Maximum number of responses of the policy in a dialogue."""
 

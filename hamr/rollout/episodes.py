@@ -14,9 +14,19 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from hamr.data.actions import ResponseFormat
+from hamr.data.formats import PLAIN
 from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine
 from hamr.rewards.mix import mix
-from hamr.security.functions import LoadedFunction, describe_error, describe_value
+from hamr.rollout.environments import ClassEpisode
+from hamr.security.functions import (
+    FunctionSource,
+    LoadedFunction,
+    check_signature,
+    describe_error,
+    describe_value,
+    load_function,
+)
 from hamr.types import (
     TURN_REWARD,
     AskPolicy,
@@ -128,7 +138,9 @@ class _Policy:
     asking: bool = False
     closed: bool = False
 
-    async def ask(self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = ()) -> Rollout:
+    async def ask(
+        self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = (), score: bool = True
+    ) -> Rollout:
         runner, turn = self.runner, len(self.turns)
         if self.asking:
             raise RuntimeError("the turns of a dialogue have an order; await each answer before the next question")
@@ -157,7 +169,7 @@ class _Policy:
         if self.closed:
             return rollout
         scoring = None
-        if isinstance(prompt, ServiceSample):
+        if score and isinstance(prompt, ServiceSample):
             scoring = asyncio.create_task(runner.rewarder.score(prompt, rollout))
         self.turns.append(_Turn(rollout, _last_text(prompt), scoring))
         return rollout
@@ -174,9 +186,9 @@ class OwnEpisode:
     async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
         run_loop = asyncio.get_running_loop()
 
-        async def ask_run(prompt: ServiceSample | Messages, **tools: Any) -> Rollout:
+        async def ask_run(prompt: ServiceSample | Messages, **options: Any) -> Rollout:
             async def question() -> Rollout:
-                return await ask(prompt, **tools)
+                return await ask(prompt, **options)
 
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question(), run_loop))
 
@@ -184,10 +196,17 @@ class OwnEpisode:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
 
-def check_episode(function: LoadedFunction) -> None:
-    """Raise ConfigError unless the function is `async def`."""
+def load_episode(
+    source: FunctionSource, format_of: Callable[[ServiceSample], ResponseFormat] = PLAIN.of
+) -> LoadedFunction:
+    """Load an episode function, or an environment class as one. Raises ConfigError if it cannot be used."""
+    function = load_function(source, None)
+    if inspect.isclass(function.call):
+        return replace(function, call=ClassEpisode(function, format_of))
+    check_signature(source, function.call, ("episode", "ask"))
     if not inspect.iscoroutinefunction(function.call):
-        raise function.source.error(f"is not async; write `async def {function.source.function}(episode, ask)`")
+        raise source.error(f"is not async; write `async def {source.function}(episode, ask)`, or a class with `reset`")
+    return function
 
 
 def _check_result(ended: object, turns: int) -> Episode:

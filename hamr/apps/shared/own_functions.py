@@ -8,7 +8,7 @@ from functools import partial
 from hamr.config.custom import ARGUMENTS
 from hamr.config.schema import Config
 from hamr.pools.function_pool import check_functions
-from hamr.rollout.episodes import check_episode
+from hamr.rollout.episodes import load_episode
 from hamr.security.functions import FunctionSource, LoadedFunction, load_function, within
 from hamr.telemetry.callbacks import Callbacks
 
@@ -34,13 +34,13 @@ def check_own_functions(config: Config) -> Config:
 
 
 def _load_and_check(key: str, source: FunctionSource) -> LoadedFunction:
+    if key == "rollout.episode":
+        return load_episode(source)
     function = load_function(source, ARGUMENTS[key])
     if key == "algorithm.loss":
         from hamr.algorithms.losses import checked_objective
 
         checked_objective(function)
-    if key == "rollout.episode":
-        check_episode(function)
     return function
 
 

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
 from hamr.bench.sage.episodes import SageEnvironment
-from hamr.config.custom import ARGUMENTS
 from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
-from hamr.rollout.episodes import EpisodeRunner, OwnEpisode
-from hamr.security.functions import FunctionSource, load_function
+from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
+from hamr.security.functions import FunctionSource
 from hamr.telemetry.metrics import episode_metrics, mean, total_rewards
 from hamr.types import EpisodeFunction, SampleKey, ServiceSample
 
@@ -23,7 +22,7 @@ def episode_runner(prepared: Prepared, engine: RolloutEngine, rewarder: Rewarder
     run: EpisodeFunction
     if rollout.episode is not None:
         source = FunctionSource.of_config("rollout.episode", rollout.episode)
-        run, deadline_s = OwnEpisode(load_function(source, ARGUMENTS["rollout.episode"])), rollout.episode.deadline_s
+        run, deadline_s = OwnEpisode(load_episode(source, prepared.codec.formats.of)), rollout.episode.deadline_s
     else:
         run = SageEnvironment(
             config=config.env,

@@ -7,7 +7,8 @@ import random
 import shlex
 import shutil
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +27,7 @@ from hamr.controller import Controller
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
 from hamr.protocols import Rewarder, SamplingConfig
+from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.console import Console
 from hamr.telemetry.recorder import RunRecorder
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
@@ -98,6 +100,11 @@ class Run:
     def config(self) -> Config:
         return self.prepared.config
 
+    @cached_property
+    def episodes(self) -> EpisodeRunner:
+        """Runner of the configured dialogues."""
+        return episode_runner(self.prepared, self.world.workers, self.world.router)
+
     def state(self, stream: PromptStream) -> dict[str, Any]:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
@@ -129,9 +136,9 @@ class Run:
                 matching=self.config.rewards.consistency.matching,
             )
             dialogues = {}
-            if self.config.env.type == "sage":
+            if self.config.holds_dialogues:
                 dialogues = await evaluate_customers(
-                    episode_runner(self.prepared, self.world.workers, self.world.router),
+                    self.episodes,
                     samples,
                     run=self.run_id,
                     stage=stage,
@@ -251,7 +258,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,
-        dialogues=episode_runner(run.prepared, run.world.workers, counted) if run.config.holds_dialogues else None,
+        dialogues=replace(run.episodes, rewarder=counted) if run.config.holds_dialogues else None,
         answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
     run.recorder.begin("rl", experiment.steps)

@@ -12,15 +12,14 @@ import pytest
 
 from hamr.apps.shared.own_functions import check_own_functions
 from hamr.cascade.replay import replay
-from hamr.config.custom import ARGUMENTS
 from hamr.config.load import load_config
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RewardsConfig, RolloutConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import ConfigError, EngineDied, TooManyUnscored
 from hamr.protocols import GenerationRequest
-from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, check_episode
-from hamr.security.functions import FunctionSource, load_function
+from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
+from hamr.security.functions import FunctionSource
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import episode_metrics
@@ -332,7 +331,7 @@ def own_function(folder: Path, body: str):
     file = folder / "mine.py"
     file.write_text(body)
     source = FunctionSource(key="rollout.episode.path", path=f"{file}:run").with_text()
-    return load_function(source, ("episode", "ask"))
+    return load_episode(source)
 
 
 async def test_own_function_that_blocks_does_not_block_the_run(tmp_path: Path) -> None:
@@ -364,11 +363,11 @@ async def test_failure_of_an_own_function_names_its_line(tmp_path: Path) -> None
 async def test_documented_function_holds_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_files(HOOKS, tmp_path)
-    [command] = [command for command in commands(HOOKS) if "rollout.episode.path" in command]
+    [command] = [command for command in commands(HOOKS) if "my_episode.py" in command]
     config = check_own_functions(load_config(shlex.split(command)[2:]))
     assert config.holds_dialogues and config.rollout.episode is not None
     source = FunctionSource.of_config("rollout.episode", config.rollout.episode)
-    own = controller(runner(OwnEpisode(load_function(source, ARGUMENTS["rollout.episode"])), deadline_s=30), n=8)
+    own = controller(runner(OwnEpisode(load_episode(source)), deadline_s=30), n=8)
     (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
     number = derive_seed(own.request(0, sample(0)).seeds[0], "environment") % 10
     ends = [r for r in group.records if r.episode]
@@ -392,4 +391,4 @@ def test_settings_that_compare_responses_are_refused(override: str, says: str) -
 
 def test_own_function_has_to_be_async(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not async; write `async def run"):
-        check_episode(own_function(tmp_path, "def run(episode, ask):\n    return episode\n"))
+        own_function(tmp_path, "def run(episode, ask):\n    return episode\n")
