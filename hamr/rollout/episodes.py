@@ -78,17 +78,18 @@ class EpisodeRunner:
         groups = []
         for sample, request in pairs:
             own, held = held[: len(request.keys)], held[len(request.keys) :]
-            rollouts = tuple(rollout for dialogue in own for rollout, _ in dialogue)
-            records = tuple(record for dialogue in own for _, record in dialogue)
-            groups.append(RolloutGroup(sample=sample, rollouts=rollouts, records=records))
+            rollouts = tuple(rollout for dialogue in own for rollout, _, _ in dialogue)
+            records = tuple(record for dialogue in own for _, record, _ in dialogue)
+            points = tuple(point for dialogue in own for _, _, point in dialogue)
+            groups.append(RolloutGroup(sample=sample, rollouts=rollouts, records=records, points=points))
         return groups
 
     async def _dialogue(
         self, sample: ServiceSample, request: GenerationRequest, i: int
-    ) -> list[tuple[Rollout, RewardRecord]]:
+    ) -> list[tuple[Rollout, RewardRecord, ServiceSample]]:
         seed = derive_seed(request.seeds[0], "environment")
         episode = Episode(key=request.keys[i], sample=sample, seed=seed)
-        policy = _Policy(self, request, i)
+        policy = _Policy(self, sample, request, i)
         ended: Episode | Failure
         try:
             async with asyncio.timeout(self.deadline_s) as clock:
@@ -107,15 +108,16 @@ class EpisodeRunner:
         scored = await _together([turn.record() for turn in policy.turns])
         if not policy.turns and isinstance(ended, Episode):
             ended = FunctionFailed(detail=f"rollout.episode: no turn ({ended.outcome})")
-        turns = [turn.rollout for turn in policy.turns] or [_no_response(episode.key)]
-        records = _with_rewards(scored or [_empty(turns[0])], ended)
-        return list(zip(turns, records, strict=True))
+        turns = policy.turns or [_Turn(_no_response(episode.key), "", sample, None)]
+        records = _with_rewards(scored or [_empty(turns[0].rollout)], ended)
+        return [(turn.rollout, record, turn.point) for turn, record in zip(turns, records, strict=True)]
 
 
 @dataclass(eq=False)
 class _Turn:
     rollout: Rollout
     observation: str
+    point: ServiceSample
     scoring: asyncio.Task[RewardRecord] | None
 
     async def record(self) -> RewardRecord:
@@ -131,6 +133,7 @@ class _Policy:
     """
 
     runner: EpisodeRunner
+    sample: ServiceSample
     request: GenerationRequest
     index: int
     turns: list[_Turn] = field(default_factory=list)
@@ -168,10 +171,11 @@ class _Policy:
         assert len(rollout.token_ids) == len(rollout.logprobs), "the loss has the sampled tokens only"
         if self.closed:
             return rollout
-        scoring = None
-        if score and isinstance(prompt, ServiceSample):
-            scoring = asyncio.create_task(runner.rewarder.score(prompt, rollout))
-        self.turns.append(_Turn(rollout, _last_text(prompt), scoring))
+        scoring, point = None, self.sample
+        if isinstance(prompt, ServiceSample):
+            point = prompt
+            scoring = asyncio.create_task(runner.rewarder.score(prompt, rollout)) if score else None
+        self.turns.append(_Turn(rollout, _last_text(prompt), point, scoring))
         return rollout
 
 

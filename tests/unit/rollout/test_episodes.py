@@ -12,8 +12,15 @@ import pytest
 
 from hamr.apps.shared.own_functions import check_own_functions
 from hamr.cascade.replay import replay
+from hamr.config.faults import UnscoredConfig
 from hamr.config.load import load_config
-from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RewardsConfig, RolloutConfig
+from hamr.config.schema import (
+    AlgorithmConfig,
+    DynamicSamplingConfig,
+    ExperimentConfig,
+    RewardsConfig,
+    RolloutConfig,
+)
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import ConfigError, EngineDied, TooManyUnscored
@@ -29,6 +36,7 @@ from hamr.types import (
     EpisodeLimit,
     FunctionFailed,
     FunctionTimeout,
+    JudgeUnavailable,
     RewardRecord,
     Rollout,
     Scored,
@@ -320,8 +328,56 @@ async def test_run_stops_if_too_many_dialogues_fail() -> None:
     own.experiment = own.experiment.model_copy(
         update={"unscored": own.experiment.unscored.model_copy(update={"max_frac": 0.5})}
     )
-    with pytest.raises(TooManyUnscored, match="function_failed 3; e.g. rollout.episode: ValueError: no customer"):
+    what = "function_failed 3; e.g. rollout.episode: ValueError: no customer.* after 0 s .*Correct the dialogues"
+    with pytest.raises(TooManyUnscored, match=what):
         await own.step(0, PromptStream([sample(0)], seed=0))
+
+
+async def ask_twice(episode, ask):
+    for text in ("hello", "again"):
+        await ask(replace(episode.sample, history=(Turn(role="customer", content=text),)))
+    return episode.end(turn_rewards=[1.0, 2.0], completion=1.0)
+
+
+class AbsentScorer(Scorer):
+    """Cannot score the first `failures` responses."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.points = failures, list[str]()
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        self.points.append(sample.history[0].content)
+        record = await super().score(sample, rollout)
+        if len(self.points) > self.failures:
+            return record
+        away = Component(name="consistency", outcome=JudgeUnavailable(detail="away"), weight=1.0)
+        return replace(record, total=away.outcome, components=(away,))
+
+
+def hasty(own: Controller, scorer: Scorer) -> Controller:
+    own.dialogues, own.rewarder = replace(own.dialogues, rewarder=scorer), scorer
+    unscored = UnscoredConfig(max_frac=0.5, first_s=0.001, longest_s=0.001, wait_s=0.2)
+    own.experiment = own.experiment.model_copy(update={"unscored": unscored})
+    return own
+
+
+async def test_turns_without_score_are_scored_again_at_their_own_decision_point() -> None:
+    scorer = AbsentScorer(failures=5)
+    own = hasty(controller(runner(ask_twice), dynamic_sampling=DynamicSamplingConfig(enabled=False)), scorer)
+    metrics = await own.step(0, PromptStream([sample(0)], seed=0))
+    assert metrics["rollout/rescored"] == 5 and len(own.engine.requests) == 6, "no dialogue is held again"
+    assert sorted(scorer.points[6:]) == sorted(scorer.points[:5])
+    assert [r.total.value for r in own.recorder.kept] == [1.5, 2.5] * 3, "with the turn's own reward"
+    assert [r.observation for r in own.recorder.kept] == ["hello", "again"] * 3
+    assert [r.episode.reward for r in own.recorder.kept if r.episode] == [1.0] * 3
+
+
+async def test_run_stops_after_the_wait_if_turns_stay_without_score() -> None:
+    scorer = AbsentScorer(failures=10**6)
+    own = hasty(controller(runner(ask_twice)), scorer)
+    with pytest.raises(TooManyUnscored, match=r"judge_unavailable 6; e.g. away.*Restore the pools"):
+        await own.step(0, PromptStream([sample(0)], seed=0))
+    assert len(scorer.points) > 6
 
 
 # --- the user's own function -------------------------------------------------------------------
