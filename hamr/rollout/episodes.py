@@ -31,11 +31,13 @@ from hamr.types import (
     TURN_REWARD,
     AskPolicy,
     Component,
+    CustomerFaultError,
     Episode,
     EpisodeFunction,
     EpisodeLimit,
     EpisodeResult,
     Failure,
+    FaultyCustomer,
     FunctionFailed,
     FunctionTimeout,
     Messages,
@@ -96,6 +98,8 @@ class EpisodeRunner:
                 ended = _check_result(await self.run(episode, policy.ask), len(policy.turns))
         except EpisodeLimit as limit:
             ended = episode.end(outcome=limit.outcome)
+        except CustomerFaultError as fault:
+            ended = FaultyCustomer(detail=str(fault))
         except Exception as error:
             if isinstance(error, TimeoutError) and clock.expired():
                 ended = FunctionTimeout(detail=f"rollout.episode: no end after {self.deadline_s:g} s")

@@ -16,10 +16,19 @@ A worked example, from a prompt to a record:
 from __future__ import annotations
 
 from hamr.types.batches import Aggregation, Credit, SftKind, SftPart, TrainBatch, TrainGroup, TrainSequence
-from hamr.types.episodes import TURN_REWARD, AskPolicy, Episode, EpisodeFunction, EpisodeLimit, Messages
+from hamr.types.episodes import (
+    TURN_REWARD,
+    AskPolicy,
+    CustomerFaultError,
+    Episode,
+    EpisodeFunction,
+    EpisodeLimit,
+    Messages,
+)
 from hamr.types.outcomes import (
     Absent,
     Failure,
+    FaultyCustomer,
     FunctionFailed,
     FunctionTimeout,
     JudgeTimeout,
@@ -68,6 +77,7 @@ __all__ = [
     "Band",
     "Component",
     "Credit",
+    "CustomerFaultError",
     "Episode",
     "EpisodeFunction",
     "EpisodeLimit",
@@ -75,6 +85,7 @@ __all__ = [
     "EpisodeResult",
     "Failure",
     "Fallback",
+    "FaultyCustomer",
     "FunctionFailed",
     "FunctionTimeout",
     "JudgeTimeout",

@@ -48,6 +48,10 @@ class EpisodeLimit(Exception):
         self.outcome = outcome
 
 
+class CustomerFaultError(Exception):
+    """The simulated customer has a fault, such as another wish than its case. The dialogue is a `FaultyCustomer`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Episode:
     """One dialogue. `sample` comes from the data set; `seed` is that of the environment.

@@ -32,8 +32,10 @@ from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import episode_metrics
 from hamr.types import (
     Component,
+    CustomerFaultError,
     EpisodeFunction,
     EpisodeLimit,
+    FaultyCustomer,
     FunctionFailed,
     FunctionTimeout,
     JudgeUnavailable,
@@ -279,6 +281,21 @@ async def test_dialogue_that_fails_before_its_first_turn_is_recorded() -> None:
     own, group = await hold(run)
     assert [r.key.sample for r in group.records] == [0, 1, 2]
     assert own.estimate([group]).groups == ()
+
+
+async def test_faulty_customer_is_a_typed_failure_and_leaves_the_baseline(tmp_path: Path) -> None:
+    async def run(episode, ask):
+        await ask([{"role": "user", "content": "hi"}])
+        if episode.key.sample == 0:
+            raise CustomerFaultError("left_role")
+        return episode.end(turn_rewards=[float(episode.key.sample)])
+
+    own, group = await hold(run)
+    assert group.records[0].total == FaultyCustomer(detail="left_role")
+    assert [s.advantage for g in own.estimate([group]).groups for s in g.sequences] == pytest.approx([-1, 1], abs=1e-4)
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        ledger.add(group.records)
+        assert list(ledger.rows()) == list(group.records)
 
 
 async def test_dialogue_that_takes_too_long_is_a_timeout() -> None:
