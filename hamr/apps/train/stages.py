@@ -103,7 +103,8 @@ class Run:
     @cached_property
     def episodes(self) -> EpisodeRunner:
         """Runner of the configured dialogues."""
-        return episode_runner(self.prepared, self.world.workers, self.world.router)
+        pools = {name: pool.ask for name, pool in self.world.pools.items()}
+        return episode_runner(self.prepared, self.world.workers, self.world.router, pools)
 
     def state(self, stream: PromptStream) -> dict[str, Any]:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
