@@ -109,7 +109,7 @@ class ClassEpisode:
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         return tuple(name for name in ("sample", "seed") if takes_all or name in parameters)
 
-    def _tool(self, name: str, method: Callable[..., Any]) -> dict[str, Any]:
+    def _tool(self, name: str, method: Any) -> dict[str, Any]:
         """Return the JSON schema of a tool, from its type hints and its docstring (Google style)."""
         description, arguments = _read_docstring(inspect.getdoc(method) or "")
         self._check(bool(description), f"{name} has no docstring, which tells the policy what the tool does; write one")

@@ -185,6 +185,7 @@ class _Work:
             max_steps=options.max_steps, max_errors=options.max_errors, temperature=options.user_temperature
         )
         act: Act
+        user: Ask
         if agent == GOLD:
             replay = GoldReplay(sample)
             act, user = replay.act, replay.user
