@@ -15,7 +15,17 @@ A worked example, from a prompt to a record:
 
 from __future__ import annotations
 
-from hamr.types.batches import Aggregation, Credit, SftKind, SftPart, TrainBatch, TrainGroup, TrainSequence
+from hamr.types.batches import (
+    Aggregation,
+    Credit,
+    ImportanceLevel,
+    PolicyAggregation,
+    SftKind,
+    SftPart,
+    TrainBatch,
+    TrainGroup,
+    TrainSequence,
+)
 from hamr.types.episodes import (
     TURN_REWARD,
     AskPolicy,
@@ -40,6 +50,7 @@ from hamr.types.outcomes import (
     RerankerTimeout,
     RerankerUnavailable,
     Scored,
+    Stale,
     Total,
     Vetoed,
 )
@@ -88,6 +99,7 @@ __all__ = [
     "FaultyCustomer",
     "FunctionFailed",
     "FunctionTimeout",
+    "ImportanceLevel",
     "JudgeTimeout",
     "JudgeUnavailable",
     "JudgeUnparsable",
@@ -96,6 +108,7 @@ __all__ = [
     "Messages",
     "NotScored",
     "Outcome",
+    "PolicyAggregation",
     "Question",
     "Reference",
     "ReferenceScore",
@@ -113,6 +126,7 @@ __all__ = [
     "ServiceSample",
     "SftKind",
     "SftPart",
+    "Stale",
     "ToolCall",
     "Total",
     "TrainBatch",
