@@ -26,6 +26,7 @@ from hamr.config.schema import (
     ClusterConfig,
     DynamicSamplingConfig,
     ExperimentConfig,
+    ImportanceConfig,
     ModelConfig,
     RolloutConfig,
     TrainerConfig,
@@ -142,7 +143,7 @@ class Sections:
                 entropy_coef=work.entropy_coef,
                 # Refilling would make the work depend on the rewards.
                 dynamic_sampling=DynamicSamplingConfig(enabled=False),
-                importance_cap=None,
+                importance=ImportanceConfig(cap=None),
             ),
             experiment=ExperimentConfig(prompts_per_step=shape.prompts, steps=options["steps"]),
         )

@@ -8,83 +8,29 @@ is given by the caller, so the losses of micro-batches can be added.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from hamr.security.functions import LoadedFunction, describe_error, describe_value
+from hamr.algorithms.importance import Correction, corrected_weights, correction_sums, importance_weights, log_ratio
+from hamr.algorithms.objectives import clip
+from hamr.algorithms.terms import LossTerms, Objective, TokenTerms
+
+__all__ = [
+    "Correction",
+    "LossTerms",
+    "Objective",
+    "TokenTerms",
+    "importance_weights",
+    "kl_divergence",
+    "policy_loss",
+    "sft_loss",
+]
 
 Estimator = Literal["k1", "k2", "k3", "chi2"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossTerms:
-    """A differentiable loss, and detached sums over the counted tokens for metrics.
-
-    `sums` always has `tokens`. A mean is sums[name] / sums["tokens"], after all micro-batches are added.
-    """
-
-    loss: Tensor
-    sums: dict[str, Tensor] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenTerms:
-    """Input of a loss function: tensors of the same shape, with one entry per token of a micro-batch.
-
-    Only the gradient of `logprobs` (of the trained policy, in nats) reaches the model. `old_logprobs` are those before
-    the first step on the batch, `advantages` those of the token's response, `importance_weights` the truncated
-    trainer/engine correction. `sequences` (int64) is the index of the token's response in the micro-batch. Only tokens
-    with `mask` count.
-    """
-
-    logprobs: Tensor
-    old_logprobs: Tensor
-    advantages: Tensor
-    importance_weights: Tensor
-    mask: Tensor
-    sequences: Tensor
-
-
-Objective = Callable[[TokenTerms], Tensor]
-"""Returns the loss of each token, to be averaged by hamr and minimised."""
-
-
-def checked_objective(function: LoadedFunction) -> Objective:
-    """Return the user's function as an objective whose returned values are checked.
-
-    Raises:
-        ConfigError: On four tokens of two responses the function fails, or does not return their losses.
-    """
-
-    def objective(tokens: TokenTerms) -> Tensor:
-        try:
-            losses = function(tokens)
-        except Exception as error:
-            raise function.source.error(f"raised {describe_error(error, function.source)}") from error
-        if not isinstance(losses, Tensor) or losses.shape != tokens.logprobs.shape:
-            shown = f"a tensor of shape {tuple(losses.shape)}" if isinstance(losses, Tensor) else describe_value(losses)
-            raise function.source.error(
-                f"returned {shown}; return a tensor of the shape of tokens.logprobs, one loss each"
-            )
-        return losses
-
-    logprobs = torch.tensor([-0.5, -1.0, -2.0, -0.1], requires_grad=True)
-    tokens = TokenTerms(
-        logprobs=logprobs,
-        old_logprobs=logprobs.detach().clone(),
-        advantages=torch.tensor([1.0, 1.0, -1.0, -1.0]),
-        importance_weights=torch.ones(4),
-        mask=torch.ones(4, dtype=torch.bool),
-        sequences=torch.tensor([0, 0, 1, 1]),
-    )
-    losses = objective(tokens)
-    if not losses.requires_grad or not bool(losses.isfinite().all()):
-        raise function.source.error("returned losses that are not finite, or do not depend on tokens.logprobs")
-    return objective
 
 
 def kl_divergence(logprobs: Tensor, reference: Tensor, estimator: Estimator = "k3") -> Tensor:
@@ -112,20 +58,6 @@ def kl_divergence(logprobs: Tensor, reference: Tensor, estimator: Estimator = "k
     return torch.exp((-d).clamp(max=20.0)) - 1.0 + d
 
 
-def importance_weights(proximal: Tensor, behaviour: Tensor, cap: float | None) -> Tensor:
-    """Return min(p_trainer / p_engine, cap) per token, detached: truncated importance sampling.
-
-    The inference engine and the trainer compute slightly different probabilities for the same weights (kernels,
-    rounding, a concurrent weight update). The weight corrects for this, and the cap bounds its variance. A token with
-    an engine log-probability of -inf gets the cap, and an unknown one (NaN: not sampled by an engine) gets a weight of
-    1. `cap` None: weights of 1.
-    """
-    if cap is None:
-        return torch.ones_like(proximal)
-    gap = (proximal - behaviour).detach()
-    return torch.where(gap.isnan(), 0.0, gap).exp().clamp(max=cap)
-
-
 def policy_loss(
     logprobs: Tensor,
     old_logprobs: Tensor | None,
@@ -137,6 +69,7 @@ def policy_loss(
     normaliser: Tensor | float | None = None,
     behaviour_logprobs: Tensor | None = None,
     importance_cap: float | None = None,
+    correction: Correction | None = None,
     entropies: Tensor | None = None,
     entropy_coef: float = 0.0,
     reference_logprobs: Tensor | None = None,
@@ -145,68 +78,61 @@ def policy_loss(
     objective: Objective | None = None,
     sequences: Tensor | None = None,
 ) -> LossTerms:
-    """Return the clipped policy gradient loss with DAPO's asymmetric range (equations 8 to 12). GRPO is the special
-    case clip_low = clip_high.
+    """Return the policy gradient loss; by default the clipped one with DAPO's asymmetric range (equations 8 to 12).
 
-        loss = sum over tokens of [-w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) + kl_coef KL - entropy_coef H] /
-            normaliser
+        loss = sum over tokens of [objective(w, r, A) + kl_coef KL - entropy_coef H] / normaliser
 
-    with r = exp(logprobs - old_logprobs) and w the importance weight. An empty mask gives a loss of 0 that is still
-    connected to the graph.
+    with r = exp(logprobs - old_logprobs) and w the importance weight; the default objective is
+    -w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A). An empty mask gives a loss of 0 that is still connected to the
+    graph.
 
     Args:
         logprobs: Log-probabilities of the trained policy.
         old_logprobs: Log-probabilities of the proximal policy: those of the trainer before the first step on this
-            batch. None if the batch gets one step only: they then equal the present ones, r = 1 exactly, nothing is
-            clipped, and no extra forward pass is needed.
+            batch, however old the responses are. None if the batch gets one step only: they then equal the present
+            ones, r = 1 exactly, nothing is clipped, and no extra forward pass is needed.
         advantages: Per token, already expanded over the sequence.
         mask: bool or 0/1.
         clip_low: Lower clipping range.
         clip_high: Upper clipping range.
         normaliser: Divisor of the sum. None: the sum of the mask.
-        behaviour_logprobs: Log-probabilities of the inference engine. With `importance_cap` they give w = min(old /
-            behaviour, cap).
-        importance_cap: Maximum importance weight.
+        behaviour_logprobs: Log-probabilities of the inference engine, for w. None: w = 1.
+        importance_cap: w = min(old / behaviour, cap).
+        correction: Other ways to compute w. Replaces `importance_cap`.
         entropies: Entropies H per token.
         entropy_coef: Weight of the entropy bonus.
         reference_logprobs: Log-probabilities of the reference policy.
         kl_coef: Weight of the KL term.
         kl_estimator: Estimator of the KL term, see `kl_divergence`.
-        objective: Replaces -w min(...), the clipped loss of a token. Requires `sequences`, see `TokenTerms`.
+        objective: Replaces the clipped loss of a token (`hamr.algorithms.objectives`, or a user's).
+        sequences: Index of each token's response. None: one response per row.
     """
     mask = mask.to(logprobs.dtype)
     proximal = logprobs.detach() if old_logprobs is None else old_logprobs.detach()
     if normaliser is None:
         normaliser = mask.sum().clamp(min=1.0)
-    ratio = torch.exp(logprobs - proximal)
-    clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    gain, bounded = ratio * advantages, clipped * advantages
-    weight = torch.ones_like(ratio)
-    if behaviour_logprobs is not None:
-        weight = importance_weights(proximal, behaviour_logprobs, importance_cap)
-    if objective is None:
-        per_token = -weight * torch.minimum(gain, bounded)
-    else:
-        assert sequences is not None, "an objective needs them"
-        per_token = objective(
-            TokenTerms(
-                logprobs=logprobs,
-                old_logprobs=proximal,
-                advantages=advantages,
-                importance_weights=weight,
-                mask=mask.bool(),
-                sequences=sequences,
-            )
-        )
+    if sequences is None:
+        sequences = _one_response_per_row(logprobs)
+    correction = correction or Correction(cap=importance_cap)
+    gap = log_ratio(proximal, behaviour_logprobs)
+    weights = corrected_weights(gap, correction, mask, sequences)
+    objective = objective or partial(clip, clip_low=clip_low, clip_high=clip_high)
+    tokens = TokenTerms(
+        logprobs=logprobs,
+        old_logprobs=proximal,
+        advantages=advantages,
+        importance_weights=weights,
+        mask=mask.bool(),
+        sequences=sequences,
+    )
+    per_token = objective(tokens)
     sums = {
         "tokens": mask.sum(),
-        "ratio": (ratio * mask).sum(),
-        "clipped": ((gain > bounded) * mask).sum(),
+        "ratio": (tokens.ratio * mask).sum(),
+        "clipped": (_loses_gradient(objective, tokens) * mask).sum(),
         "approx_kl": (kl_divergence(proximal, logprobs, "k3") * mask).sum(),
-        "importance_weight": (weight * mask).sum(),
+        **correction_sums(gap, weights, correction, mask),
     }
-    if importance_cap is not None:
-        sums["importance_clipped"] = ((weight >= importance_cap) * mask).sum()
     if entropies is not None:
         per_token = per_token - entropy_coef * entropies if entropy_coef else per_token
         sums["entropy"] = (entropies * mask).sum()
@@ -217,6 +143,20 @@ def policy_loss(
     loss = (per_token * mask / normaliser).sum()
     sums["loss"] = loss
     return LossTerms(loss=loss, sums={name: value.detach() for name, value in sums.items()})
+
+
+def _one_response_per_row(like: Tensor) -> Tensor:
+    rows = torch.arange(like.shape[0] if like.dim() > 1 else 1, device=like.device)
+    return rows.repeat_interleave(like.numel() // max(1, len(rows))).view_as(like)
+
+
+def _loses_gradient(objective: Objective, tokens: TokenTerms) -> Tensor:
+    """Return 1 for a token that has an advantage and a weight but no gradient, because the objective clips it."""
+    leaf = tokens.logprobs.detach().requires_grad_()
+    with torch.enable_grad():
+        losses = objective(replace(tokens, logprobs=leaf))
+        (gradient,) = torch.autograd.grad((losses * tokens.mask).sum(), leaf)
+    return (gradient == 0) & (tokens.advantages != 0) & (tokens.importance_weights != 0)
 
 
 def sft_loss(logprobs: Tensor, mask: Tensor, *, normaliser: Tensor | float | None = None) -> LossTerms:

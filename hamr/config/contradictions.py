@@ -47,6 +47,7 @@ def check_consistent(c: Config) -> None:
     check_cascade_controller(c)
     _check_some_weight(c)
     _check_normalisation(c)
+    _check_algorithm(c)
     _check_places(c)
     if c.rollout.max_new_tokens >= c.model.max_context:
         raise ValueError(
@@ -54,6 +55,13 @@ def check_consistent(c: Config) -> None:
             f"model.max_context={c.model.max_context}; lower the first or raise the second"
         )
     _check_schedules(c)
+    sampling, age = c.algorithm.dynamic_sampling, c.experiment.asynchrony.max_policy_age
+    if sampling.oversample > 1 and (age or not sampling.enabled):
+        cause = f"experiment.asynchrony.max_policy_age={age}" if age else "algorithm.dynamic_sampling.enabled=false"
+        raise ValueError(
+            f"algorithm.dynamic_sampling.oversample={sampling.oversample:g} but {cause}; a step then needs no surplus: "
+            "set oversample=1"
+        )
     if c.rollout.transfer == "nccl" and not c.rollout.engine.num_gpus:
         raise ValueError(
             f"rollout.transfer='nccl' but rollout.engine.num_gpus={c.rollout.engine.num_gpus}; "
@@ -119,6 +127,11 @@ def _check_places(c: Config) -> None:
             )
     if not c.rollout.colocated:
         return
+    if (age := c.experiment.asynchrony.max_policy_age) > 0:
+        raise ValueError(
+            f"rollout.colocated=true but experiment.asynchrony.max_policy_age={age}; an engine that shares its GPU "
+            "with a rank sleeps during training: set it to 0, or give the engines GPUs of their own"
+        )
     engine = c.rollout.engine
     if not (0 < engine.num_gpus < 1 and 0 < c.trainer.num_gpus < 1 and engine.num_gpus + c.trainer.num_gpus <= 1):
         raise ValueError(
@@ -222,7 +235,34 @@ def _check_episodes(c: Config) -> None:
             )
 
 
+def _check_algorithm(c: Config) -> None:
+    a = c.algorithm
+    if a.dual_clip is not None and a.objective != "clip":
+        raise ValueError(
+            f"algorithm.dual_clip={a.dual_clip:g} but algorithm.objective={a.objective!r}; it bounds the clipped "
+            "objective: set objective='clip' or dual_clip=null"
+        )
+    if a.dual_clip is not None and a.dual_clip <= 1 + a.clip_high:
+        raise ValueError(
+            f"algorithm.dual_clip={a.dual_clip:g} is not above 1 + algorithm.clip_high={1 + a.clip_high:g}; raise it"
+        )
+    if a.loss is not None and a.objective != "clip":
+        raise ValueError(
+            f"algorithm.objective={a.objective!r} but algorithm.loss.path={a.loss.path!r} replaces it; drop one"
+        )
+    if a.importance.level == "sequence" and c.rollout.top_p < 1:
+        raise ValueError(
+            f"algorithm.importance.level='sequence' but rollout.top_p={c.rollout.top_p:g}; engines renormalise to the "
+            "nucleus, so the product over a response shrinks with its length: set top_p=1 or level='geometric'"
+        )
+
+
 def _check_normalisation(c: Config) -> None:
+    if c.rewards.normalise == "gdpo" and c.algorithm.advantage != "group":
+        raise ValueError(
+            f"rewards.normalise='gdpo' but algorithm.advantage={c.algorithm.advantage!r}; GDPO normalises each "
+            "component within the group: set advantage='group' or normalise='sum'"
+        )
     if c.rewards.normalise == "gdpo" and not c.algorithm.normalize_std:
         raise ValueError(
             "rewards.normalise='gdpo' but algorithm.normalize_std=False; it divides by the standard deviation of each "

@@ -36,7 +36,7 @@ from hamr.config.section import AbsolutePath, FolderName, Fraction, NonNegative,
 from hamr.config.sft import SftConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
-from hamr.types import Aggregation, Credit
+from hamr.types import Aggregation, Credit, ImportanceLevel, PolicyAggregation
 
 
 class ModelConfig(Section):
@@ -170,6 +170,10 @@ class DynamicSamplingConfig(Section):
     """Drop and replace groups without signal. False trains on all groups."""
     max_rounds: PositiveInt = 3
     """Maximum rounds of generation in a step, including the first. Then it trains on the available groups."""
+    oversample: Annotated[float, Field(ge=1.0, le=16.0)] = 1.0
+    """Groups that a step keeps in flight per group that it needs. Above 1, it trains on the first groups with signal
+    and aborts the others, whose prompts come first in the next step. Steps are shorter, and short responses are more
+    frequent in them. 1: rounds of exactly the missing groups."""
     tolerance: NonNegative = 1e-6
     """Rewards that differ by no more than this count as equal. DAPO's rewards are 0 and 1. Those of a scorer differ in
     the third digit between two right replies, and advantages divide such differences by their deviation."""
@@ -215,30 +219,84 @@ class KlConfig(Section):
     more strongly."""
 
 
+class ImportanceConfig(Section):
+    """Off-policy correction: the weight of a token or a response, from the ratio of its probability in the trainer to
+    that in the rollout engine. With `cap` and `mask_outside` null, all weights are 1."""
+
+    level: ImportanceLevel = "token"
+    """Ratio of the `token`, of its whole response (`sequence`: the product over its tokens), or the geometric mean of
+    the response's tokens (`geometric`)."""
+    cap: PositiveFloat | None = 2.0
+    """Maximum weight (truncated importance sampling). null: none."""
+    mask_outside: tuple[PositiveFloat, PositiveFloat] | None = None
+    """Range [low, high] of ratios; others have weight 0 (masked importance sampling). IcePop has [0.5, 5] and no cap.
+    null: no mask."""
+    reject_above: PositiveFloat | None = None
+    """Largest divergence of a response: the mean of its tokens' k3 estimates of KL(engine || trainer), in nats. Beyond
+    it, all of its tokens have weight 0. null: no limit."""
+
+    @model_validator(mode="after")
+    def _check_range(self) -> ImportanceConfig:
+        if self.mask_outside is not None and self.mask_outside[0] >= self.mask_outside[1]:
+            raise ValueError(f"mask_outside={list(self.mask_outside)} is empty; set [low, high] with low < high")
+        return self
+
+
 class AlgorithmConfig(Section):
-    name: Literal["dapo", "grpo"] = "dapo"
+    name: Literal[
+        "dapo",
+        "grpo",
+        "dr_grpo",
+        "gspo",
+        "cispo",
+        "rloo",
+        "reinforce_plus_plus",
+        "gmpo",
+        "sapo",
+        "dppo",
+        "maxrl",
+        "gdpo",
+    ] = "dapo"
     """Name of the method, for the record. The other settings define it; the override `algorithm=grpo` sets them all."""
+    objective: Literal["clip", "gspo", "cispo", "gmpo", "sapo", "dppo"] = "clip"
+    """Loss of a token (`hamr/algorithms/objectives/`). `clip`: clipped probability ratio. `gspo`: ratio of the whole
+    response. `cispo`: clipped weight of the gradient. `gmpo`: geometric mean over the response. `sapo`: soft gate.
+    `dppo`: limit of the change in probability."""
+    advantage: Literal["group", "leave_one_out", "maxrl", "reinforce_pp", "reinforce_pp_baseline"] = "group"
+    """Advantages of a group (`hamr/algorithms/estimators.py`). `group`: reward minus the mean, over the standard
+    deviation. `leave_one_out`: reward minus the mean of the others. `maxrl`: reward minus the mean, over the mean.
+    `reinforce_pp`: reward, normalised over the tokens of the batch. `reinforce_pp_baseline`: reward minus the mean of
+    the group, normalised in the same way."""
     clip_low: Fraction = 0.2
-    """Lower clipping range of the importance ratio, in [0, 1]: ratios below 1 - clip_low are clipped."""
+    """Lower clipping range in [0, 1]: probability ratios below 1 - clip_low are clipped. With `gmpo` it limits the
+    log-ratio, with `dppo` the change in probability."""
     clip_high: NonNegative = 0.28
-    """Upper clipping range of the importance ratio, at least 0: ratios above 1 + clip_high are clipped."""
+    """Upper clipping range, at least 0: probability ratios above 1 + clip_high are clipped. With `gmpo` it limits the
+    log-ratio, with `dppo` the change in probability."""
+    dual_clip: Annotated[float, Field(gt=1.0)] | None = None
+    """With `objective=clip`: largest probability ratio of a token with a negative advantage, above 1; 3 is usual. Acts
+    only with several optimiser steps per batch. null: none."""
+    tau_positive: PositiveFloat = 1.0
+    """With `objective=sapo`: temperature of the gate for positive advantages."""
+    tau_negative: PositiveFloat = 1.05
+    """With `objective=sapo`: temperature of the gate for the others. A larger one closes it faster."""
     entropy_coef: NonNegative = 3.5e-4
     """Weight of the entropy bonus in the loss, at least 0."""
     normalize_std: bool = True
-    """Divide the advantages by the standard deviation of the group's rewards."""
+    """With `advantage=group`: divide by the standard deviation of the group's rewards."""
     std_floor: NonNegative = 0.0
     """With `normalize_std`: minimum divisor of the advantages, even if the rewards of a group are nearly equal."""
     right_above: Fraction = 0.5
     """A response counts as right in `groups/*` and for `all_wrong` if its consistency reward is above this."""
     all_wrong: AllWrongConfig = AllWrongConfig()
-    loss_aggregation: Aggregation = "token_mean"
-    """Mean of the loss: over all tokens of the batch (`token_mean`, DAPO), or first over the tokens of each response
-    (`sequence_mean`, GRPO)."""
+    loss_aggregation: PolicyAggregation = "token_mean"
+    """Mean of the loss: over all tokens of the batch (`token_mean`, DAPO), first over the tokens of each response
+    (`sequence_mean`, GRPO), or the sum over each response divided by `rollout.max_new_tokens` (`constant_length`, Dr.
+    GRPO)."""
     dynamic_sampling: DynamicSamplingConfig = DynamicSamplingConfig()
     overlong: OverlongConfig = OverlongConfig()
     kl: KlConfig = KlConfig()
-    importance_cap: PositiveFloat | None = 2.0
-    """Cap of the truncated importance correction between rollout and trainer log-probabilities. null disables it."""
+    importance: ImportanceConfig = ImportanceConfig()
     credit: Credit = "turn_normalised"
     """Share of a dialogue's rewards that its turns get. `turn_normalised`: a turn's own reward, compared with the same
     turn of the other dialogues of the group, plus the outcome of the dialogue, compared with their outcomes. `outcome`:
@@ -249,7 +307,16 @@ class AlgorithmConfig(Section):
     minibatches: PositiveInt = 1
     """Optimiser steps per batch of responses and epoch."""
     loss: FunctionConfig | None = None
-    """`def f(tokens)`: the loss of each token (see `hamr.algorithms.losses.TokenTerms`). null: the clipped one."""
+    """`def f(tokens)`: the loss of each token (see `hamr.algorithms.losses.TokenTerms`). null: `objective`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_importance_cap(cls, values: Any) -> Any:
+        """Read `importance_cap`, the former name of `importance.cap`."""
+        if not isinstance(values, dict) or "importance_cap" not in values:
+            return values
+        rest = {key: value for key, value in values.items() if key != "importance_cap"}
+        return rest | {"importance": {"cap": values["importance_cap"]} | dict(rest.get("importance", {}))}
 
 
 class CascadeConfig(Section):
@@ -565,6 +632,18 @@ class CheckpointConfig(Section):
     model, up to a few seconds less than the scheduler waits before SIGKILL."""
 
 
+class AsynchronyConfig(Section):
+    """Generation and scoring that continue while the trainer works, so that slow scorers do not slow down the steps."""
+
+    max_policy_age: Annotated[int, Field(ge=0, le=64)] = 0
+    """Largest number of policy versions between sampling a token and training on it. At most (this + 1) x
+    `experiment.prompts_per_step` groups are in flight. A group that gets older is recorded as `stale` and replaced. 0:
+    every step samples its own groups and waits for them."""
+    in_flight: bool = True
+    """With `max_policy_age` above 0: load new weights while responses are being generated, which continue under the new
+    weights. False: finish these responses first; further ones wait until the weights are loaded."""
+
+
 class ExperimentConfig(Section):
     name: FolderName = "run"
     """Name of the run: in its folder, on the console and in W&B. Without a slash, at most 200 bytes, no dot first."""
@@ -581,6 +660,7 @@ class ExperimentConfig(Section):
     """Run folder. null: `runs/<name>-<time>` in the working folder."""
     sft: SftStageConfig = SftStageConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    asynchrony: AsynchronyConfig = AsynchronyConfig()
     max_restarts: Annotated[int, Field(ge=0, le=100)] = 0
     """Largest number of times that `hamr train` resumes the run from its newest checkpoint after the death of its
     driver, a trainer rank or the rollout workers. The run is then a process of its own. 0: it stops, and names the
@@ -658,11 +738,13 @@ class Config(Section):
 
     @property
     def functions(self) -> dict[str, FunctionConfig]:
-        """The user's functions by the key of their section; rewards without a weight are not among them."""
+        """The user's functions by the key of their section, without rewards that have no weight and an importer that
+        was called."""
         found: dict[str, FunctionConfig] = {
             f"rewards.custom.{name}": section for name, section in self.rewards.custom.items() if section.weight
         }
-        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", self.data.importer))
+        importer = self.data.importer if self.data.importer and self.data.importer.samples is None else None
+        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", importer))
         for key, section in (*own, ("rollout.episode", self.rollout.episode)):
             if section is not None:
                 found[key] = section

@@ -10,7 +10,7 @@ import gc
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hamr.algorithms.losses import LossTerms, checked_objective, policy_loss, sft_loss
+from hamr.algorithms.aggregation import divisors
+from hamr.algorithms.losses import Correction, LossTerms, policy_loss, sft_loss
+from hamr.algorithms.objectives import configured_objective
+from hamr.algorithms.own_objective import checked_objective
 from hamr.algorithms.packing import Microbatch, pack, split_minibatches
 from hamr.algorithms.schedule import learning_rate
 from hamr.config.custom import ARGUMENTS
@@ -56,12 +59,10 @@ class _Work:
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
-    """This rank's share of one optimiser step, and the counts of the whole step over all ranks."""
+    """This rank's share of one optimiser step, and the whole step over all ranks."""
 
     work: tuple[_Work, ...]
-    tokens: int
-    sequences: int
-    per_sequence: bool
+    whole: TrainBatch
 
 
 class DeepSpeedTrainer:
@@ -86,7 +87,7 @@ class DeepSpeedTrainer:
     ) -> None:
         self.algorithm, self.rank, self.world, self.seed = algorithm, rank, world, seed
         self.temperature = temperature
-        self.objective = None if loss is None else checked_objective(load_function(loss, ARGUMENTS["algorithm.loss"]))
+        self.own_loss = None if loss is None else checked_objective(load_function(loss, ARGUMENTS["algorithm.loss"]))
         self.engine: Any = None
         self._sender: Any = None
         if not dist.is_initialized():
@@ -207,12 +208,7 @@ class DeepSpeedTrainer:
             if whole.loss == "policy" and self._measures_kl:
                 fixed["reference_N"] = self._reference_logprobs(batch)
             work.append(_Work(batch=batch, **fixed))
-        return _Step(
-            work=tuple(work),
-            tokens=TrainBatch(groups=tuple(groups)).tokens,
-            sequences=sum(len(g.sequences) for g in groups),
-            per_sequence=whole.aggregation == "sequence_mean",
-        )
+        return _Step(work=tuple(work), whole=replace(whole, groups=tuple(groups)))
 
     def _plan(self, groups: Sequence[TrainGroup]) -> tuple[tuple[Microbatch, ...], ...]:
         budget = self.config.tokens_per_microbatch
@@ -237,7 +233,7 @@ class DeepSpeedTrainer:
     def _loss(self, work: _Work, step: _Step, policy: bool) -> LossTerms:
         a, b = self.algorithm, work.batch
         logprobs, entropies = self.engine(b)
-        normaliser = self._normaliser(b, step)
+        normaliser = divisors(step.whole, b.mask_N, b.owner_N)
         if not policy:
             return sft_loss(logprobs, b.mask_N, normaliser=normaliser)
         return policy_loss(
@@ -245,27 +241,17 @@ class DeepSpeedTrainer:
             work.proximal_N,
             b.advantages_N,
             b.mask_N,
-            clip_low=a.clip_low,
-            clip_high=a.clip_high,
             normaliser=normaliser,
             behaviour_logprobs=b.behaviour_N,
-            importance_cap=a.importance_cap,
+            correction=Correction(**a.importance.model_dump()),
             entropies=entropies,
             entropy_coef=a.entropy_coef,
             reference_logprobs=work.reference_N,
             kl_coef=a.kl.coef,
             kl_estimator=a.kl.estimator,
-            objective=self.objective,
+            objective=self.own_loss or configured_objective(a),
             sequences=b.owner_N,
         )
-
-    def _normaliser(self, batch: PolicyBatch, step: _Step) -> Tensor | float:
-        """Return the divisor of token losses: the step's tokens, or the sequence's tokens x the step's sequences."""
-        if not step.per_sequence:
-            return float(max(step.tokens, 1))
-        counted = torch.zeros(len(batch.lengths), device=batch.mask_N.device)
-        counted.index_add_(0, batch.owner_N, batch.mask_N.float())
-        return counted.clamp(min=1.0)[batch.owner_N] * step.sequences
 
     def _set_learning_rate(self) -> float:
         c = self.config

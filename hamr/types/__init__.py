@@ -15,7 +15,17 @@ A worked example, from a prompt to a record:
 
 from __future__ import annotations
 
-from hamr.types.batches import Aggregation, Credit, SftKind, SftPart, TrainBatch, TrainGroup, TrainSequence
+from hamr.types.batches import (
+    Aggregation,
+    Credit,
+    ImportanceLevel,
+    PolicyAggregation,
+    SftKind,
+    SftPart,
+    TrainBatch,
+    TrainGroup,
+    TrainSequence,
+)
 from hamr.types.episodes import TURN_REWARD, AskPolicy, Episode, EpisodeFunction, EpisodeLimit, Messages
 from hamr.types.outcomes import (
     Absent,
@@ -31,6 +41,7 @@ from hamr.types.outcomes import (
     RerankerTimeout,
     RerankerUnavailable,
     Scored,
+    Stale,
     Total,
     Vetoed,
 )
@@ -77,6 +88,7 @@ __all__ = [
     "Fallback",
     "FunctionFailed",
     "FunctionTimeout",
+    "ImportanceLevel",
     "JudgeTimeout",
     "JudgeUnavailable",
     "JudgeUnparsable",
@@ -85,6 +97,7 @@ __all__ = [
     "Messages",
     "NotScored",
     "Outcome",
+    "PolicyAggregation",
     "Question",
     "Reference",
     "ReferenceScore",
@@ -102,6 +115,7 @@ __all__ = [
     "ServiceSample",
     "SftKind",
     "SftPart",
+    "Stale",
     "ToolCall",
     "Total",
     "TrainBatch",

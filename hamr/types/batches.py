@@ -29,6 +29,9 @@ class TrainGroup:
 
 
 Aggregation = Literal["token_mean", "sequence_mean"]
+PolicyAggregation = Literal["token_mean", "sequence_mean", "constant_length"]
+"""Means of the loss over a batch (`hamr.algorithms.aggregation`); supervised batches have the first two."""
+ImportanceLevel = Literal["token", "sequence", "geometric"]
 Credit = Literal["outcome", "turn", "turn_normalised"]
 """Share of a dialogue's rewards that its turns get (`hamr.algorithms.credit`)."""
 SftKind = Literal["decision", "decision_dra", "patm", "patm_dra", "decision_post"]
@@ -41,12 +44,14 @@ class TrainBatch:
     """Data of one optimiser step.
 
     `loss` names the loss. `aggregation` sets the unit that has equal weight: each completion token (`token_mean`) or
-    each completion regardless of its length (`sequence_mean`).
+    each completion regardless of its length (`sequence_mean`). With `constant_length` the sum over a completion is
+    divided by `horizon`, the maximum length in tokens.
     """
 
     groups: tuple[TrainGroup, ...]
     loss: Literal["policy", "sft"] = "policy"
-    aggregation: Aggregation = "token_mean"
+    aggregation: PolicyAggregation = "token_mean"
+    horizon: int = 1
 
     @property
     def tokens(self) -> int:

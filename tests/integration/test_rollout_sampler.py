@@ -58,6 +58,20 @@ def test_sampled_frequencies_match_the_probabilities() -> None:
     assert ((counts - n * exact[likeliest].exp()).abs() <= 1.5).all()
 
 
+def test_nucleus_log_probabilities_are_renormalised() -> None:
+    """top_p of 0.6 keeps the tokens of 0.4 and 0.3: their log-probabilities are those of 4/7 and 3/7."""
+    import torch
+    from vllm.v1.sample.ops.topk_topp_sampler import TopKTopPSampler
+
+    from hamr.config.schema import EngineConfig
+    from hamr.rollout.vllm_settings import engine_args
+
+    mode = engine_args("m", EngineConfig(), dtype="float32", max_context=64, seed=0)["logprobs_mode"]
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    _, logprobs = TopKTopPSampler(mode).forward_native(logits, {}, None, torch.tensor([0.6]))
+    assert logprobs.exp().tolist() == [pytest.approx([4 / 7, 3 / 7, 0, 0], abs=1e-6)]
+
+
 @pytest.mark.parametrize(
     ("extra", "said"),
     [

@@ -9,7 +9,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hamr.algorithms.losses import TokenTerms, importance_weights, kl_divergence, policy_loss, sft_loss  # noqa: E402
+from hamr.algorithms.losses import (  # noqa: E402
+    Correction,
+    TokenTerms,
+    importance_weights,
+    kl_divergence,
+    policy_loss,
+    sft_loss,
+)
+from hamr.algorithms.objectives import configured_objective  # noqa: E402
+from hamr.config.schema import AlgorithmConfig  # noqa: E402
 
 
 def tensor(*values: float, grad: bool = False) -> Any:
@@ -193,3 +202,52 @@ def test_own_objective_replaces_the_clipped_loss_only() -> None:
     assert own.sums.keys() == builtin.sums.keys()
     first, second = (torch.autograd.grad(terms.loss, logprobs)[0].tolist() for terms in (own, builtin))
     assert first == second
+
+
+def test_ratio_of_stale_responses_refers_to_the_start_of_the_step() -> None:
+    """Decoupled PPO: the age of the engine's weights changes the importance weight, not the clip."""
+    new, proximal = tensor(-1.0, -1.0, grad=True), tensor(-1.1, -1.0)
+    stale = tensor(-2.0, -0.5)
+    terms = policy_loss(new, proximal, tensor(1.0, 1.0), ones(2), behaviour_logprobs=stale, importance_cap=2.0)
+    assert terms.loss.item() == pytest.approx(-(2.0 * math.exp(0.1) + math.exp(-0.5)) / 2)
+    assert terms.sums["clipped"].item() == 0
+    at_start = policy_loss(new, None, tensor(1.0, 1.0), ones(2), behaviour_logprobs=stale, importance_cap=2.0)
+    assert at_start.sums["ratio"].item() == 2.0
+
+
+def test_masked_and_rejected_tokens_have_no_loss_and_are_counted() -> None:
+    new, engine = tensor(-1.0, -1.0, -1.0, -1.0, grad=True), tensor(-3.0, -1.1, -1.0, -4.0)
+    correction = Correction(mask_outside=(0.5, 5.0), reject_above=3.0)
+    terms = policy_loss(
+        new, None, tensor(1.0, 1.0, 1.0, 1.0), ones(4), behaviour_logprobs=engine, correction=correction,
+        sequences=torch.tensor([0, 0, 1, 1]),
+    )  # fmt: skip
+    terms.loss.backward()
+    # The first token is outside the range; the k3 of the second response is (e^3 - 4) / 2.
+    assert new.grad.tolist() == pytest.approx([0.0, -math.exp(0.1) / 4, 0.0, 0.0])
+    assert (terms.sums["importance_masked"].item(), terms.sums["clipped"].item()) == (3, 0)
+    kl = [math.exp(gap) - 1 - gap for gap in (2.0, 0.1, 0.0, 3.0)]
+    assert terms.sums["engine_kl"].item() == pytest.approx(sum(kl))
+
+
+def test_quantiles_are_those_of_the_ratio_before_the_cap() -> None:
+    new, engine = tensor(*[-1.0] * 101), tensor(*[-1.0 - math.log(1 + i / 10) for i in range(101)])
+    terms = policy_loss(new, None, torch.ones(101), ones(101), behaviour_logprobs=engine, importance_cap=2.0)
+    found = [terms.sums[f"importance_ratio/{name}"].item() / 101 for name in ("p01", "p50", "p99")]
+    assert found == pytest.approx([1.1, 6.0, 10.9])
+
+
+@pytest.mark.parametrize(
+    ("objective", "clipped"), [("clip", 2), ("gspo", 2), ("cispo", 0), ("gmpo", 1), ("sapo", 0), ("dppo", 1)]
+)
+def test_share_of_clipped_tokens_is_that_of_the_objective(objective: str, clipped: int) -> None:
+    """Ratios e^0.5 and e^0.3 of a response with a positive advantage; probabilities move by 0.24 and 0.01."""
+    new, old = tensor(-0.5, -3.0, -3.0), tensor(-1.0, -3.3, -3.0)
+    config = AlgorithmConfig(objective=objective, clip_low=0.2, clip_high=0.2)  # type: ignore[arg-type]
+    if objective == "gmpo":
+        config = config.model_copy(update={"clip_high": 0.4})
+    terms = policy_loss(
+        new, old, tensor(1.0, 1.0, 0.0), ones(3), objective=configured_objective(config),
+        sequences=torch.tensor([0, 0, 1]),
+    )  # fmt: skip
+    assert terms.sums["clipped"].item() == clipped

@@ -47,7 +47,7 @@ def test_command_line_overrides_values_and_choices_of_experiments() -> None:
     [
         ("trainer.betas=[0.8,0.95]", lambda c: c.trainer.betas, (0.8, 0.95)),
         ("trainer.learning_rate=3e-4", lambda c: c.trainer.learning_rate, 3e-4),
-        ("algorithm.importance_cap=null", lambda c: c.algorithm.importance_cap, None),
+        ("algorithm.importance_cap=null", lambda c: c.algorithm.importance.cap, None),
         ("++experiment.seed=5", lambda c: c.experiment.seed, 5),
         ("+experiment.seed=5", lambda c: c.experiment.seed, 5),
         ("model.path=/a folder/with spaces", lambda c: c.model.path, "/a folder/with spaces"),
@@ -100,7 +100,7 @@ def test_unknown_key_suggests_the_nearest(override: str, says: str) -> None:
 @pytest.mark.parametrize(
     ("override", "says"),
     [
-        ("algorithm.name=ppo", "algorithm.name: 'ppo': must be 'dapo' or 'grpo'"),
+        ("algorithm.name=ppo", "algorithm.name: 'ppo': must be 'dapo', 'grpo', 'dr_grpo'"),
         ("trainer.learning_rate=-1", "trainer.learning_rate: -1: must be greater than 0"),
         ("trainer.learning_rate=fast", "trainer.learning_rate: 'fast': must be a valid number"),
         ("trainer.zero_stage=4", "trainer.zero_stage: 4: must be less than or equal to 3"),
@@ -154,6 +154,12 @@ def test_contradictions_name_both_values_and_the_remedy() -> None:
     assert "samples=4 at temperature=0" in complaint("experiment.evaluation.samples=4")
     assert "set normalize_std=true" in complaint("rewards.normalise=gdpo", "algorithm.normalize_std=false")
     assert "set reference=false" in complaint("rewards.normalise=gdpo", "algorithm.all_wrong.reference=true")
+    assert "set advantage='group'" in complaint("rewards.normalise=gdpo", "algorithm.advantage=maxrl")
+    assert "set objective='clip'" in complaint("algorithm=gspo", "algorithm.dual_clip=3")
+    assert "dual_clip=1.1 is not above 1 + algorithm.clip_high=1.28" in complaint("algorithm.dual_clip=1.1")
+    assert "replaces it" in complaint("algorithm=gspo", "algorithm.loss.path=my.py:f")
+    assert "level='geometric'" in complaint("algorithm.importance.level=sequence", "rollout.top_p=0.9")
+    assert "set [low, high] with low < high" in complaint("algorithm.importance.mask_outside=[5,0.5]")
     falling = ("experiment.sft.schedule=cosine", "experiment.sft.learning_rate=1e-5", "trainer.min_learning_rate=1e-4")
     assert "experiment.sft.learning_rate=1e-05" in complaint(*falling, "experiment.sft.steps=1")
     assert load_config([*falling, "experiment.sft.steps=0"]), "no warm-up, no rate of its own"

@@ -1,0 +1,63 @@
+"""Input and output of a loss: the tokens of a micro-batch, and sums that can be added over micro-batches and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossTerms:
+    """A differentiable loss, and detached sums over the counted tokens for metrics.
+
+    `sums` always has `tokens`. A mean is sums[name] / sums["tokens"], after all micro-batches are added.
+    """
+
+    loss: Tensor
+    sums: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenTerms:
+    """Input of a loss function: tensors of the same shape, with one entry per token of a micro-batch.
+
+    Only the gradient of `logprobs` (of the trained policy, in nats) reaches the model. `old_logprobs` are those before
+    the first step on the batch, `advantages` those of the token's response, `importance_weights` the trainer/engine
+    correction. `sequences` (int64) is the index of the token's response in the micro-batch, which holds all tokens of
+    that response. Only tokens with `mask` count.
+    """
+
+    logprobs: Tensor
+    old_logprobs: Tensor
+    advantages: Tensor
+    importance_weights: Tensor
+    mask: Tensor
+    sequences: Tensor
+
+    @property
+    def ratio(self) -> Tensor:
+        """Probability ratio of the trained policy to the one before the first step on the batch."""
+        return torch.exp(self.logprobs - self.old_logprobs)
+
+    def response_mean(self, values: Tensor) -> Tensor:
+        """Return, at each token, the mean of `values` over the counted tokens of its response."""
+        return response_mean(values, self.mask.to(values.dtype), self.sequences)
+
+
+Objective = Callable[[TokenTerms], Tensor]
+"""Returns the loss of each token, to be averaged by hamr and minimised."""
+
+
+def response_sum(values: Tensor, sequences: Tensor) -> Tensor:
+    """Return, at each token, the sum of `values` over the tokens of its response."""
+    owner = sequences.flatten()
+    sums = torch.zeros(owner.numel(), dtype=values.dtype, device=values.device)
+    return sums.index_add(0, owner, values.flatten())[owner].view_as(values)
+
+
+def response_mean(values: Tensor, mask: Tensor, sequences: Tensor) -> Tensor:
+    """Return, at each token, the mean of `values` over the counted tokens of its response."""
+    return response_sum(values * mask, sequences) / response_sum(mask, sequences).clamp(min=1.0)
