@@ -6,8 +6,10 @@
 Every customer of every shipped procedure, in English and Chinese, speaks in the wordings of each split. Each dialogue
 gets one fault of each kind where that is possible; the faultless ones get harmless additions (small talk, a repeated
 sentence). `known`: the audit knows the wordings of all splits, as it does in an evaluation. `held out`: it does not
-know those of the dialogue's split, so that it understands hardly any sentence: a lower bound for customers by a model.
-The sentences of role breaks were written after the patterns, of which one was corrected on them. CPU only.
+know those of the dialogue's split, so that it understands hardly any sentence: customers by a model without judges.
+`judges P`: nor any other, but three judges read the messages, each with probability P right and else one value less,
+other or more. These judges are simulated, without a model: the figures say how well judges have to read. The sentences
+of role breaks were written after the patterns, of which one was corrected on them. CPU only.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import argparse
 import json
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -26,12 +28,15 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 from hamr.bench.sage.coverage import plan_dialogues  # noqa: E402
+from hamr.bench.sage.customer_reading import CustomerReading, CustomerVote, JudgedReader  # noqa: E402
 from hamr.config.sage import SageConfig  # noqa: E402
 from hamr.data.customer_audit import (  # noqa: E402
     CUSTOMER_FAULTS,
     CustomerCase,
     CustomerFaultKind,
+    CustomerReader,
     Ending,
+    Heard,
     WordingReader,
     audit_customer,
 )
@@ -123,7 +128,7 @@ def faultless(scenario: Scenario, words: Words, split: Split, language: str) -> 
         case = CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=language)
         turns = customer_turns(
             scenario, words, split,
-            fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, rng=rng,
+            fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, level=plan.level, rng=rng,
         )  # fmt: skip
         said = [text for text, _, _ in turns]
         due = scenario.walk(plan.fields, plan.system).action or ""
@@ -143,6 +148,49 @@ def harmless(dialogue: Dialogue, language: str, rng: Random) -> Dialogue:
     return replace(dialogue, messages=tuple(said))
 
 
+READINGS = ("known", "held out", "judges 0.99", "judges 0.95", "judges 0.9", "judges 0.8")
+JUDGES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedJudges:
+    """Reader by `JUDGES` judges of which each reads a message right with a probability, and errs independently."""
+
+    scenario: Scenario
+    known: WordingReader
+    right: float
+    rng: Random
+    case: CustomerCase
+
+    def reader(self, messages: Sequence[str]) -> JudgedReader:
+        heard = self.known.read(messages, self.case.system)
+        truth = [self._truth(one) for one in heard]
+        votes = [
+            CustomerVote(judge=str(judge), shown=tuple(s for n, t in enumerate(truth, 1) for s in self._read(n, t)))
+            for judge in range(JUDGES)
+        ]
+        reading = CustomerReading(agent="", dialogue="", votes=tuple(votes))
+        meanings = reading.meanings(len(messages))
+        assert meanings is not None
+        return JudgedReader(wordings=WordingReader(self.scenario, None), meanings=meanings)
+
+    def _truth(self, heard: Heard) -> dict[str, Any]:
+        fields = self.case.fields
+        best = [max(m, key=lambda one: all(fields.get(k, v) == v for k, v in one.items())) for m in heard.sentences]
+        return {name: value for meaning in best for name, value in meaning.items()}
+
+    def _read(self, number: int, truth: dict[str, Any]) -> list[tuple[int, str, Any]]:
+        shown = dict(truth)
+        if self.rng.random() >= self.right:
+            how = self.rng.choice(("less", "other", "more") if shown else ("more",))
+            name = self.rng.choice(list(self.scenario.file.fields) if how == "more" else list(shown))
+            options = self.scenario.file.fields[name].options or ()
+            shown.pop(name, None)
+            if how != "less":
+                shown[name] = self.rng.choice([option for option in options if option != truth.get(name)])
+        return [(number, name, value) for name, value in shown.items()]
+
+
 def plant_fault(
     kind: CustomerFaultKind, scenario: Scenario, words: Words, split: Split, dialogue: Dialogue, rng: Random
 ) -> Dialogue | None:
@@ -154,7 +202,7 @@ def plant_fault(
         others = [
             texts
             for name, by_value in one.show.items()
-            if name not in pins
+            if name not in pins and name in case.fields
             for value, texts in by_value.items()
             if value != case.fields[name]
         ]
@@ -187,8 +235,8 @@ def plant_fault(
     return replace(dialogue, messages=tuple(said))
 
 
-def measure(names: list[str], readings: tuple[str, ...] = ("known", "held out")) -> dict[str, Any]:
-    """Return counts, recall by kind and false alarms, with the wordings of all splits and without the dialogue's."""
+def measure(names: list[str], readings: Sequence[str] = READINGS) -> dict[str, Any]:
+    """Return counts, recall by kind and false alarms by reading."""
     found: dict[str, Any] = {}
     for reading in readings:
         plants: Counter[str] = Counter()
@@ -200,15 +248,30 @@ def measure(names: list[str], readings: tuple[str, ...] = ("known", "held out"))
             scenario = load_scenario(name)
             for language in LANGUAGES:
                 words = load_words(scenario, language)
+                known = WordingReader(scenario, words)
+                right = float(reading.partition(" ")[2]) if reading.startswith("judges") else None
                 for split in SPLITS:
-                    own = SPLITS if reading == "known" else [other for other in SPLITS if other != split]
-                    reader = WordingReader(scenario, words, own)
+                    reader: CustomerReader = known
+                    if reading == "held out":
+                        reader = WordingReader(scenario, words, [other for other in SPLITS if other != split])
                     for dialogue, rng in faultless(scenario, words, split, language):
+                        if right is not None:
+                            # A model's customer is told these fields alone.
+                            told = {*scenario.walk(dialogue.case.fields, dialogue.case.system).read}
+                            told |= scenario.file.intents[dialogue.case.intent].pins.keys()
+                            own = {name: value for name, value in dialogue.case.fields.items() if name in told}
+                            dialogue = replace(dialogue, case=replace(dialogue.case, fields=own))
                         clean = harmless(dialogue, language, rng)
                         for kind in (None, *CUSTOMER_FAULTS):
                             put = clean if kind is None else plant_fault(kind, scenario, words, split, dialogue, rng)
                             if put is None:
                                 continue
+                            if right is not None:
+                                judges = SimulatedJudges(
+                                    scenario=scenario, known=known, right=right, rng=rng, case=put.case
+                                )
+                                reader = judges.reader(put.messages)
+                                put = replace(put, ending="limit") if kind == "said_less" else put
                             audit = audit_customer(
                                 scenario, put.case, put.messages, reader, ending=put.ending, action=put.action
                             )

@@ -1,5 +1,8 @@
 """RL training loop: collect, score, filter, estimate advantages, train, sync.
 
+A step waits for its own groups (`collect`), or takes groups that were generated and scored during the steps before it
+(`take`, with `experience`).
+
 A group is the N responses to one prompt, or N dialogues with one customer. A response is a dialogue of one turn: both
 have records, advantages per turn, and one training sequence per turn.
 
@@ -13,6 +16,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -26,6 +30,7 @@ from hamr.cascade.rescoring import settle
 from hamr.config.faults import UnscoredConfig
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, Normalisation, RolloutConfig
 from hamr.data.stream import PromptStream
+from hamr.experience import Draw, Experience
 from hamr.protocols import (
     AnswerEncoder,
     Dialogues,
@@ -41,11 +46,13 @@ from hamr.protocols import (
 )
 from hamr.telemetry.metrics import reduce_stats
 from hamr.types import (
+    Failure,
     RewardRecord,
     Rollout,
     RolloutGroup,
     SampleKey,
     ServiceSample,
+    Stale,
     TrainBatch,
     TrainGroup,
     TrainSequence,
@@ -90,6 +97,10 @@ class Controller:
     """Holds the dialogues of a step. None: every prompt is a single decision."""
     note: Callable[[str], None] = lambda line: None
     """Prints a status line for the user, e.g. what the run is waiting for."""
+    experience: Experience | None = None
+    """Keeps groups in flight during training. None: every step collects its own."""
+    pause: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
+    """Pauses generation while the engines load new weights. By default responses continue under the new weights."""
     collecting: bool = field(default=False, init=False)
     """True while the step can be repeated without side effects, i.e. before any optimiser update."""
 
@@ -98,15 +109,18 @@ class Controller:
         clock, start = Clock(), time.perf_counter()
         self.collecting = True
         try:
-            groups, collected = await self.collect(step, prompts)
+            groups, collected = await (self.take(step) if self.experience else self.collect(step, prompts))
         finally:
             self.collecting = False
         lap = clock.lap("rollout_score", start)
         batch = self.estimate(groups)
         trained = {**describe_batch(batch), **await self.trainer.train(batch)} if batch.groups else {}
         lap = clock.lap("train", lap)
-        self.version += 1
-        synced = await self.weights.sync(self.version)
+        async with self.pause():
+            self.version += 1
+            synced = await self.weights.sync(self.version)
+        if self.experience:
+            self.experience.release()
         clock.lap("sync", lap)
         clock.lap("total", start)
         timing = {f"timing/step/{phase}": seconds for phase, seconds in clock.seconds.items()}
@@ -141,6 +155,51 @@ class Controller:
         records = [record for group in seen for record in group.records]
         self.recorder.records(step, records)
         return kept, {**self.describe(seen, kept, rounds), **paused}
+
+    async def take(self, step: int) -> tuple[list[RolloutGroup], Metrics]:
+        """Take the oldest groups that `experience` has ready, and wait only if there are too few.
+
+        A group that has become too old is recorded as such and replaced. The batch is smaller if `max_rounds` batches
+        of groups have ended without enough signal.
+        """
+        assert self.experience is not None, "called with one"
+        wanted, sampling = self.experiment.prompts_per_step, self.algorithm.dynamic_sampling
+        limit = wanted * (sampling.max_rounds if sampling.enabled else 1)
+        kept: list[RolloutGroup] = []
+        seen: list[RolloutGroup] = []
+        paused: Counter[str] = Counter()
+        while len(kept) < wanted and len(seen) < limit:
+            ready, dropped = await self.experience.take(step, wanted - len(kept), limit - len(seen))
+            fresh = [group for group in ready if not self.is_stale(group)]
+            settled = await settle(fresh, self.rewarder, self.unscored, step=step, note=self.note)
+            paused.update(settled.metrics)
+            chosen = self.filter(settled.groups)
+            self.experience.reject(len(ready) - len(chosen))
+            seen += [*dropped, *settled.groups, *(_as_stale(group) for group in ready if self.is_stale(group))]
+            kept += chosen
+        flow = {"rollout/groups_in_flight": float(self.experience.in_flight)}
+        if not self.experience.max_policy_age:
+            surplus, aborted = self.experience.abort()
+            seen += map(_as_stale, surplus)
+            flow = {"rollout/surplus_groups": float(len(surplus)), "rollout/aborted_groups": float(aborted)}
+        self.recorder.records(step, [record for group in seen for record in group.records])
+        flow["rollout/stale_groups"] = float(sum(self.is_stale(group) for group in seen))
+        return kept, {**self.describe(seen, kept, rounds=1), **flow, **paused}
+
+    async def produce(self, draw: Draw) -> RolloutGroup:
+        """Generate and score the group of one draw."""
+        group = await self.score_groups([draw.sample], [self.request(draw.step, draw.sample, draw.attempt)])
+        [group] = await self.sample_more(draw.step, group, Counter({draw.sample.id: draw.attempt + 1}))
+        return group
+
+    def may_train(self, group: RolloutGroup) -> bool:
+        """Return whether a scored group can be trained on, or could once its failed responses are scored again."""
+        return any(isinstance(r.total, Failure) for r in group.records) or bool(self.filter([group]))
+
+    def is_stale(self, group: RolloutGroup) -> bool:
+        """Return whether a token of the group was sampled more than `max_policy_age` versions ago."""
+        oldest = min((span.version for r in group.rollouts for span in r.versions), default=self.version)
+        return self.experience is not None and self.version - oldest > self.experience.max_policy_age
 
     def filter(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
         """Return the groups that the optimiser can learn from."""
@@ -378,6 +437,13 @@ class Controller:
                 "groups/kept_reward", [r for g in kept for r in self.rewards(g) if r is not None], ("mean",)
             ),
         }
+
+
+def _as_stale(group: RolloutGroup) -> RolloutGroup:
+    """Return the group with every scored response as a typed failure."""
+    stale = Stale(detail="older than experiment.asynchrony.max_policy_age when a step could train on it")
+    records = (r if isinstance(r.total, Failure) else replace(r, total=stale) for r in group.records)
+    return replace(group, records=tuple(records))
 
 
 def describe_batch(batch: TrainBatch) -> dict[str, float]:

@@ -8,9 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from hamr.config.load import dump_config, load_config
+from hamr.apps.shared.own_functions import check_own_functions
+from hamr.apps.train.run import Job
+from hamr.config.load import load_config
 from hamr.models.bundled import resolve_model
-from hamr.telemetry.run_folder import RunFolder
 from hamr.trainer.checkpoints import Checkpoints
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
@@ -81,8 +82,8 @@ def tiny_with_tools(out: Path) -> Path:
 
 def run_of(model: Path, out: Path, *overrides: str, steps: tuple[int, ...] = (1,)) -> Path:
     """Write a run folder whose checkpoints hold `model`, and return it."""
-    config = load_config(["experiment=smoke", f"model.path={model}", *overrides])
-    with RunFolder.create(out, dump_config(config)) as folder:
+    config = check_own_functions(load_config(["experiment=smoke", f"model.path={model}", *overrides]))
+    with Job(config=config, path=out, resume=False).open() as folder:
         for step in steps:
             asyncio.run(Checkpoints(folder.checkpoints).save(step, lambda path: _write_policy(model, path), {}))
     return out

@@ -123,6 +123,15 @@ def ends_at_once() -> bool:
     return signals.pending_signal() is not None and bool(_own_ray)
 
 
+def enter_folder(folder: str) -> None:
+    """Make the driver's working folder that of an actor, for files with relative paths, such as prompts and rules.
+
+    A node may not have the folder. The actor then keeps its own, where a submitted job finds the package's files.
+    """
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
+
+
 def _remove_traces(folder: Path) -> None:
     """Remove what killed processes have left: Ray's folder, and weight files in shared memory."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -27,8 +27,8 @@ class AnswerConfig(Section):
     model_config = ConfigDict(use_attribute_docstrings=True)
 
     fence: Literal["strip", "error"] = "error"
-    """A code fence around the JSON or the tool call of an answer. `error`: the answer is unreadable, because the prompt
-    asks for bare JSON, and the format errors of SAGE include fences. `strip`: the fence is removed first."""
+    """A code fence around the JSON of an answer or of its tool call. `error`: the answer is malformed, because the
+    prompt asks for bare JSON, and the format errors of SAGE include fences. `strip`: the fence is removed first."""
 
 
 class AgentConfig(Section):

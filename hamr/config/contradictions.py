@@ -55,6 +55,13 @@ def check_consistent(c: Config) -> None:
             f"model.max_context={c.model.max_context}; lower the first or raise the second"
         )
     _check_schedules(c)
+    sampling, age = c.algorithm.dynamic_sampling, c.experiment.asynchrony.max_policy_age
+    if sampling.oversample > 1 and (age or not sampling.enabled):
+        cause = f"experiment.asynchrony.max_policy_age={age}" if age else "algorithm.dynamic_sampling.enabled=false"
+        raise ValueError(
+            f"algorithm.dynamic_sampling.oversample={sampling.oversample:g} but {cause}; a step then needs no surplus: "
+            "set oversample=1"
+        )
     if c.rollout.transfer == "nccl" and not c.rollout.engine.num_gpus:
         raise ValueError(
             f"rollout.transfer='nccl' but rollout.engine.num_gpus={c.rollout.engine.num_gpus}; "
@@ -120,6 +127,11 @@ def _check_places(c: Config) -> None:
             )
     if not c.rollout.colocated:
         return
+    if (age := c.experiment.asynchrony.max_policy_age) > 0:
+        raise ValueError(
+            f"rollout.colocated=true but experiment.asynchrony.max_policy_age={age}; an engine that shares its GPU "
+            "with a rank sleeps during training: set it to 0, or give the engines GPUs of their own"
+        )
     engine = c.rollout.engine
     if not (0 < engine.num_gpus < 1 and 0 < c.trainer.num_gpus < 1 and engine.num_gpus + c.trainer.num_gpus <= 1):
         raise ValueError(

@@ -64,6 +64,18 @@ class ImporterConfig(FunctionConfig):
 
     deadline_s: PositiveFloat = 600.0
     """Longest time of the function, in seconds, above 0."""
+    _samples: Any = PrivateAttr(default=None)
+
+    @property
+    def samples(self) -> Any:
+        """Samples of an earlier call, or the file of a run folder that holds them; None if there was no call. The
+        function is then not called again."""
+        return self._samples
+
+    def as_called(self, samples: Any) -> ImporterConfig:
+        copy = self.model_copy()
+        copy._samples = samples
+        return copy
 
 
 class CustomRewardConfig(FunctionConfig):

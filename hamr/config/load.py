@@ -29,6 +29,8 @@ UNUSED = tuple(
     f"~hydra/{group}" for group in ("launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging")
 )
 """Removes Hydra's own settings, which are not used here and take half of the time."""
+IMPORTED = "imported.jsonl"
+"""File of a run folder with the samples of `data.importer`."""
 ALLOWED_FUNCTIONS = "HAMR_ALLOWED_FUNCTIONS"
 """Environment variable with the paths of functions that may be executed, separated by commas. Unset: all that the
 command line or a config folder names. A resumed pipeline sets it, because the commands of its stages come from its
@@ -106,7 +108,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     `overrides` change values in it, as `section.key=value` with the value in YAML. Choices of groups are not supported.
 
     A run folder may come from elsewhere, so the paths of functions in it are not executed
-    (`FunctionConfig.as_recorded`) unless an override repeats them.
+    (`FunctionConfig.as_recorded`) unless an override repeats them. The samples of its importer are read from its file.
     """
     try:
         raw = load_yaml(path.read_text(encoding="utf-8"))
@@ -121,7 +123,10 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     for text in overrides:
         _set(raw, text)
     named = {text.lstrip("+").partition("=")[0].strip() for text in overrides}
-    return _restrict_functions(_validate(raw, Origin()), named)
+    config, imported = _validate(raw, Origin()), path.parent / IMPORTED
+    if config.data.importer is not None and imported.is_file():
+        config = config.with_functions({"data.importer": config.data.importer.as_called(imported)})
+    return _restrict_functions(config, named)
 
 
 def _restrict_functions(config: Config, named: Collection[str] | None = None) -> Config:

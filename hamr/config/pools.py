@@ -85,6 +85,9 @@ class ScorerTrainingConfig(Section):
     does not need to change. With `lora` they are always frozen."""
     threads: PositiveInt = 1
     """OpenMP threads of the training."""
+    num_gpus: Literal[0, 1] = 0
+    """1 trains on a GPU of the machine where the command runs, before pools and trainer have theirs, and recomputes
+    activations. 0: on the CPU. A `cross_encoder` is always trained on the CPU."""
     reward: Literal["risk", "hallucination"] = "hallucination"
     """Grader only: the judged reward that it learns, with the prompt of that reward in `rewards`."""
     labelled: str | None = None
@@ -93,11 +96,11 @@ class ScorerTrainingConfig(Section):
     held_out: str | None = None
     """Grader only: a file of the same format for evaluation. null: a fifth of the samples of `labelled`."""
     dtype: DType = "auto"
-    """Compute type of the training, which runs on the CPU. `auto` is resolved as for `model.dtype`."""
+    """Compute type of the training. `auto` is resolved as for `model.dtype`, by `num_gpus`."""
 
     @model_validator(mode="after")
     def _resolve_dtype(self) -> ScorerTrainingConfig:
-        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, on_gpu=False))
+        object.__setattr__(self, "dtype", resolve_dtype(self.dtype, on_gpu=self.num_gpus > 0))
         return self
 
 
@@ -310,6 +313,11 @@ class PoolConfig(Section):
             raise ValueError(
                 f"type={self.type!r} and a finetune section contradict each other; only vllm and cross_encoder pools "
                 "are fine-tuned: set finetune=null"
+            )
+        if self.finetune and self.finetune.num_gpus:
+            raise ValueError(
+                f"type={self.type!r} and finetune.num_gpus={self.finetune.num_gpus} contradict each other; it is "
+                "trained on the CPU: set finetune.num_gpus=0"
             )
         if self.finetune and self.finetune.lora:
             raise ValueError(

@@ -170,6 +170,10 @@ class DynamicSamplingConfig(Section):
     """Drop and replace groups without signal. False trains on all groups."""
     max_rounds: PositiveInt = 3
     """Maximum rounds of generation in a step, including the first. Then it trains on the available groups."""
+    oversample: Annotated[float, Field(ge=1.0, le=16.0)] = 1.0
+    """Groups that a step keeps in flight per group that it needs. Above 1, it trains on the first groups with signal
+    and aborts the others, whose prompts come first in the next step. Steps are shorter, and short responses are more
+    frequent in them. 1: rounds of exactly the missing groups."""
     tolerance: NonNegative = 1e-6
     """Rewards that differ by no more than this count as equal. DAPO's rewards are 0 and 1. Those of a scorer differ in
     the third digit between two right replies, and advantages divide such differences by their deviation."""
@@ -628,6 +632,18 @@ class CheckpointConfig(Section):
     model, up to a few seconds less than the scheduler waits before SIGKILL."""
 
 
+class AsynchronyConfig(Section):
+    """Generation and scoring that continue while the trainer works, so that slow scorers do not slow down the steps."""
+
+    max_policy_age: Annotated[int, Field(ge=0, le=64)] = 0
+    """Largest number of policy versions between sampling a token and training on it. At most (this + 1) x
+    `experiment.prompts_per_step` groups are in flight. A group that gets older is recorded as `stale` and replaced. 0:
+    every step samples its own groups and waits for them."""
+    in_flight: bool = True
+    """With `max_policy_age` above 0: load new weights while responses are being generated, which continue under the new
+    weights. False: finish these responses first; further ones wait until the weights are loaded."""
+
+
 class ExperimentConfig(Section):
     name: FolderName = "run"
     """Name of the run: in its folder, on the console and in W&B. Without a slash, at most 200 bytes, no dot first."""
@@ -644,6 +660,7 @@ class ExperimentConfig(Section):
     """Run folder. null: `runs/<name>-<time>` in the working folder."""
     sft: SftStageConfig = SftStageConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    asynchrony: AsynchronyConfig = AsynchronyConfig()
     max_restarts: Annotated[int, Field(ge=0, le=100)] = 0
     """Largest number of times that `hamr train` resumes the run from its newest checkpoint after the death of its
     driver, a trainer rank or the rollout workers. The run is then a process of its own. 0: it stops, and names the
@@ -721,11 +738,13 @@ class Config(Section):
 
     @property
     def functions(self) -> dict[str, FunctionConfig]:
-        """The user's functions by the key of their section; rewards without a weight are not among them."""
+        """The user's functions by the key of their section, without rewards that have no weight and an importer that
+        was called."""
         found: dict[str, FunctionConfig] = {
             f"rewards.custom.{name}": section for name, section in self.rewards.custom.items() if section.weight
         }
-        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", self.data.importer))
+        importer = self.data.importer if self.data.importer and self.data.importer.samples is None else None
+        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", importer))
         for key, section in (*own, ("rollout.episode", self.rollout.episode)):
             if section is not None:
                 found[key] = section

@@ -87,11 +87,13 @@ class Heard:
     """Meaning of one message.
 
     `sentences`: for each sentence that was understood, the fields that it shows; several meanings where it is
-    ambiguous, an empty one where it shows none. `unread`: number of the other sentences.
+    ambiguous, an empty one where it shows none. `unread`: number of the other sentences. `judged`: a model read it, so
+    that nothing shown is not taken for an evasion.
     """
 
     sentences: tuple[tuple[Meaning, ...], ...] = ()
     unread: int = 0
+    judged: bool = False
 
 
 class CustomerReader(Protocol):
@@ -148,7 +150,7 @@ def _add(known: dict[str, list[Meaning]], text: str, meaning: Meaning) -> None:
 def _wordings(scenario: Scenario, words: Words, splits: Sequence[Split]) -> Iterator[tuple[str, Meaning]]:
     for split in splits:
         one = words.of(split)
-        yield from ((text, {}) for texts in one.manner.values() for text in texts)
+        yield from ((text, {}) for part in (one.manner, one.adversity) for texts in part.values() for text in texts)
         for intent, texts in one.opening.items():
             yield from ((text, scenario.file.intents[intent].pins) for text in texts)
         for name, by_value in one.show.items():
@@ -220,7 +222,7 @@ def audit_customer(
                 faults.append(_contradiction(scenario, case, number, meanings[0]))
                 misstated |= meanings[0].keys()
         opening = opening or set(shown)
-        dodged |= shown == before and not message.unread
+        dodged |= shown == before and not message.unread and not message.judged
     needed = [name for name in scenario.walk(case.fields, case.system).read if name in scenario.file.fields]
     unread = sum(message.unread for message in heard)
     spoke_in_role = not any(fault.kind in ("left_role", "other_language") for fault in faults)
@@ -232,7 +234,7 @@ def audit_customer(
             faults += _omission(
                 scenario, case, missing, len(messages), left=ending == "left" and not gap, action=action
             )
-    total = unread + sum(len(message.sentences) for message in heard)
+    total = unread + sum(len(message.sentences) or message.judged for message in heard)
     pins = scenario.file.intents[case.intent].pins
     kept = not any(fault.kind == "other_goal" for fault in faults)
     return CustomerAudit(

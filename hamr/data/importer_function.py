@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from pathlib import Path
 
 from hamr.config.custom import ARGUMENTS, ImporterConfig
-from hamr.data.samples import from_json
+from hamr.data.samples import from_json, read_samples
 from hamr.errors import ConfigError, DataError
 from hamr.security.functions import FunctionSource, describe_error, describe_value, load_function, within
 from hamr.types import ServiceSample
 
 
 def imported_samples(config: ImporterConfig) -> list[ServiceSample]:
-    """Call the function and check every object that it yields.
+    """Call the function and check every object that it yields. Return the samples of an earlier call, if there was one.
 
     Raises:
         ConfigError: The function cannot be loaded, raises an exception, yields no objects, or exceeds its deadline.
         DataError: An object is not a sample, or its id was used before; names its number, from 1.
     """
+    if config.samples is not None:
+        return read_samples(config.samples) if isinstance(config.samples, Path) else config.samples
     source = FunctionSource.of_config("data.importer", config)
     return within(config.deadline_s, source, partial(_samples, config, source))
 

@@ -20,6 +20,7 @@ class PromptStream:
         if not samples:
             raise ValueError("a prompt stream needs at least one sample")
         self._samples, self._seed = list(samples), seed
+        self._by_id = {sample.id: sample for sample in self._samples}
         self._epoch, self._index = (state["epoch"], state["index"]) if state else (0, 0)
         self._order = self._permutation()
 
@@ -38,6 +39,10 @@ class PromptStream:
             taken.append(self._samples[self._order[self._index]])
             self._index += 1
         return taken
+
+    def find(self, sample_id: str) -> ServiceSample:
+        """Return a sample by its id. Raises KeyError if the stream does not have it."""
+        return self._by_id[sample_id]
 
     def state(self) -> dict[str, int]:
         """Return the position as JSON-like values. Pass it as `state` to continue here."""

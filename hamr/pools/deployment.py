@@ -20,7 +20,7 @@ from typing import Any
 
 from hamr import signals
 from hamr.cluster.resource_requests import ray_options, replica_resources
-from hamr.cluster.session import ends_at_once
+from hamr.cluster.session import ends_at_once, enter_folder
 from hamr.config.pools import PoolConfig
 from hamr.errors import EngineDied, ScorerUnavailable
 from hamr.garbage import collect_rarely
@@ -47,9 +47,10 @@ VERSION = "1"
 class ScorerReplica:
     """Actor around one scorer; adds the replica and the latency to answers. `_application` applies `ray.serve`."""
 
-    def __init__(self, pool: str, config: PoolConfig, model: Path, factory: ScorerFactory) -> None:
+    def __init__(self, pool: str, config: PoolConfig, model: Path, factory: ScorerFactory, folder: str) -> None:
         from ray import serve
 
+        enter_folder(folder)
         collect_rarely()
         self.build, self.model = functools.partial(factory, pool, config), model
         self.scorer = self.build(model)
@@ -263,7 +264,7 @@ def _application(
     )
     # By default Serve generates a version at each deployment and replaces replicas of other versions. Here the version
     # is fixed: a new deployment changes only the number of replicas and, through `user_config`, the model's folder.
-    return deployment.options(version=VERSION, _internal=True).bind(pool, config, model, factory)
+    return deployment.options(version=VERSION, _internal=True).bind(pool, config, model, factory, os.getcwd())
 
 
 def _deploy(apps: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.router import RewardRouter
-from hamr.cluster.session import ends_at_once
+from hamr.cluster.session import ends_at_once, enter_folder
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import RewardsConfig
 from hamr.data.formats import Formats
@@ -55,7 +55,9 @@ class RouterActor:
         formats: Formats,
         run: str,
         functions: Mapping[str, RewardSource],
+        folder: str,
     ) -> None:
+        enter_folder(folder)
         self.functions = {
             name: FunctionPool(source, rewards.custom[name].processes) for name, source in functions.items()
         }
@@ -159,7 +161,7 @@ class RouterClient:
                 max_task_retries=0,
                 max_concurrency=CONCURRENT_CALLS,
             )
-            .remote(rewards, dict(pools), router, model_path, formats, run, functions)
+            .remote(rewards, dict(pools), router, model_path, formats, run, functions, os.getcwd())
         )
         try:
             await asyncio.wait_for(actor.ready.remote(), timeout_s)

@@ -1,8 +1,8 @@
 """System prompts of the agent under test, the simulated customer and the judges, rendered from the scenario (SAGE
 B.3.2).
 
-The fixed texts are in `prompts/sage_{service,user,judge,policy,phrases}.<language>.yaml`. Scenario-specific texts are
-in the scenario file only. The prompts do not contain the dialogue: callers add it as untrusted text.
+The fixed texts are in `prompts/sage_{service,user,judge,policy,customer,phrases}.<language>.yaml`. Scenario-specific
+texts are in the scenario file only. The prompts do not contain the dialogue: callers add it as untrusted text.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ GRADES = (3, 6, 9)
 def prompt_ids(language: str) -> dict[str, str]:
     """Return name, version and digest of every template used in this language, for the records."""
     phrases = phrases_in(language).id
-    roles = {role: TextPrompt.load(f"sage_{role}.{language}").id for role in ("service", "user", "judge", "policy")}
-    return {**roles, "phrases": phrases}
+    roles = ("service", "user", "judge", "policy", "customer")
+    return {**{role: TextPrompt.load(f"sage_{role}.{language}").id for role in roles}, "phrases": phrases}
 
 
 def service_prompt(scenario: Scenario, system: Mapping[str, Value], *, language: str) -> str:
@@ -119,6 +119,13 @@ def judge_prompt(scenario: Scenario, *, language: str) -> str:
         "answer": _judge_answer(scenario, words),
     }
     return TextPrompt.load(f"sage_judge.{language}").render(variables)
+
+
+def customer_reading_prompt(scenario: Scenario, *, language: str) -> str:
+    """Return the system prompt of a judge that reads off a customer's messages which fields they show."""
+    words = phrases_in(language)
+    variables = {"desk": _desk(scenario, words, language), "fields": _fields(scenario, words, language)}
+    return TextPrompt.load(f"sage_customer.{language}").render(variables)
 
 
 def service_answer(

@@ -18,6 +18,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator
 
+from hamr.config.resources import resource
 from hamr.errors import BadInput, did_you_mean
 from hamr.procedures import Scenario, Walk
 from hamr.procedures.files import place, read_checked
@@ -56,7 +57,7 @@ class Wordings(Strict):
     `manner`: the beginning of a persona's message. `opening`: the first message by intent, which states what the intent
     pins. `show`: sentence of the customer that shows the value of a field. `ask`: sentence of the agent that asks for
     it, optionally by the value of another field ("Profile=Data"). `say`: the text of an action, alone or with a call;
-    {amount} is the amount of the action.
+    {amount} is the amount of the action. `adversity`: sentences that a customer of a level adds, which show no field.
 
     For scorers only, by field for questions and by action for the rest: `reworded`, further right wordings; `partial`,
     wordings that lack a detail or have one too many; `negated`, the opposite.
@@ -67,6 +68,7 @@ class Wordings(Strict):
     show: Mapping[str, Mapping[Value, Texts]] = {}
     ask: Mapping[str, ByValue] = {}
     say: Mapping[str, Texts] = {}
+    adversity: Mapping[str, Texts] = {}
     reworded: Mapping[str, ByValue] = {}
     partial: Mapping[str, ByValue] = {}
     negated: Mapping[str, ByValue] = {}
@@ -96,7 +98,10 @@ def read_words(path: Path) -> Words:
 
 
 def load_words(scenario: Scenario, language: str) -> Words:
-    """Load the wordings. BadInput names file and line: no such file, a missing wording, or a sentence in two splits."""
+    """Load the wordings; those of `adversity` are the shipped ones if the file has none.
+
+    BadInput names file and line: no such file, a missing wording, or a sentence in two splits.
+    """
     path = words_file(scenario, language)
     if not path.is_file():
         there = sorted(p.name for p in path.parent.glob(f"{path.stem.rpartition('.')[0]}.*.yaml"))
@@ -106,6 +111,7 @@ def load_words(scenario: Scenario, language: str) -> Words:
     content = (path.read_bytes(), scenario.source.read_bytes())
     if content not in _checked:
         words, tree = read_checked(path, Words, "words")
+        words = _with_adversity(words, language)
         fault = next(itertools.chain(_missing(scenario, words), _slots(scenario, words), _check_shared(words)), None)
         if fault is not None:
             where, value, why = fault
@@ -116,6 +122,21 @@ def load_words(scenario: Scenario, language: str) -> Words:
 
 _checked: dict[tuple[bytes, bytes], Words] = {}
 """Wordings by the content of their file and of their scenario's: a check takes longer than a dialogue."""
+
+
+class _Adversity(Strict):
+    train: Mapping[str, Texts]
+    validation: Mapping[str, Texts]
+    test: Mapping[str, Texts]
+
+
+def _with_adversity(words: Words, language: str) -> Words:
+    path = resource("conf", "scenarios") / "words" / f"adversity.{language}.yaml"
+    if any(words.of(split).adversity for split in SPLITS) or not path.is_file():
+        return words
+    shipped = read_checked(path, _Adversity, "words")[0]
+    added = {s: words.of(s).model_copy(update={"adversity": getattr(shipped, s)}) for s in SPLITS}
+    return words.model_copy(update=added)
 
 
 def wording_at(wordings: Wordings, key: WordingKey) -> ByValue:
@@ -155,17 +176,22 @@ def customer_turns(
     ticket: Mapping[str, Value],
     intent: str,
     persona: str,
+    level: str = "",
     rng: Random,
 ) -> Iterator[tuple[str, dict[str, Value], Walk]]:
     """Yield (message, fields shown so far, progress of the procedure) for each turn of a customer.
 
-    At every turn the customer shows the field that the procedure waits for, until it has all that it needs.
+    At every turn the customer shows the field that the procedure waits for, until it has all that it needs. At an
+    adversarial level with wordings it adds one of them to every message, at "weak" to every second one.
     """
     wordings, told = words.of(split), _fields_told(scenario, words, intent)
     parts = [wordings.manner[persona], wordings.opening[intent], *(wordings.show[name][fields[name]] for name in told)]
     said = " ".join(one_of(texts, ticket, rng) for texts in parts)
-    for shown, walk in customer_fields(scenario, words, fields=fields, ticket=ticket, intent=intent):
-        yield said, shown, walk
+    added = wordings.adversity.get(level, ())
+    turns = customer_fields(scenario, words, fields=fields, ticket=ticket, intent=intent)
+    for number, (shown, walk) in enumerate(turns):
+        adds = added and (level != "weak" or number % 2 == 0)
+        yield f"{said} {one_of(added, ticket, rng)}" if adds else said, shown, walk
         if walk.awaits is not None:
             said = one_of(wordings.show[walk.awaits][fields[walk.awaits]], ticket, rng)
 

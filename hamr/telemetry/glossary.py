@@ -313,7 +313,15 @@ METRICS: tuple[Metric, ...] = (
     _metric("rollout/tokens", "Tokens generated in the step", "tokens", "watch"),
     _metric("rollout/tokens_per_s", "Generated tokens per second of rollout", "tokens/s", "up"),
     _metric("rollout/truncated_frac", "Share of responses truncated at max_new_tokens", "share", "down"),
-    _metric("rollout/policy_age/max", "Largest policy lag of a token, in optimiser steps", "steps", "zero"),
+    _metric(
+        "rollout/policy_age/max", "Largest number of policy versions since a token was sampled", "versions", "down"
+    ),
+    _metric("rollout/stale_groups", "Groups older than max_policy_age, not trained on", "count", "zero"),
+    _metric("rollout/surplus_groups", "Scored groups that an oversampled step did not need", "count", "down"),
+    _metric("rollout/aborted_groups", "Groups that an oversampled step aborted", "count", "down"),
+    _metric(
+        "rollout/groups_in_flight", "Groups still being generated or scored when the step trains", "count", "watch"
+    ),
     _metric("rollout/response_tokens/<stat>", "Length of a response", "tokens", "watch"),
     _metric("rollout/prompts", "Prompts of the step, those of dropped groups included", "count", "watch"),
     _metric("rollout/responses", "Responses generated in the step, dropped groups included", "count", "watch"),

@@ -127,6 +127,13 @@ class Ledger:
             found = self._db.execute(f"DELETE FROM records WHERE {mine} AND step > ?", (run, len(within), within, step))
             return found.rowcount
 
+    def discard(self, run: str, step: int, prompt: str, attempts: range) -> int:
+        """Delete the records of these attempts at one prompt. Return the number of rows."""
+        mine = "run = ? AND step = ? AND prompt = ? AND attempt >= ? AND attempt < ?"
+        with self._lock, self._db:
+            values = (run, step, prompt, attempts.start, attempts.stop)
+            return self._db.execute(f"DELETE FROM records WHERE {mine}", values).rowcount
+
     def rows(
         self, *, run: str | None = None, step: int | None = None, since: int | None = None
     ) -> Iterator[RewardRecord]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from hamr.cascade.audit import AuditWindow
 from hamr.config.logging import AlarmsConfig
 from hamr.errors import Preempted
+from hamr.experience import ATTEMPTS
 from hamr.rewards.truth import ExactAct, metric_word
 from hamr.telemetry.callbacks import Callbacks
 from hamr.telemetry.console import Console
@@ -87,9 +88,15 @@ class RunRecorder:
         self._pending.clear()
         self._seconds.clear()
 
-    def rewind(self, run: str, step: int) -> None:
-        """Remove the ledger's records of later steps from a run that resumes after `step`."""
+    def rewind(self, run: str, step: int, unfinished: Iterable[Mapping[str, Any]] = ()) -> None:
+        """Remove the ledger's records of later steps from a run that resumes after `step`.
+
+        So are those of the draws (`Experience.state`) that were not trained on up to that step and are repeated.
+        """
         self._ledger.discard_after(run, step)
+        for draw in unfinished:
+            attempts = range(draw["attempt"], draw["attempt"] + ATTEMPTS)
+            self._ledger.discard(run, draw["step"], draw["prompt"], attempts)
 
     def add(self, values: Mapping[str, float]) -> None:
         """Add metrics to every following step. A later value of the same name replaces the earlier one."""

@@ -51,8 +51,8 @@ def finetune(
     """Train a copy of `base` (its first `config.layers` layers) on `examples` and write it to `out`.
 
     All weights are trained, or all but the embeddings, or an adapter that is merged at the end. Computation is in
-    `config.dtype`, with float32 master weights, AdamW, linear warm-up and linear decay. The write is atomic: `out` is
-    complete or absent.
+    `config.dtype`, with float32 master weights, AdamW, linear warm-up and linear decay, and on a GPU with activation
+    checkpointing. The write is atomic: `out` is complete or absent.
     """
     import torch
 
@@ -68,8 +68,17 @@ def finetune(
         shutil.copytree(base, scratch)
     else:
         truncated_copy(base, layers, scratch)
-    model = load_policy(scratch, dtype=getattr(torch, config.dtype), layout="shared_prompt", lora=config.lora).train()
-    use_cpu_kernels(model)
+    model = load_policy(
+        scratch,
+        dtype=getattr(torch, config.dtype),
+        layout="shared_prompt",
+        lora=config.lora,
+        gradient_checkpointing=config.num_gpus > 0,
+    ).train()
+    device = device_of(config)
+    if device == "cpu":
+        use_cpu_kernels(model)
+    model.to(device)
     if config.lora is None:
         model.causal_lm.get_input_embeddings().requires_grad_(config.train_embeddings)
     weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -81,7 +90,7 @@ def finetune(
         left = (len(batches) - step) / max(1, len(batches) - warmup)
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate * min(1.0, (step + 1) / warmup, left)
-        loss = batch_loss(model, batch)
+        loss = batch_loss(model, batch, device)
         loss.backward()
         for master, weight in zip(masters, weights, strict=True):
             master.grad, weight.grad = weight.grad.float(), None  # type: ignore[union-attr]
@@ -101,6 +110,10 @@ def finetune(
     scratch.rename(out)
 
 
+def device_of(config: ScorerTrainingConfig) -> str:
+    return "cuda" if config.num_gpus else "cpu"
+
+
 def verdict_scores(
     folder: Path,
     prompts: Sequence[tuple[int, ...]],
@@ -108,6 +121,7 @@ def verdict_scores(
     *,
     dtype: str,
     threads: int,
+    device: str = "cpu",
     batch_size: int = 16,
 ) -> list[float]:
     """Return the direct verdict of the model at `folder` on each prompt.
@@ -119,8 +133,8 @@ def verdict_scores(
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).eval()
-    worth = torch.tensor(list(values.values()))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device).eval()
+    worth = torch.tensor(list(values.values()), device=device)
     scores: list[float] = []
     with torch.inference_mode():
         for start in range(0, len(prompts), batch_size):
@@ -128,7 +142,7 @@ def verdict_scores(
             ids = torch.zeros(len(batch), max(map(len, batch)), dtype=torch.long)
             for i, prompt in enumerate(batch):
                 ids[i, : len(prompt)] = torch.tensor(prompt)
-            hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+            hidden = model.model(input_ids=ids.to(device), use_cache=False).last_hidden_state
             last = model.lm_head(hidden[torch.arange(len(batch)), torch.tensor([len(p) - 1 for p in batch])])
             scores += (last.float()[:, list(values)].softmax(-1) @ worth).tolist()
     return scores
@@ -151,7 +165,7 @@ def family_batches(examples: Sequence[ScorerExample], size: int, seed: int) -> l
     return batches
 
 
-def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tensor:
+def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample], device: str = "cpu") -> torch.Tensor:
     """Return the mean over examples of (mean cross-entropy around the verdict) + (cross-entropy at the verdict).
 
     The verdict weighs as much as all the reasoning before it, because the score is that one token.
@@ -163,7 +177,7 @@ def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tens
 
     groups = [_group(members) for members in _by_family(batch)]
     pieces = tuple(Piece(group=i, sequences=tuple(range(len(g.sequences)))) for i, g in enumerate(groups))
-    laid_out = build_batch(groups, pieces, model.layout)
+    laid_out = build_batch(groups, pieces, model.layout, device)
     read: list[tuple[int, int, float]] = []  # completion token, its target, its weight
     end = 0
     for e, length in zip((e for members in _by_family(batch) for e in members), laid_out.lengths, strict=True):
@@ -172,7 +186,7 @@ def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample]) -> torch.Tens
         learnt = [j for j in range(len(e.target_ids)) if j > at or (j < at and e.sound)]
         read += [(start + j, e.target_ids[j], 1.0 / len(learnt)) for j in learnt]
         read += [(start + at, token, probability) for token, probability in e.verdict]
-    rows, targets, weights = (torch.tensor(values) for values in zip(*read, strict=True))
+    rows, targets, weights = (torch.tensor(values, device=device) for values in zip(*read, strict=True))
     logprobs, _ = model(dataclasses.replace(laid_out, read_N=laid_out.read_N[rows], targets_N=targets))
     return -(logprobs * weights).sum() / len(batch)
 

@@ -41,6 +41,7 @@ from hamr.types.outcomes import (
     RerankerTimeout,
     RerankerUnavailable,
     Scored,
+    Stale,
     Total,
     Vetoed,
 )
@@ -114,6 +115,7 @@ __all__ = [
     "ServiceSample",
     "SftKind",
     "SftPart",
+    "Stale",
     "ToolCall",
     "Total",
     "TrainBatch",

@@ -81,6 +81,13 @@ class NotScored(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stale(Failure):
+    """A scored response that no step trained on before its policy was too old."""
+
+    kind = "stale"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Absent:
     """The sample has nothing to judge for this component (for example no rubric). Not counted: neither number nor
     failure."""

@@ -134,10 +134,11 @@ async def test_reward_pools_counts_scorer_calls_of_every_reward_mode(monkeypatch
     assert "| judge only | 1.00 |" in table(list(rows.values()))
 
 
-def test_planted_customer_faults_are_found_without_false_alarms() -> None:
+@pytest.mark.parametrize("reading", ["known", pytest.param("judges 0.99", marks=pytest.mark.deep)])
+def test_planted_customer_faults_are_found_without_false_alarms(reading: str) -> None:
     from benchmarks.customer_faults import CUSTOMER_FAULTS, measure
 
-    found = measure(["airline_refund"], ("known",))["known"]
+    found = measure(["airline_refund"], (reading,))[reading]
     assert found["false_alarms"] <= 0.02
     assert found["recall"] >= 0.95
     assert set(found["kinds"]) == set(CUSTOMER_FAULTS)

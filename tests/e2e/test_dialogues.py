@@ -1,4 +1,4 @@
-"""RL on whole dialogues with real engines: a few steps of `experiment=dialogues`."""
+"""RL on whole dialogues with real engines: a few steps of `experiment=dialogues`, and of the user's own function."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hamr.telemetry.ledger import Ledger
-from tests.docs_pages import DOCS, commands
+from tests.docs_pages import DOCS, commands, save_files
 from tests.e2e.runs import hamr
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(600)]
@@ -57,3 +57,20 @@ def test_few_steps_of_dialogues(tmp_path: Path, joined: tuple[str, ...]) -> None
         turns = list(dialogue)
         assert [r.key.turn for r in turns] == list(range(len(turns))) and all(r.observation for r in turns)
         assert [r.episode is not None for r in turns] == [False] * (len(turns) - 1) + [True]
+
+
+def test_documented_episode_function_is_trained_on(tmp_path: Path, joined: tuple[str, ...]) -> None:
+    """Without scorers, since no reward of the configuration scores its turns."""
+    page = DOCS / "reference" / "hooks.md"
+    save_files(page, tmp_path)
+    [command] = [command for command in commands(page) if "rollout.episode.path" in command]
+    small = {"experiment.run_dir": "run", "experiment.steps": 1, "rewards.consistency.mode": "exact"}
+    words = [*hamr(*shlex.split(command)[1:], **small), *joined]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    [row] = [line for line in lines if line.get("stage") == "rl"]
+    assert row["episodes/failed_frac"] == 0 and 0 <= row["episodes/component/completion"] <= 1
+    with Ledger(tmp_path / "run/ledger.sqlite", readonly=True) as ledger:
+        ends = [r for r in ledger.rows() if r.episode is not None]
+    assert len(ends) == 4 and all(r.key.turn < 3 for r in ends)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 from hamr.apps.shared.commands import parse_command
+from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.metrics import read_metrics
 from hamr.trainer.checkpoints import Checkpoints
@@ -116,6 +118,30 @@ def test_killed_driver_is_restarted_and_ends(tmp_path: Path, settings: dict[str,
     assert (process.returncode, err) == (0, "hamr: the run was killed by signal 9; restart 1 of 1\n")
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["step"] for row in rows if row["stage"] == "rl"] == list(range(1, 13)), "no step is lost or done twice"
+
+
+@pytest.mark.deep
+def test_asynchronous_run_resumes_with_its_groups_in_flight(tmp_path: Path, settings: dict[str, object]) -> None:
+    """A resumed run repeats the groups that no step had taken, under the same keys, and records them once."""
+    run, age = tmp_path / "run", {"experiment.asynchrony.max_policy_age": 2, "experiment.checkpoint.every": 1}
+    with running(tmp_path, "rl step 4/", **settings | age) as process:
+        assert stop(process, signal.SIGTERM)[0] == 0
+    first = Checkpoints(run / "checkpoints").newest()
+    assert first is not None and 2 * 2 <= len(first.state["unfinished"]) <= 3 * 2
+    with running(tmp_path, f"rl step {first.step + 5}/", resume=run) as process:
+        assert stop(process, signal.SIGTERM)[0] == 0
+    last = Checkpoints(run / "checkpoints").newest()
+    assert last is not None and last.step >= first.step + 5
+    with Ledger(run / "ledger.sqlite", readonly=True) as ledger:
+        found = Counter(
+            ledger.query("SELECT step, prompt, attempt FROM records WHERE run NOT LIKE '%/%' GROUP BY rowid")
+        )
+    assert set(found.values()) == {2}, "two responses to every prompt"
+    repeated = {(draw["step"], draw["prompt"], draw["attempt"]) for draw in first.state["unfinished"]}
+    assert repeated <= set(found), "the groups in flight were taken by the resumed run"
+    assert len(found) == 2 * last.step, "a step trains on two groups"
+    ages = [row["rollout/policy_age/max"] for row in read_metrics(run / "metrics.jsonl") if row["stage"] == "rl"]
+    assert max(ages) in (1, 2)
 
 
 def test_run_stops_in_two_phases_and_resumes(

@@ -148,6 +148,9 @@ def test_checkpoint_gives_equal_logprobs_in_vllm_and_transformers(
 
     lora = ("trainer.lora={rank: 4}", "sft.steps=2", "experiment.run_dir=adapter")
     run("sft", *OVERRIDES, *joined, *lora, cwd=folder)
+    run("export", "adapter", "output=exported", cwd=folder)
+    assert "LoRA adapter (rank 4) is merged into the weights" in (folder / "exported/README.md").read_text()
+    assert_changed_from_tiny(folder / "exported")
     whole, adapter = (
         folder / name / json.loads((folder / name / "summary.json").read_text())["sft"]["model"]
         for name in ("whole", "adapter")

@@ -1,5 +1,5 @@
 """Commands of the tutorials that score with a judge or with rules, run as written except for the judge's address.
-Three of them join the session's Ray, since starting one takes seconds."""
+They join the session's Ray, since starting one takes seconds."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def judge() -> Iterator[ScorerEndpoint]:
         yield server
 
 
-def score(folder: Path, command: str, cluster: tuple[str, ...] = (), judge: ScorerEndpoint | None = None) -> list[dict]:
-    """Run `hamr score` in the folder, on a running cluster or on its own Ray, and return its records."""
+def score(folder: Path, command: str, cluster: tuple[str, ...], judge: ScorerEndpoint | None = None) -> list[dict]:
+    """Run `hamr score` in the folder, on a cluster that was started in another one, and return its records."""
     words = [*shlex.split(command)[1:], *cluster]
     if judge:
         words = [word.replace("127.0.0.1:8001", f"127.0.0.1:{judge.server_port}") for word in words]
@@ -49,24 +49,29 @@ def test_custom_reward_function_scores_as_documented(page: Path, tmp_path: Path,
     assert [outcomes(record)["politeness"] for record in records] == [1.0, 0.0]
     if page == HOOKS:
         assert [outcomes(record)["novelty"] for record in records] == [1.0, 1.0]
+        assert [outcomes(record)["brevity"] for record in records] == [0.0, 1.0]
 
 
 @pytest.mark.deep
-def test_custom_rules_and_weights_score_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_custom_rules_and_weights_score_as_documented(
+    tmp_path: Path, joined: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_files(REWARD, tmp_path)
     [rules] = [command for command in commands(REWARD) if "rules.yaml" in command]
-    records = score(tmp_path, rules)
+    records = score(tmp_path, rules, joined)
     assert [outcomes(record)["rules"] for record in records] == [1.0, 0.0]
     monkeypatch.chdir(tmp_path)
     assert run_python(REWARD, 1)["record"]["total"] == records[-1]["total"]
 
 
 @pytest.mark.deep
-def test_custom_judge_prompt_scores_as_documented(tmp_path: Path, judge: ScorerEndpoint) -> None:
+def test_custom_judge_prompt_scores_as_documented(
+    tmp_path: Path, joined: tuple[str, ...], judge: ScorerEndpoint
+) -> None:
     save_files(REWARD, tmp_path)
     judge.says = 'Warm. {"reason": "short", "score": 5}'
     [graded] = [command for command in commands(REWARD) if "tone.yaml" in command]
-    assert [outcomes(record)["tone"] for record in score(tmp_path, graded, judge=judge)] == [1.0, 1.0]
+    assert [outcomes(record)["tone"] for record in score(tmp_path, graded, joined, judge)] == [1.0, 1.0]
 
 
 def test_judge_behind_an_endpoint_scores_as_documented(

@@ -24,7 +24,7 @@ LAYERS: tuple[set[str], ...] = (
     {"prompting"},
     {"procedures"},
     {"algorithms", "data"},
-    {"rewards"},
+    {"rewards", "experience"},
     {"calibration"},
     {"cascade", "models"},
     {"telemetry"},
@@ -42,7 +42,9 @@ LAYER = {package: i for i, layer in enumerate(LAYERS) for package in layer}
 ONLY: dict[str, set[str]] = {
     "adapters": {"types", "errors", "protocols", "security"},
     "cli": {"errors", "security", "signals", "garbage", "apps"},
-    "controller": {"types", "errors", "protocols", "config", "data", "algorithms", "rewards", "cascade", "telemetry"},
+    "experience": {"types", "protocols", "data"},
+    "controller": {"types", "errors", "protocols", "config", "data", "algorithms", "rewards", "experience", "cascade"}
+    | {"telemetry"},
 }
 """Packages that import even less: other trainers' environments have the standard library only, help is instant, and the
 controller runs in one process without Ray."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,22 +13,45 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs_pages import blocks
+
 ROOT = Path(__file__).parents[2]
 
 
+PAGE = ROOT / "docs" / "get-started.md"
+BUILD, VENV, DEPENDENCIES, INSTALL, RUN = next(
+    block.text.splitlines() for block in blocks(PAGE, "bash") if "pip wheel" in block.text
+)
+"""Commands of the page that installs hamr elsewhere."""
+CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def run(command: str, folder: Path, *more: str) -> str:
+    """Run a command of the page without a download. Return what it prints."""
+    own = {"python ": f"{sys.executable} ", "python3.11 ": f"{sys.executable} "}
+    own["elsewhere/bin/python -m pip"] = f"{sys.executable} -m pip --python elsewhere/bin/python"
+    start = next((start for start in own if command.startswith(start)), "")
+    line = " ".join([own.get(start, "") + command.removeprefix(start), *more])
+    done = subprocess.run(line, shell=True, cwd=folder, env=CLEAN, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, since building writes beside the sources; nothing is downloaded."""
-    base = tmp_path_factory.mktemp("wheel")
-    source = base / "source"
-    source.mkdir()
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copy of the checkout with `dist`, since building writes beside the sources."""
+    source = tmp_path_factory.mktemp("source")
     for name in ("hamr", "conf", "prompts"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "setup.py", "LICENSE", "README.md"):
         shutil.copy(ROOT / name, source)
-    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-index", "--no-build-isolation"]
-    subprocess.run([*command, "-w", str(base), str(source)], check=True, capture_output=True, text=True)
-    return next(base.glob("hamr-*.whl"))
+    run(BUILD, source, "--no-index", "--no-build-isolation")
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path) -> Path:
+    return next(source.glob("dist/hamr-*.whl"))
 
 
 def tracked(folder: str) -> set[str]:
@@ -64,19 +88,17 @@ def test_installed_wheel_finds_its_files_from_any_folder(wheel: Path, tmp_path: 
     assert result.stdout == "tiny\n"
 
 
-def test_wheel_runs_in_a_separate_environment(wheel: Path, tmp_path: Path) -> None:
-    """Its dependencies are those of this environment, through a .pth file."""
-    venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
-    [site] = venv.glob("lib/python*/site-packages")
+def test_wheel_runs_in_another_environment_as_documented(source: Path, tmp_path: Path) -> None:
+    """Instead of the download, the environment sees the packages of this one, in which hamr is editable: a .pth file
+    inside them has no effect there."""
+    run(VENV, source, "--without-pip")
+    [site] = source.glob("elsewhere/lib/python*/site-packages")
+    assert "-r locks/cpu-torch.txt -r locks/cpu.txt" in DEPENDENCIES
     (site / "dependencies.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
-    install = [sys.executable, "-m", "pip", "--python", str(venv / "bin/python"), "install", "-q", "--no-deps"]
-    subprocess.run([*install, "--no-index", "--ignore-installed", str(wheel)], check=True, cwd=tmp_path)
-    command = [str(venv / "bin/hamr"), "config", "show", "experiment=smoke", "--info"]
-    shown = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PATH": ""}, check=True)
-    assert shown.stdout.splitlines()[-1] == "conf/experiment/smoke.yaml"
-    where = [str(venv / "bin/python"), "-c", "import hamr; print(hamr.__file__)"]
-    found = subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, check=True)
+    run(INSTALL, source, "--no-index", "--ignore-installed")
+    assert run(RUN, source).splitlines()[-1] == "conf/experiment/smoke.yaml"
+    where = [str(source / "elsewhere/bin/python"), "-c", "import hamr; print(hamr.__file__)"]
+    found = subprocess.run(where, capture_output=True, text=True, cwd=tmp_path, env=CLEAN, check=True)
     assert found.stdout.startswith(str(site))
 
 

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hamr.security.processes import has_ended
 from hamr.telemetry.metrics import cut_torn_tail, read_jsonl
 
 PLAN = "pipeline.json"
 EVENTS = "events.jsonl"
+LOCK = "pipeline.lock"
+"""Names the process that runs the stages."""
 End = Literal["finished", "failed", "stopped"]
 State = Literal["finished", "failed", "stopped", "begun", "waiting"]
 
@@ -21,6 +24,15 @@ State = Literal["finished", "failed", "stopped", "begun", "waiting"]
 def is_pipeline(folder: Path) -> bool:
     """Return whether a folder belongs to a pipeline."""
     return (folder / PLAN).is_file()
+
+
+def pipeline_owner(folder: Path) -> dict[str, Any] | None:
+    """Return the `identity` of the process that runs a pipeline's stages, or None if none does."""
+    try:
+        owner: dict[str, Any] = json.loads((folder / LOCK).read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return None if has_ended(owner) else owner
 
 
 @dataclass(frozen=True, kw_only=True)

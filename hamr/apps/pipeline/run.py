@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import shlex
 import shutil
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING
 
 from hamr import signals
 from hamr.apps.pipeline.jobs import POLICY, is_run, policy_of
-from hamr.apps.pipeline.log import PipelineLog
+from hamr.apps.pipeline.log import LOCK, PipelineLog
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
 from hamr.apps.pipeline.report import write_pipeline_report
 from hamr.apps.shared.child_process import end_with_parent
@@ -38,6 +39,7 @@ from hamr.apps.shared.preemption import stop_error
 from hamr.config.custom import function_arguments, names_function
 from hamr.config.load import ALLOWED_FUNCTIONS, load_dumped
 from hamr.errors import Preempted, RunFolderError
+from hamr.security.processes import identity
 
 if TYPE_CHECKING:
     from hamr.apps.pipeline.command import RunPipeline
@@ -185,10 +187,14 @@ def _run(args: Sequence[str], allowed: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder for one process; the kernel releases the lock when the process ends."""
-    with (folder / "pipeline.lock").open("w") as file:
+    """Lock the folder for one process, which the file names; the kernel releases the lock when the process ends."""
+    with (folder / LOCK).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunFolderError("resume", str(folder), "is in use by another process; wait for it") from None
+        file.truncate(0)
+        file.write(json.dumps(identity()))
+        file.flush()
         yield
+        file.truncate(0)

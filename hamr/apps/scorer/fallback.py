@@ -38,7 +38,8 @@ def check_scorable(config: Config, splits: Splits) -> None:
         return
     every = (*splits.train, *splits.validation, *splits.test)
     with_replies = [sample for sample in every if replies_of(sample)]
-    replies, where = sum(len(replies_of(sample)) for sample in with_replies), config.data.train or "data.sage"
+    replies = sum(len(replies_of(sample)) for sample in with_replies)
+    where = config.data.train or ("data.sage" if config.data.importer is None else "data.importer")
     if not replies:
         return
     if replies < MIN_REPLIES:

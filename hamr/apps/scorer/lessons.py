@@ -26,7 +26,7 @@ from hamr.pools.pair_training import PairExample, finetune_pairs, pair_scores
 from hamr.pools.scorer_pairs import is_cross_encoder
 from hamr.pools.scorer_prompt import ScorerPrompt
 from hamr.prompting.templates import PromptTemplate
-from hamr.trainer.scorer_training import ScorerExample, finetune, verdict_scores
+from hamr.trainer.scorer_training import ScorerExample, device_of, finetune, verdict_scores
 from hamr.types import ServiceSample
 
 PAIRS_SEED = 17
@@ -72,7 +72,9 @@ class VerdictExam(Exam):
 
     def scores(self, model: Path, tuning: ScorerTrainingConfig) -> list[float]:
         questions = [tuple(question) for question in self.questions]
-        return verdict_scores(model, questions, self.values, dtype=tuning.dtype, threads=tuning.threads)
+        return verdict_scores(
+            model, questions, self.values, dtype=tuning.dtype, threads=tuning.threads, device=device_of(tuning)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

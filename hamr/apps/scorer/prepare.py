@@ -95,10 +95,11 @@ def prepare_scorers(
     """The model folder of every pool that has a model here: as it is, or fine-tuned where the pool asks for it and it
     is needed.
 
-    Pools are prepared side by side as far as there are cores; one that starts from another waits for it. `steps` gets
+    Pools are prepared side by side as far as there are cores, or one after the other where one is trained on the GPU;
+    one that starts from another waits for it. `steps` gets
     the training steps done, their total and the scorer; without it, `note` gets a line from time to time. Raises
-    BadInput for a pool whose template cannot be filled, whose library is missing, whose model is of another kind, or
-    that would be fine-tuned on data without both kinds of answers.
+    BadInput for a pool whose template cannot be filled, whose library is missing, whose model is of another kind, whose
+    GPU is missing, or that would be fine-tuned on data without both kinds of answers.
     """
     for name, pool in config.pools.items():
         check_template(name, pool)
@@ -109,8 +110,11 @@ def prepare_scorers(
         if pool.compares and not pool.finetune:
             check_pair_model(name, pool, resolve_model(pool.model))
     progress = Progress(note, steps)
-    threads = max((pool.finetune.threads for pool in pools.values() if pool.finetune), default=1)
-    at_once = max(1, (os.cpu_count() or 1) // threads)
+    trained = {name: pool.finetune for name, pool in pools.items() if pool.finetune}
+    on_gpu = [name for name, tuning in trained.items() if tuning.num_gpus]
+    _check_gpu(on_gpu)
+    threads = max((tuning.threads for tuning in trained.values()), default=1)
+    at_once = 1 if on_gpu else max(1, (os.cpu_count() or 1) // threads)
     prepared: dict[str, concurrent.futures.Future[TunedScorer]] = {}
     stop = threading.Event()
     with environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
@@ -137,6 +141,14 @@ def _kill_children_until_done(prepared: Iterable[concurrent.futures.Future[Tuned
         for child in multiprocessing.active_children():
             child.kill()
         time.sleep(0.1)
+
+
+def _check_gpu(names: Sequence[str]) -> None:
+    if names:
+        import torch
+
+        if not torch.cuda.is_available():
+            raise BadInput(f"pools.{names[0]}.finetune.num_gpus", 1, "there is no GPU on this machine; set it to 0")
 
 
 def _start(pool: PoolConfig) -> str | None:

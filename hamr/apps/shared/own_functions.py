@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
-from hamr.config.custom import ARGUMENTS
+from hamr.config.custom import ARGUMENTS, FunctionConfig, ImporterConfig
 from hamr.config.schema import Config
+from hamr.data.importer_function import imported_samples
 from hamr.pools.function_pool import check_functions
 from hamr.rollout.episodes import check_episode
 from hamr.security.functions import FunctionSource, LoadedFunction, load_function, within
@@ -17,18 +19,22 @@ CHECK_S = 120.0
 
 
 def check_own_functions(config: Config) -> Config:
-    """Load every function, rewards too. Return the configuration with the digests of their files.
+    """Load every function, rewards too, and call the importer. Return the configuration with the digests of their files
+    and the imported samples.
 
     Raises:
         ConfigError: A function does not exist, cannot be imported or called, or a loss function returns no losses.
     """
-    found = {}
+    found: dict[str, FunctionConfig] = {}
     for key, section in config.functions.items():
         if key not in ARGUMENTS:
             continue
         source = FunctionSource.of_config(key, section)
         function = within(CHECK_S, source, partial(_load_and_check, key, source))
         found[key] = section.model_copy(update={"sha256": function.sha256})
+    if "data.importer" in found:
+        importer = cast(ImporterConfig, found["data.importer"])
+        found["data.importer"] = importer.as_called(imported_samples(importer))
     checked = config.model_copy(update={"rewards": check_functions(config.rewards)})
     return checked.with_functions(found)
 

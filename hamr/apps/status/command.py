@@ -63,7 +63,7 @@ class ScaleCommand(Command):
 
 
 class StopCommand(Command):
-    """Stop a running job as SIGTERM does: it keeps its finished steps and can be resumed.
+    """Stop a running job or pipeline as SIGTERM does: it keeps its finished steps and can be resumed.
 
     A run on this machine gets the signal. One on another machine, such as a submitted run, reads the request in its run
     folder, which both machines must see. The command waits until the run has ended and prints how to continue it. A
@@ -73,7 +73,7 @@ class StopCommand(Command):
     examples = ("hamr stop runs/quickstart",)
 
     run_folder: Annotated[str, Word(), Field(title="RUN")]
-    """Run folder, or its name under runs/."""
+    """Folder of a run or a pipeline, or its name under runs/."""
 
     def run(self) -> int:
         from hamr.apps.status.stop import stop

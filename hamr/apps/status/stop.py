@@ -1,4 +1,4 @@
-"""`hamr stop`: ends a running job as SIGTERM does."""
+"""`hamr stop`: ends a running job or pipeline as SIGTERM does."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hamr.apps.pipeline.log import is_pipeline, pipeline_owner
 from hamr.errors import BadInput, HamrError
 from hamr.security.processes import has_ended
 from hamr.telemetry.control_requests import ControlRequests
-from hamr.telemetry.live import LiveStatus, find_run
+from hamr.telemetry.live import RUNS, LiveStatus, find_run
 from hamr.telemetry.run_folder import owner_of, read_config
 
 ANSWER_S = 30.0
@@ -24,10 +25,13 @@ END_S = 60.0
 
 
 def stop(run: str) -> int:
-    """Ask a run to stop, wait until it has ended and print what is kept.
+    """Ask a run or a pipeline to stop, wait until it has ended and print what is kept.
 
     A run on this machine gets the signal itself, one on another machine a control request in its folder.
     """
+    for path in (Path(run), Path(RUNS) / run):
+        if is_pipeline(path):
+            return _stop_pipeline(path.absolute(), run)
     folder = find_run(run)
     owner = _owner(folder)
     if owner is None or not _is_running(folder):
@@ -42,15 +46,37 @@ def stop(run: str) -> int:
             delivered = True
     if not delivered and _is_running(folder):
         ControlRequests(folder).ask({"stop": True}, timeout_s=ANSWER_S, alive=lambda: _is_running(folder))
-    limit_s = END_S + _grace_s(folder)
-    deadline = time.monotonic() + limit_s
-    while _is_running(folder):
-        if time.monotonic() > deadline:
-            raise HamrError(f"the run was asked to stop and still runs after {limit_s:g} s; see `hamr status {run}`")
-        time.sleep(0.1)
+    _wait_for_end(lambda: _is_running(folder), END_S + _grace_s(folder), "run was asked to stop")
     status = LiveStatus.read(folder)
     print(f"{status.state}: {status.detail}" if status and status.detail else "the run has ended")
     return 0
+
+
+def _stop_pipeline(folder: Path, given: str) -> int:
+    """Stop a pipeline, or its current run where another machine runs it: a run without a summary ends the pipeline."""
+    owner = pipeline_owner(folder)
+    if owner is None:
+        raise BadInput("run", given, "is a pipeline that is not running, so there is nothing to stop")
+    runs = [path.parent for path in folder.glob("*/config.yaml") if _is_running(path.parent)]
+    if owner["host"] != socket.gethostname():
+        if not runs:
+            raise BadInput("run", given, f"runs on {owner['host']}, in a stage that takes no request; stop it there")
+        return stop(str(runs[0]))
+    print(f"stopping {folder} (process {owner['pid']} on {owner['host']})", flush=True)
+    os.kill(owner["pid"], signal.SIGTERM)
+    limit_s = END_S + max((_grace_s(run) for run in runs), default=0.0)
+    _wait_for_end(lambda: pipeline_owner(folder) is not None, limit_s, "pipeline was asked to stop")
+    print(f"the pipeline has ended; continue with: hamr train resume={folder}")
+    return 0
+
+
+def _wait_for_end(is_running: Callable[[], bool], limit_s: float, what: str) -> None:
+    """Raise HamrError if it still runs after `limit_s` seconds."""
+    deadline = time.monotonic() + limit_s
+    while is_running():
+        if time.monotonic() > deadline:
+            raise HamrError(f"the {what} and still runs after {limit_s:g} s")
+        time.sleep(0.1)
 
 
 def _is_running(folder: Path) -> bool:

@@ -100,4 +100,5 @@ def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[DialoguePlan]
         user=find_ask("simulator", sage.simulator),
         simulator=sage.simulator,
         judges={name: find_ask("judges", name) for name in sage.judges},
+        readers={name: find_ask("judges", name) for name in sage.judges if not name.startswith(PREFIX)},
     )

@@ -37,8 +37,10 @@ from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_placement, describe_placement, plan
 from hamr.cluster.session import check_cluster, ray_session
-from hamr.config.load import dump_config, load_dumped
+from hamr.config.load import IMPORTED, dump_config, load_dumped
 from hamr.config.schema import Config
+from hamr.data.importer_function import imported_samples
+from hamr.data.samples import write_samples
 from hamr.data.splits import count_copies
 from hamr.errors import EngineDied, Preempted, RunFolderError
 from hamr.models.precision import computations, precision_notes
@@ -308,6 +310,9 @@ class Job:
                 "resume", str(path), "is not a run folder (no config.yaml); give one that hamr created"
             )
         recorded = load_dumped(path / "config.yaml")
+        if recorded.data.importer is not None and recorded.data.importer.samples is not None:
+            # An unnecessary repetition, as of a supervised run that is restarted.
+            functions = [arg for arg in functions if not arg.lstrip("+").startswith("data.importer.path=")]
         for key, _, value in (arg.partition("=") for arg in functions):
             if key.removeprefix("+").removesuffix(".path") not in recorded.functions:
                 raise RunFolderError(key, value, "the run has no such function; remove it")
@@ -316,7 +321,12 @@ class Job:
         return cls(config=config, path=path, resume=True)
 
     def open(self) -> RunFolder:
-        return RunFolder.resume(self.path) if self.resume else RunFolder.create(self.path, dump_config(self.config))
+        if self.resume:
+            return RunFolder.resume(self.path)
+        folder = RunFolder.create(self.path, dump_config(self.config))
+        if self.config.data.importer is not None:
+            write_samples(folder.path / IMPORTED, imported_samples(self.config.data.importer))
+        return folder
 
 
 def _joining(config: Config) -> Config:

@@ -25,6 +25,7 @@ from hamr.config.schema import Config
 from hamr.controller import Controller
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
+from hamr.experience import Experience, PausableEngine
 from hamr.protocols import Rewarder, SamplingConfig
 from hamr.telemetry.console import Console
 from hamr.telemetry.recorder import RunRecorder
@@ -71,6 +72,8 @@ class Run:
     """The current activity, for the message after a signal; empty when idle."""
     evaluations: dict[str, Any] = field(default_factory=dict)
     dialogues: dict[str, Any] = field(default_factory=dict)
+    experience: Experience | None = None
+    """The groups in flight during RL, with `experiment.asynchrony`."""
     cascade_controller: CascadeController = field(init=False)
     scorers: ScorerWatch = field(init=False)
 
@@ -102,6 +105,8 @@ class Run:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
         state["dialogues"] = self.dialogues
+        if self.experience is not None:
+            state["unfinished"] = self.experience.state()
         return {**state, "cascade": self.cascade_controller.state(), "refits": self.refit.state()}
 
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
@@ -234,15 +239,17 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     """Run the RL loop from the start or from a checkpoint, with periodic checkpoints and one at the end."""
     experiment, run.doing = run.config.experiment, "the start of RL"
     stream, done = await enter_rl(run, newest)
+    unfinished = newest.state.get("unfinished", ()) if newest is not None else ()
     rewarder = ControlledRewarder(run.world.router, run.cascade_controller)
     counted = Counted(rewarder, run.console, experiment.prompts_per_step * run.config.rollout.samples_per_prompt)
+    engine = PausableEngine(run.world.workers)
     controller = Controller(
         run=run.run_id,
         experiment=experiment,
         rollout=run.config.rollout,
         algorithm=run.config.algorithm,
         encode=run.prepared.codec.prompt,
-        engine=run.world.workers,
+        engine=engine,
         rewarder=counted,
         trainer=run.world.learner,
         weights=run.world.weights,
@@ -251,30 +258,53 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,
-        dialogues=episode_runner(run.prepared, run.world.workers, counted) if run.config.holds_dialogues else None,
+        dialogues=episode_runner(run.prepared, engine, counted) if run.config.holds_dialogues else None,
         answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
+    asynchrony, sampling = experiment.asynchrony, run.config.algorithm.dynamic_sampling
+    if asynchrony.max_policy_age or sampling.oversample > 1:
+        run.experience = controller.experience = Experience(
+            controller.produce,
+            controller.may_train,
+            stream,
+            batch=experiment.prompts_per_step,
+            max_policy_age=asynchrony.max_policy_age,
+            oversample=sampling.oversample,
+            unfinished=unfinished,
+        )
+    if not asynchrony.in_flight:
+        controller.pause = engine.pause
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # reset: the first step must not count the calls of the evaluations
-    with run.console.phase("rl"):
-        await measure(run, done)  # measurements that a preempted run skipped
-        for step in range(done + 1, experiment.steps + 1):
-            run.doing, before = f"step {step}", deepcopy(run.state(stream))
-            counted.begin()
-            metrics = await run.preemption.unless_asked(
-                controller.step(step, stream), may_drop=lambda: controller.collecting
-            )
-            if metrics is None:
-                await leave(run, step - 1, before)
-            run.version = controller.version
-            metrics = {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()}
-            check = run.preemption.unless_asked(_check_scorers(run, step, counted.replies))
-            run.recorder.metrics(step, {**metrics, **(await check or {})})
-            await measure(run, step)  # before the save, so that the checkpoint contains the measurements
-            if step % experiment.checkpoint.every == 0 or step == experiment.steps:
-                await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
-            if run.preemption.asked.is_set() and step < experiment.steps:
-                await leave(run, step, run.state(stream))
+    try:
+        with run.console.phase("rl"):
+            await measure(run, done)  # measurements that a preempted run skipped
+            for step in range(done + 1, experiment.steps + 1):
+                await rl_step(run, step, controller, rewarder, counted, stream)
+    finally:
+        if run.experience is not None:
+            await run.experience.close()
+
+
+async def rl_step(
+    run: Run, step: int, controller: Controller, rewarder: ControlledRewarder, counted: Counted, stream: PromptStream
+) -> None:
+    """Run one RL step with the measurements and the checkpoint that are due after it. Raises Preempted."""
+    experiment = run.config.experiment
+    run.doing, before = f"step {step}", deepcopy(run.state(stream))
+    counted.begin()
+    metrics = await run.preemption.unless_asked(controller.step(step, stream), may_drop=lambda: controller.collecting)
+    if metrics is None:
+        await leave(run, step - 1, before)
+    run.version = controller.version
+    metrics = {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()}
+    check = run.preemption.unless_asked(_check_scorers(run, step, counted.replies))
+    run.recorder.metrics(step, {**metrics, **(await check or {})})
+    await measure(run, step)  # before the save, so that the checkpoint contains the measurements
+    if step % experiment.checkpoint.every == 0 or step == experiment.steps:
+        await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
+    if run.preemption.asked.is_set() and step < experiment.steps:
+        await leave(run, step, run.state(stream))
 
 
 async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dict[str, float]:
@@ -347,7 +377,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         run.cascade_controller.restore(newest.state.get("cascade"))
         await run.refit.restore(newest.state.get("refits", ()))
         await publish(run)
-        run.recorder.rewind(run.run_id, newest.step)
+        run.recorder.rewind(run.run_id, newest.step, newest.state.get("unfinished", ()))
         run.console.note(f"resume after step {newest.step}")
     return stream, start.step
 

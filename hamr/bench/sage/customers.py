@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hamr.bench.sage.customer_reading import CustomerReading, JudgedReader
+from hamr.bench.sage.reader_exam import told_fields
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.traces import Trace
 from hamr.data.customer_audit import (
@@ -36,19 +38,27 @@ class CustomerAuditor:
             for name, scenario in scenarios.items()
         }
 
-    def audit(self, trace: Trace) -> CustomerAudit | None:
+    def audit(self, trace: Trace, reading: CustomerReading | None = None) -> CustomerAudit | None:
         """Return the audit of a finished dialogue. None for an interrupted one, and for one from a file, whose customer
-        is not simulated."""
+        is not simulated.
+
+        Messages with unknown wordings are taken as the judges read them, if there is a `reading`. A model's customer
+        was told only the fields that its path reads, so that others cannot contradict its case.
+        """
         plan = trace.plan
         if plan.source == "file" or not trace.finished:
             return None
         scenario = self._scenarios[plan.scenario]
         output = read_turn(scenario, trace.turns).output if trace.turns else None
+        reader, fields = self._readers[plan.scenario], plan.fields
+        meanings = reading.meanings(len(trace.turns)) if reading is not None else None
+        if meanings is not None:
+            reader, fields = JudgedReader(wordings=reader, meanings=meanings), told_fields(scenario, plan)
         found = audit_customer(
             scenario,
-            CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=plan.language),
+            CustomerCase(fields=fields, system=plan.system, intent=plan.intent, language=plan.language),
             [turn.user for turn in trace.turns],
-            self._readers[plan.scenario],
+            reader,
             ending=_ending(trace),
             action=output.action if output is not None else "",
         )
@@ -72,6 +82,11 @@ def _fault_at_end(trace: Trace) -> CustomerFault | None:
     if trace.outcome == "user_ended_at_once":
         return CustomerFault(kind="ended_early", message=at, detail=trace.detail)
     return None
+
+
+def is_undecided(audit: CustomerAudit | None) -> bool:
+    """Return whether no fault was found but a message was not understood."""
+    return audit is not None and not audit.faults and audit.understood < 1
 
 
 def is_faulty(audit: CustomerAudit | None) -> bool:

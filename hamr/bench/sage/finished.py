@@ -6,7 +6,8 @@ A line has the messages in OpenAI's format and what the back end knew:
      "messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
 
 `scenario` names the procedure where there are several. `fields` is the customer's own case, if it is known. `intent`,
-`persona` and `level` are for the tables.
+`persona` and `level` are for the tables. `resolved` and `taken_over` say of a dialogue of a service in production
+whether the issue was resolved, and whether a person took over; their rates are reported.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class _Row(BaseModel):
     intent: str = ""
     persona: str = ""
     level: str = ""
+    resolved: bool | None = None
+    taken_over: bool | None = None
 
 
 def read_dialogues(path: Path, scenarios: Mapping[str, Scenario], config: SageConfig, *, agent: str) -> list[Trace]:
@@ -104,7 +107,16 @@ def _trace(row: _Row, where: str, scenarios: Mapping[str, Scenario], config: Sag
     turns, parting = _exchanges(row.messages, ServiceDesk(scenario, plan), config)
     if not turns:
         raise DataError(f"{where}: messages", len(row.messages), "has no answer to a customer; give whole dialogues")
-    return Trace(agent=agent, simulator="file", plan=plan, turns=tuple(turns), outcome="ended", parting=parting)
+    return Trace(
+        agent=agent,
+        simulator="file",
+        plan=plan,
+        turns=tuple(turns),
+        outcome="ended",
+        parting=parting,
+        resolved=row.resolved,
+        taken_over=row.taken_over,
+    )
 
 
 def _check_case(scenario: Scenario, row: _Row, where: str) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.simulation import reply_of
@@ -168,7 +168,7 @@ def judge_schema(scenario: Scenario) -> dict[str, Any]:
 
 def read_vote(judge: str, text: str, scenario: Scenario) -> TurnVote:
     """Parse a judge's answer as far as possible. Raises VerdictUnparsable if nothing can be parsed."""
-    found = _last_object(text)
+    found = last_object(text)
     given_labels, given_grades = found.get(CLASSIFICATION), found.get(QUALITY)
     labels: dict[str, Value] = {}
     for name, variable in scenario.file.fields.items():
@@ -200,19 +200,34 @@ class SageJudges:
         return TurnJudgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=tuple(votes))
 
     async def _vote(self, name: str, ask: Ask, question: Question, scenario: Scenario) -> TurnVote:
-        """Ask one judge; retry unparseable answers (`reasks`) and transient failures (`attempts`)."""
-        if AGAIN in name:
-            question = replace(question, temperature=AGAIN_TEMPERATURE)
-        unread = away = 0
-        while True:
-            answer = await ask(replace(question, attempt=unread))
-            vote = _read_vote(name, answer, scenario)
-            unread += vote.failure == "unparsable"
-            away += vote.failure in TRANSIENT
-            if vote.failure is None or unread > self.config.reasks or away >= self.config.attempts:
-                return vote
-            if vote.failure in TRANSIENT:
-                await asyncio.sleep(min(answer.retry_in_s or 0.0, self.config.longest_wait_s))
+        return await ask_judge(name, ask, question, self.config, lambda answer: _read_vote(name, answer, scenario))
+
+
+class JudgeVote(Protocol):
+    @property
+    def failure(self) -> str | None:
+        """Return the reason why there is no vote, or None."""
+
+
+Vote = TypeVar("Vote", bound=JudgeVote)
+
+
+async def ask_judge(
+    name: str, ask: Ask, question: Question, config: SageConfig, read: Callable[[Answer], Vote]
+) -> Vote:
+    """Ask one judge; retry unparseable answers (`reasks`) and transient failures (`attempts`)."""
+    if AGAIN in name:
+        question = replace(question, temperature=AGAIN_TEMPERATURE)
+    unread = away = 0
+    while True:
+        answer = await ask(replace(question, attempt=unread))
+        vote = read(answer)
+        unread += vote.failure == "unparsable"
+        away += vote.failure in TRANSIENT
+        if vote.failure is None or unread > config.reasks or away >= config.attempts:
+            return vote
+        if vote.failure in TRANSIENT:
+            await asyncio.sleep(min(answer.retry_in_s or 0.0, config.longest_wait_s))
 
 
 def _read_vote(judge: str, answer: Answer, scenario: Scenario) -> TurnVote:
@@ -237,7 +252,7 @@ def _is_grade(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and value in GRADES
 
 
-def _last_object(text: str) -> dict[str, Any]:
+def last_object(text: str) -> dict[str, Any]:
     """Return the last outermost JSON object. Raises VerdictUnparsable where there is none."""
     decoder = json.JSONDecoder()
     found: dict[str, Any] | None = None

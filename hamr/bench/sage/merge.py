@@ -40,9 +40,11 @@ def merge_into(store: Store, folders: Sequence[Path]) -> None:
     dialogue.
     """
     loaded = [load_rows(folder) for folder in folders]
-    seeds = {trace.plan.seed for traces, _ in loaded for trace in traces.values()}
+    seeds = {trace.plan.seed for traces, *_ in loaded for trace in traces.values()}
     home: dict[tuple[str, str], Path] = {}
-    for folder, (traces, judgements) in zip(folders, loaded, strict=True):
+    for folder, (traces, judgements, readings, exams) in zip(folders, loaded, strict=True):
+        for exam in exams.values():
+            store.add_exam(exam, final=True)
         for (agent, name), trace in traces.items():
             renamed = _with_seed(trace, several=len(seeds) > 1)
             key = (agent, renamed.plan.id)
@@ -55,6 +57,8 @@ def merge_into(store: Store, folders: Sequence[Path]) -> None:
             for turn, judgement in judgements.get((agent, name), {}).items():
                 if turn not in store.judgements.get(key, {}):
                     store.add_judgement(replace(judgement, dialogue=renamed.plan.id))
+            if (agent, name) in readings and key not in store.readings:
+                store.add_reading(replace(readings[agent, name], dialogue=renamed.plan.id))
 
 
 def _with_seed(trace: Trace, *, several: bool) -> Trace:

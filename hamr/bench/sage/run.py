@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from hamr.bench.sage import compare, metrics
 from hamr.bench.sage.assessment import Assessment, assess, needs_judges
 from hamr.bench.sage.coverage import CoverageRow, coverage
-from hamr.bench.sage.customers import CustomerAuditor, fidelity, is_faulty
+from hamr.bench.sage.customer_reading import read_customer
+from hamr.bench.sage.customers import CustomerAuditor, fidelity, is_faulty, is_undecided
 from hamr.bench.sage.judging import SageJudges
+from hamr.bench.sage.reader_exam import examine_readers
 from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import REPLACEMENT, DialoguePlan, Trace
-from hamr.config.sage import SageConfig
+from hamr.bench.statistics import share_interval
+from hamr.config.sage import SCRIPTED, SageConfig
 from hamr.data.customer_audit import CustomerAudit
 from hamr.procedures.graph import Scenario
 from hamr.protocols import Ask
@@ -36,13 +39,15 @@ class DialogueProgress:
 @dataclass(frozen=True, kw_only=True)
 class Cast:
     """Participants of an evaluation. `simulator` is the name of the pool behind `user`. `native`: the agents that get
-    their tools as schemas."""
+    their tools as schemas. `readers`: the judges that read off the customers' messages what no wording tells, if they
+    pass an exam on known ones."""
 
     agents: Mapping[str, Ask]
     user: Ask
     simulator: str
     judges: Mapping[str, Ask]
     native: frozenset[str] = frozenset()
+    readers: Mapping[str, Ask] = field(default_factory=dict)
 
 
 async def hold(
@@ -71,11 +76,19 @@ async def hold(
     }
     total, held, judged = len(pairs), 0, 0
     faulty: set[tuple[str, str]] = set()
+    exams = {name: asyncio.Lock() for name in scenarios}
 
     def count(*, one_held: bool = False, one_judged: bool = False) -> None:
         nonlocal held, judged
         held, judged = held + one_held, judged + one_judged
         report(DialogueProgress(total=total, held=held, judged=judged))
+
+    async def may_read(scenario: str) -> bool:
+        async with exams[scenario]:
+            if scenario not in store.exams:
+                exam, final = await examine_readers(cast.readers, scenarios[scenario], config)
+                store.add_exam(exam, final=final)
+        return store.exams[scenario].passed
 
     async def dialogue(agent: str, plan: DialoguePlan, counted: bool) -> None:
         trace = store.finished(agent, plan.id)
@@ -84,7 +97,14 @@ async def hold(
                 trace = await desks[agent, plan.scenario].run(plan, agent=agent, simulator=cast.simulator)
             store.add_trace(trace)
         count(one_held=counted)
-        if config.faulty_customers == "left_out" and is_faulty(auditor.audit(trace)):
+        reading = store.readings.get((agent, plan.id))
+        readers = {} if trace.simulator.startswith(SCRIPTED) else cast.readers
+        if readers and is_undecided(auditor.audit(trace, reading)) and (reading is None or reading.is_open):
+            async with judging:
+                if await may_read(plan.scenario):
+                    reading = await read_customer(readers, scenarios[plan.scenario], trace, config)
+                    store.add_reading(reading)
+        if config.faulty_customers == "left_out" and is_faulty(auditor.audit(trace, reading)):
             faulty.add((agent, plan.id))
         else:
             async with judging:
@@ -179,6 +199,7 @@ def summarise(
         "agents": {},
         "unreadable_rule": config.unreadable,
         "faulty_rule": config.faulty_customers,
+        "readers": {name: {**exam.to_json(), "passed": exam.passed} for name, exam in store.exams.items()},
     }
     for agent in agents:
         assessed[agent] = {name: [] for name in scenarios}
@@ -190,7 +211,7 @@ def summarise(
         for plan in _customers_of(store, agent, plans, config):
             trace = store.traces[agent, plan.id]
             outcomes[plan.scenario][trace.outcome] += 1
-            audit = auditor.audit(trace)
+            audit = auditor.audit(trace, store.readings.get((agent, plan.id)))
             if audit is not None:
                 audits[agent][plan.id] = audit
                 customers[plan.scenario].append(audit)
@@ -212,6 +233,7 @@ def summarise(
                 for name in scenarios
             },
             "customers": fidelity(list(audits[agent].values())),
+            "production": _production([t for (name, _), t in store.traces.items() if name == agent]),
             "average": metrics.average_scenarios(assessed[agent], config),
             "by_turn": metrics.by_turn(_all(assessed[agent])),
             "levels": metrics.by_level(
@@ -231,6 +253,15 @@ def summarise(
     summary["residuals"] = metrics.residuals(every)
     summary["votes"] = {"tie_rule": config.tie, **metrics.votes(every)}
     return Evaluated(scenarios=scenarios, assessed=assessed, audits=audits, summary=summary)
+
+
+def _production(traces: Sequence[Trace]) -> dict[str, Any]:
+    """Return the rates of resolved issues and of takeovers by a person, with Wilson intervals, where they are known."""
+    known = {
+        "resolved": [trace.resolved for trace in traces if trace.resolved is not None],
+        "taken_over": [trace.taken_over for trace in traces if trace.taken_over is not None],
+    }
+    return {name: asdict(share_interval(values)) for name, values in known.items() if values}
 
 
 def _coverage(

@@ -174,7 +174,7 @@ _THANKS = {"en": "Thank you, that is all.", "zh": "谢谢，没有别的了。"}
 def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """Speaks like the customers of `hamr data sage`, in sentences of the test split, which no training data contains.
 
-    States one field after the other, as the procedure needs them, then leaves.
+    States one field after the other, as the procedure needs them, then leaves. Its adversarial level has wordings too.
     """
     said = sum(message["role"] == "assistant" for message in question.messages)
     told = customer_turns(
@@ -185,6 +185,7 @@ def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) 
         ticket=plan.system,
         intent=plan.intent,
         persona=plan.persona,
+        level=plan.level,
         rng=Random(plan.seed_of("worded")),
     )
     return next((text for text, _, _ in islice(told, said, None)), END_MARK)

@@ -3,6 +3,8 @@
 settings.json      the settings that determine the dialogues and their judgements
 traces.jsonl       one row per dialogue; an interrupted one is followed by the row of its next attempt
 judgements.jsonl   one row per assessed turn: every judge's votes
+readings.jsonl     one row per dialogue whose customer the judges have read
+reader_exams.jsonl one row per scenario: how well the judges read customers whose words are known
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from hamr.bench.folder import RowFolder, rows_of
+from hamr.bench.sage.customer_reading import CustomerReading
 from hamr.bench.sage.judging import TurnJudgement
+from hamr.bench.sage.reader_exam import ReaderExam
 from hamr.bench.sage.traces import Trace
 from hamr.errors import BadInput
 from hamr.telemetry.run_folder import write_atomic
@@ -22,6 +26,7 @@ from hamr.types import TRANSIENT
 Key = tuple[str, str]
 """(agent, dialogue)."""
 SETTINGS, TRACES, JUDGEMENTS = "settings.json", "traces.jsonl", "judgements.jsonl"
+READINGS, EXAMS = "readings.jsonl", "reader_exams.jsonl"
 
 
 class Store(RowFolder):
@@ -30,25 +35,29 @@ class Store(RowFolder):
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
         """Load the rows of the folder.
 
-        With `rejudge` the settings of the judges may differ. If they do, the existing judgements are moved to
-        judgements.old.jsonl; otherwise they are kept.
+        With `rejudge` the settings of the judges may differ. If they do, the rows of the judges are moved to
+        judgements.old.jsonl and the like; otherwise they are kept.
 
         Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
         has dialogues with other settings. Nothing is changed then.
         """
         self.traces: dict[Key, Trace] = {}
         self.judgements: dict[Key, dict[int, TurnJudgement]] = {}
+        self.readings: dict[Key, CustomerReading] = {}
+        self.exams: dict[str, ReaderExam] = {}
         self._settings, self._rejudge = settings, rejudge
-        super().__init__(folder, (TRACES, JUDGEMENTS), ascii_only=False)
+        super().__init__(folder, (TRACES, JUDGEMENTS, READINGS, EXAMS), ascii_only=False)
 
     def _load(self) -> None:
-        self.traces, self.judgements = load_rows(self.folder)
+        self.traces, self.judgements, self.readings, self.exams = load_rows(self.folder)
         before = self._in_force(read_settings(self.folder))
         check_settings(self.folder, before, self._settings, rejudge=self._rejudge)
         others = before.get("judging") != json.loads(json.dumps(self._settings.get("judging")))
         if self._rejudge and others and self.judgements:
-            (self.folder / JUDGEMENTS).replace(self.folder / "judgements.old.jsonl")
-            self.judgements = {}
+            for name in (JUDGEMENTS, READINGS, EXAMS):
+                if (self.folder / name).is_file():
+                    (self.folder / name).replace(self.folder / name.replace(".jsonl", ".old.jsonl"))
+            self.judgements, self.readings, self.exams = {}, {}, {}
         merged = merge_settings(before, self._settings)
         write_atomic(self.folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
 
@@ -69,6 +78,16 @@ class Store(RowFolder):
         self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
         self._write(JUDGEMENTS, judgement.to_json())
 
+    def add_reading(self, reading: CustomerReading) -> None:
+        self.readings[reading.agent, reading.dialogue] = reading
+        self._write(READINGS, reading.to_json())
+
+    def add_exam(self, exam: ReaderExam, *, final: bool) -> None:
+        """Keep an exam; one that is not final is repeated by the next command."""
+        self.exams[exam.scenario] = exam
+        if final:
+            self._write(EXAMS, exam.to_json())
+
     def _in_force(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the stored settings that finished work depends on, so that a mistyped model or endpoint may be
         corrected."""
@@ -83,8 +102,13 @@ class Store(RowFolder):
         }
 
 
-def load_rows(folder: Path) -> tuple[dict[Key, Trace], dict[Key, dict[int, TurnJudgement]]]:
-    """Return the newest row of each dialogue, and the judgements by dialogue and turn. Raises BadInput."""
+Rows = tuple[dict[Key, Trace], dict[Key, dict[int, TurnJudgement]], dict[Key, CustomerReading], dict[str, ReaderExam]]
+
+
+def load_rows(folder: Path) -> Rows:
+    """Return the newest row of each dialogue, the judgements by dialogue and turn, the readings of customers, and the
+    exam of each scenario. Raises BadInput.
+    """
     traces: dict[Key, Trace] = {}
     judgements: dict[Key, dict[int, TurnJudgement]] = {}
     for where, row in rows_of(folder / TRACES):
@@ -99,7 +123,20 @@ def load_rows(folder: Path) -> tuple[dict[Key, Trace], dict[Key, dict[int, TurnJ
         except (KeyError, TypeError) as error:
             raise BadInput(where, str(error), "is not a judgement; restore the line, or remove it") from error
         judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
-    return traces, judgements
+    readings: dict[Key, CustomerReading] = {}
+    for where, row in rows_of(folder / READINGS):
+        try:
+            reading = CustomerReading.from_json(row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadInput(where, str(error), "is not a reading; restore the line, or remove it") from error
+        readings[reading.agent, reading.dialogue] = reading
+    exams: dict[str, ReaderExam] = {}
+    for where, row in rows_of(folder / EXAMS):
+        try:
+            exams[row["scenario"]] = ReaderExam(**row)
+        except (KeyError, TypeError) as error:
+            raise BadInput(where, str(error), "is not an exam; restore the line, or remove it") from error
+    return traces, judgements, readings, exams
 
 
 # --- settings ----------------------------------------------------------------------------------

@@ -94,7 +94,7 @@ class Exchange:
 @dataclass(frozen=True, kw_only=True)
 class Trace:
     """One dialogue. `detail`: the customer's fault, or the failure that ended it. `parting`: the customer's last
-    message, which has no answer."""
+    message, which has no answer. `resolved`, `taken_over`: outcome of a dialogue in production, if it is known."""
 
     agent: str
     simulator: str
@@ -103,6 +103,8 @@ class Trace:
     outcome: Outcome
     detail: str = ""
     parting: str = ""
+    resolved: bool | None = None
+    taken_over: bool | None = None
 
     @property
     def finished(self) -> bool:

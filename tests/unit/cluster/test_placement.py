@@ -211,6 +211,12 @@ def test_contradictions_name_the_remedy(trainer: dict, rollout: dict, says: str)
         config(trainer=trainer, rollout=rollout)
 
 
+def test_colocated_engines_refuse_asynchronous_training() -> None:
+    given = {"trainer": HALF, "rollout": {"colocated": True, "engine": {"num_gpus": 0.5}}}
+    with pytest.raises(ValueError, match="sleeps during training: set it to 0"):
+        config(**given, experiment={"asynchrony": {"max_policy_age": 1}})
+
+
 def test_elastic_cluster_lists_unplaced_units() -> None:
     asked = config(pools=judge(replicas=6), cluster={"elastic": True})
     lines = describe_placement(asked, [node("a", 3)])

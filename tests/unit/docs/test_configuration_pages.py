@@ -16,13 +16,22 @@ SHOWN = {
     "algorithm.kl.coef experiment=quickstart": "algorithm.kl.coef",
     "'rollout.engine.extra={quantization: fp8}' 'rollout.sampling_extra={min_p: 0.02}'": "min_p: 0.02",
     "pools.judge.temperature=0.6 pools.judge.top_p=0.95": "top_p: 0.95",
+    "experiment=quickstart --cfg job": "experiment:",
     "hamr completion bash": "complete ",
+    "hamr completion zsh": "#compdef hamr",
+    "hamr completion fish": "complete -c hamr",
 }
 """End of a command -> a part of what it prints."""
 
 
 @pytest.mark.parametrize(
-    "command", [c for p in PAGES for c in commands(p) if c.startswith(("hamr config", "hamr comp"))]
+    "command",
+    [
+        c
+        for p in PAGES
+        for c in commands(p)
+        if c.startswith(("hamr config", "hamr comp")) or " --cfg" in c or "--info" in c
+    ],
 )
 def test_documented_command_shows_the_configuration(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = command.partition(" '>'")[0]

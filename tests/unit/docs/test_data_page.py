@@ -112,8 +112,13 @@ def test_help_desks_are_imported_without_internal_notes() -> None:
     assert json.loads(intercom)["references"][0]["content"] == "I refund it now."
 
 
-def test_tickets_are_grouped_by_the_mapping_or_the_option() -> None:
-    assert len(run("hamr data import tickets input=")) == 3
+def test_tickets_are_grouped_by_the_mapping_or_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a recogniser that finds one name."""
+    found = {"en_core_web_sm": lambda text: ["Friday"] if "Friday" in text else []}
+    monkeypatch.setattr("hamr.apps.data.import_data.name_finder", found.__getitem__)
+    assert len(run("hamr data import tickets input=")) == 4
+    nameless = "".join(path.read_text() for path in Path("data/nameless").glob("*.jsonl"))
+    assert "It ends on [NAME_1]." in nameless
     assert "Päckchen" in "".join(path.read_text() for path in Path("data/german").glob("*.jsonl"))
     assert len({row["group"] for row in meta("data/tickets")}) <= 3
     groups = [row["group"] for row in meta("data/products")]

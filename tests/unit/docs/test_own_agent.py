@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +17,7 @@ import pytest
 from hamr import cli
 from hamr.pools.scorer_openai import OpenAIScorer
 from hamr.types import Answer, Question
-from tests.docs_pages import DOCS, commands, save_files
+from tests.docs_pages import DOCS, commands, run_python, save_files
 
 PAGE = DOCS / "how-to" / "own-agent.md"
 
@@ -65,29 +66,24 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def without_a_cluster(config: Any, names: list[str], work: Any, *, run: str) -> None:
-    """Ask the endpoints from this process: what the pool's replica does on a cluster."""
-    scorers = {name: OpenAIScorer(name, config.pools[name]) for name in names}
+def without_a_cluster(config: Any, names: list[str], work: Any, *, run: str, splits: Any = None) -> None:
+    """Ask the endpoints from this process, as replicas do on a cluster. Other pools are a judge that says yes."""
+    endpoints = {name: OpenAIScorer(name, config.pools[name]) for name in names if config.pools[name].type == "openai"}
 
-    def ask(scorer: OpenAIScorer) -> Any:
-        async def one(question: Any) -> Any:
-            return (await scorer.score([question]))[0]
+    def ask(name: str) -> Any:
+        async def one(question: Question) -> Answer:
+            return (await endpoints[name].score([question]))[0]
 
-        return one
+        return one if name in endpoints else say_yes
 
-    asyncio.run(work({name: ask(scorer) for name, scorer in scorers.items()}))
+    asyncio.run(work({name: ask(name) for name in names}))
 
 
-def with_judge(config: Any, names: list[str], work: Any, *, run: str, splits: Any = None) -> None:
-    """Start no pool, and let a judge say yes."""
-
-    async def ask(question: Question) -> Answer:
-        if not question.prompt:
-            return Answer(score=1.0, verdict="yes")
-        said = {"risk": '{"reason": "", "risk": "no"}', "hallucination": '{"reason": "", "judgment": "none"}'}
-        return Answer(text=said.get(question.prompt.partition(".")[0], '{"reason": "", "score": 4}'))
-
-    asyncio.run(work(dict.fromkeys(names, ask)))
+async def say_yes(question: Question) -> Answer:
+    if not question.prompt:
+        return Answer(score=1.0, verdict="yes")
+    said = {"risk": '{"reason": "", "risk": "no"}', "hallucination": '{"reason": "", "judgment": "none"}'}
+    return Answer(text=said.get(question.prompt.partition(".")[0], '{"reason": "", "score": 4}'))
 
 
 def run(start: str, **replaced: str) -> None:
@@ -129,17 +125,67 @@ def test_endpoint_gets_the_tools_and_their_results(
     assert answered == {call["id"] for m in last for call in m.get("tool_calls", ())}
 
 
-def test_function_is_graded_by_olabench_and_ecs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page's items and samples."""
+    folder = tmp_path_factory.mktemp("data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run("hamr data olabench")
+        run("hamr data sage")
+    return folder
+
+
+@pytest.fixture
+def decisions(folder: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(data, folder, dirs_exist_ok=True)
     for benchmark in ("olabench", "ecs"):
-        monkeypatch.setattr(f"hamr.apps.evaluate.{benchmark}.run.with_pools", with_judge)
-    run("hamr data olabench")
-    run("benchmark=olabench")
-    graded = json.loads(Path("graded/summary.json").read_text())["policies"]["my_agent.py:reply"]["all"]
-    assert graded["responses"]["given"] == 5 and graded["grades"]["dialogue"]["mean"] == 4
-    run("hamr data sage")
-    run("benchmark=ecs")
-    found = json.loads(Path("ecs/metrics.json").read_text())["policies"]["my_agent.py:reply"]
+        monkeypatch.setattr(f"hamr.apps.evaluate.{benchmark}.run.with_pools", without_a_cluster)
+    monkeypatch.setattr("hamr.apps.evaluate.ecs.responses.with_pools", without_a_cluster)
+    return folder
+
+
+def graded(output: str, policy: str) -> dict[str, Any]:
+    return json.loads(Path(output, "summary.json").read_text())["policies"][policy]["all"]
+
+
+def scored(output: str, policy: str) -> dict[str, Any]:
+    return json.loads(Path(output, "metrics.json").read_text())["policies"][policy]
+
+
+def test_function_and_endpoint_are_graded_alike_by_olabench(decisions: Path, endpoint: Agent) -> None:
+    run("data=bench policy=my_agent.py:reply")
+    run("data=bench policy=mine", **{"127.0.0.1:8001": f"127.0.0.1:{endpoint.server_port}"})
+    function, server = graded("graded", "my_agent.py:reply"), graded("graded_endpoint", "mine")
+    assert function["responses"]["given"] == 5 and function["grades"]["dialogue"]["mean"] == 4
+    assert (server["responses"], server["grades"]) == (function["responses"], function["grades"])
+    assert any(request.get("tools") for request in endpoint.asked)
+
+
+def test_function_and_endpoint_are_graded_alike_by_ecs(decisions: Path, endpoint: Agent) -> None:
+    run("benchmark=ecs policy=my_agent.py:reply")
+    run("benchmark=ecs policy=mine", **{"127.0.0.1:8001": f"127.0.0.1:{endpoint.server_port}"})
+    found = scored("ecs", "my_agent.py:reply")
     assert found["samples"] == 12 and found["values"]["multi_ecs"]["mean"] > 0
+    assert scored("ecs_endpoint", "mine") == found
+    assert all(request["tools"] for request in endpoint.asked)
+
+
+def test_finished_responses_are_graded_without_an_agent(decisions: Path) -> None:
+    run_python(PAGE, 1)
+    run("data=bench policy=responses.jsonl")
+    assert graded("graded_file", "responses")["responses"]["given"] == 5
+    run("input=answered.jsonl")
+    assert scored("ecs_file", "answered")["kinds"].keys() == {"tool_call", "type_mismatch"}
+    run("input=answered.jsonl", strip="error", ecs_file="ecs_error")
+    assert scored("ecs_error", "answered")["kinds"] == {"malformed": 12}
+
+
+def test_fenced_json_is_read_or_an_error(folder: Path) -> None:
+    run("agent=json_agent.py:reply")
+    assert average("fenced", "json_agent.py:reply")["unreadable"]["mean"] == 0
+    run("agent=json_agent.py:reply", strip="error", fenced="refused")
+    assert average("refused", "json_agent.py:reply")["unreadable"]["mean"] == 100
 
 
 def test_finished_dialogues_are_scored_without_an_agent(folder: Path) -> None:

@@ -134,6 +134,8 @@ def test_cross_encoder_may_be_a_judge_with_full_fine_tuning() -> None:
     assert config(type="cross_encoder", role="judge", finetune={}).learns_pairs
     with pytest.raises(ValidationError, match="set finetune.lora=null"):
         config(type="cross_encoder", finetune={"lora": {}})
+    with pytest.raises(ValidationError, match="set finetune.num_gpus=0"):
+        config(type="cross_encoder", finetune={"num_gpus": 1})
 
 
 def test_a_pool_of_another_type_still_needs_its_prompt() -> None:

@@ -189,6 +189,17 @@ def test_resumed_run_deletes_records_after_its_checkpoint(tmp_path: Path) -> Non
         assert ledger.add([at("a", 2)]) == 1
 
 
+def test_records_of_a_repeated_draw_are_deleted(tmp_path: Path) -> None:
+    def at(prompt: str, attempt: int) -> RewardRecord:
+        key = SampleKey(run="a", step=1, prompt=prompt, sample=0, attempt=attempt)
+        return RewardRecord(key=key, total=Scored(value=1.0), components=(), action=None, band="none")
+
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.add([at("p", 0), at("p", 1), at("p", 2), at("q", 0)])
+        assert ledger.discard("a", 1, "p", range(2)) == 2
+        assert [(r.key.prompt, r.key.attempt) for r in ledger.rows()] == [("p", 2), ("q", 0)]
+
+
 OLD = """
 CREATE TABLE records (
     run TEXT NOT NULL, step INTEGER NOT NULL, prompt TEXT NOT NULL, sample INTEGER NOT NULL, attempt INTEGER NOT NULL,

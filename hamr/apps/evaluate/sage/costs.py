@@ -11,9 +11,10 @@ from rich.console import Console
 from hamr.bench.sage.judging import AGAIN, assessed_turns
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import DialoguePlan
+from hamr.config.sage import SCRIPTED
 from hamr.config.schema import Config
 from hamr.procedures import Scenario
-from hamr.procedures.prompts import judge_prompt, service_prompt, user_prompt
+from hamr.procedures.prompts import customer_reading_prompt, judge_prompt, service_prompt, user_prompt
 from hamr.report.terminal import show
 from hamr.report.values import Cell, Column, Table
 
@@ -48,21 +49,22 @@ def token_estimate(text: str) -> int:
     return chinese + round((len(text) - chinese) / _LETTERS)
 
 
-def dialogue_work(prompts: Mapping[str, int], turns: int) -> dict[str, Work]:
+def dialogue_work(prompts: Mapping[str, int], turns: int, *, reads: bool = False) -> dict[str, Work]:
     """Return the work of one dialogue of `turns` turns by role.
 
-    `prompts`: tokens of the system prompt of the agent, the simulator and a judge. Every question repeats the dialogue
-    so far.
+    `prompts`: tokens of the system prompt of the agent, the simulator, a judge, and a judge that reads off what the
+    customer shows (`reads`). Every question repeats the dialogue so far.
     """
     both = MESSAGE + ANSWER
     agent = sum(prompts["agent"] + turn * both + both for turn in range(turns))
     simulator = sum(prompts["simulator"] + turn * both + MESSAGE for turn in range(turns + 1))
     judged = assessed_turns(turns)
     judges = sum(prompts["judges"] + turn * both + VERDICT for turn in judged)
+    judges += reads * (prompts["readers"] + turns * both + VERDICT)
     return {
         "agent": Work(questions=turns, tokens=agent),
         "simulator": Work(questions=turns + 1, tokens=simulator),
-        "judges": Work(questions=len(judged), tokens=judges),
+        "judges": Work(questions=len(judged) + reads, tokens=judges),
     }
 
 
@@ -75,7 +77,8 @@ def estimate(
     for agent, plan in pairs:
         if plan.scenario not in prompts:
             prompts[plan.scenario] = _prompts(scenarios[plan.scenario], plan)
-        work = dialogue_work(prompts[plan.scenario], turns)
+        reads = plan.source != "file" and not request.simulator.startswith(SCRIPTED)
+        work = dialogue_work(prompts[plan.scenario], turns, reads=reads)
         judged = [("judges", name.partition(AGAIN)[0]) for name in request.judges]
         talking = [] if _is_held(request) else [("agent", agent), ("simulator", request.simulator)]
         for role, name in (*talking, *judged):
@@ -104,6 +107,7 @@ def _prompts(scenario: Scenario, plan: DialoguePlan) -> dict[str, int]:
         "agent": service_prompt(scenario, plan.system, language=language),
         "simulator": customer,
         "judges": judge_prompt(scenario, language=language),
+        "readers": customer_reading_prompt(scenario, language=language),
     }
     return {role: token_estimate(text) for role, text in texts.items()}
 
@@ -133,8 +137,8 @@ def show_cost(
         )
         note = (
             f"Estimate for {len(missing):,} dialogues of {min(USUAL_TURNS, request.sage.max_turns)} turns, and at most "
-            f"{request.sage.max_turns} (max_turns), without retries and replaced customers. Cost at the pool's "
-            "price_per_1k_tokens."
+            f"{request.sage.max_turns} (max_turns), without retries, replaced customers and the exam of the judges as "
+            "readers. Cost at the pool's price_per_1k_tokens."
         )
         table = Table("What this run asks", columns, rows, note=note)
         show(table, console=console)

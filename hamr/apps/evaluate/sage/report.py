@@ -53,6 +53,7 @@ def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
             PageSection.of(
                 "Scores",
                 *score_tables(summary),
+                *_production(summary),
                 lead="Overall = 0.8 logic + 0.2 chat, out of 100. Means of the scenarios, with 95 % bootstrap "
                 "intervals over dialogues.",
             ),
@@ -118,12 +119,40 @@ def _customers(summary: Summary) -> Iterator[PageSection]:
         yield PageSection.of(
             "The simulated customers",
             customer_table(summary),
+            *([_exam_table(summary["readers"])] if summary.get("readers") else []),
             lead=f"Dialogues with a faulty customer are {rule} (faulty_customers={summary['faulty_rule']}). Words per "
             "message, and the share of messages with 5 to 15. In role, own language: shares of the messages. "
             "Understood: sentences whose meaning is known. Fields and goal: of customers that were understood "
             "entirely, the fields of their path that they showed, and those that kept to what they wanted.",
             detail=True,
         )
+
+
+def _production(summary: Summary) -> Iterator[Table]:
+    """Yield the rates of a service in production, where the dialogues have them."""
+    names = {"resolved": "resolved %", "taken_over": "taken over %"}
+    rows = tuple(
+        (agent, *(Interval.of(found[key], 100.0) if key in found else None for key in names))
+        for agent, result in summary["agents"].items()
+        if (found := result.get("production"))
+    )
+    if rows:
+        columns = (Column("agent"), *(Column(name, _POINTS) for name in names.values()))
+        yield Table("In production", columns, rows, note="As the dialogues' file says, with 95 % Wilson intervals.")
+
+
+def _exam_table(exams: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return how well the judges read customers by template, whose words and case are known."""
+    columns = ("scenario", "customers", "false alarms", "changed cases", "found", "judges read")
+    rows = tuple(
+        (name, *(exam[key] for key in ("customers", "alarms", "changed", "found")), "yes" if exam["passed"] else "no")
+        for name, exam in exams.items()
+    )
+    note = (
+        "Only judges that pass read what a model's customers show. Otherwise, and without wordings, faults of meaning "
+        "are not decided."
+    )
+    return Table("Exam of the judges as readers", tuple(map(Column, columns)), rows, note=note)
 
 
 # --- words and tables --------------------------------------------------------------------------

@@ -164,6 +164,7 @@ def settings_of(
         "judging": {
             "judges": {name: _pool_settings(config, name.partition(AGAIN)[0]) for name in request.judges},
             "prompt": told["judge"],
+            "customer_prompt": told["customer"],
         },
     }
 
@@ -248,6 +249,7 @@ def _work(
             simulator=request.simulator,
             judges={name: find_ask("judges", name.partition(AGAIN)[0]) for name in request.judges},
             native=frozenset(filter(request.is_native, request.agents)),
+            readers={name: asks[pool] for name in request.judges if (pool := name.partition(AGAIN)[0]) in asks},
         )
         with progress({"held": len(pairs), "judged": len(pairs)}, console, "dialogues") as report:
 

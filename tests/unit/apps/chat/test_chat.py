@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,8 +15,10 @@ import pytest
 from hamr import cli
 from hamr.apps.chat.run import converse
 from hamr.apps.shared.preparation import Codec
+from hamr.apps.train.run import Job
 from hamr.config.load import load_config
-from hamr.data.samples import write_samples
+from hamr.data.importer_function import imported_samples
+from hamr.data.samples import to_json, write_samples
 from hamr.models.local_model import LocalModel
 from hamr.models.tokenizer import load_tokenizer
 from hamr.types import ToolCall, Turn
@@ -102,6 +105,26 @@ def test_answers_of_the_model_are_printed_as_it_writes_them(
     say(monkeypatch)
     assert cli.main(["chat", str(run), f"samples={tmp_path / 'own.jsonl'}", "id=other"]) == 0
     assert capsys.readouterr().out.startswith("policy of step 1; sample other; tools: issue_refund; ticket: Plan=Surf;")
+
+
+def test_run_keeps_the_samples_of_its_importer(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [to_json(replace(tool_sample(), id=f"own{i}")) for i in range(8)]
+    Path("rows.json").write_text(json.dumps(rows))
+    Path("own.py").write_text("import json\n\n\ndef read():\n    yield from json.load(open('rows.json'))\n")
+    importer = "data.importer.path=own.py:read"
+    run_of(model, tmp_path / "run", importer)
+    Path("own.py").unlink()
+    say(monkeypatch)
+    assert cli.main(["chat", "run"]) == 0
+    assert capsys.readouterr().out.startswith("policy of step 1; sample own")
+    for again in ([], [importer]):
+        config = Job.from_folder(tmp_path / "run", again).config
+        assert not config.functions and {s.id for s in imported_samples(config.data.importer)} == {
+            r["id"] for r in rows
+        }
 
 
 def test_text_is_streamed_as_it_is_returned(model: Path) -> None:

@@ -60,6 +60,8 @@ def test_a_prompt_without_room_is_marked(folder: Path, capsys: pytest.CaptureFix
 
 
 def test_example_of_the_how_to_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    [command] = [c for c in commands(DOCS / "how-to" / "data.md") if c.startswith("hamr data preview")]
-    assert cli.main([*shlex.split(command)[1:], "model.path=tiny"]) == 0
-    assert "prompt of" in capsys.readouterr().out
+    examples = [c for c in commands(DOCS / "how-to" / "data.md") if c.startswith("hamr data preview")]
+    assert [cli.main([*shlex.split(command)[1:], "model.path=tiny"]) for command in examples] == [0, 0]
+    assert capsys.readouterr().out.count("tools: hamr's compact form") == 2
+    assert cli.main([*shlex.split(examples[0])[1:], "model.path=tiny", "model.tools_prompt=template"]) == 2
+    assert re.fullmatch(r"hamr: model\.tools_prompt: 'template': [^\n]*\n", capsys.readouterr().err)

@@ -158,15 +158,19 @@ def test_held_out_samples_also_get_further_references(tmp_path: Path) -> None:
 
 
 def test_arms_of_table_5_are_one_pipeline() -> None:
-    """Second paper, Table 5: RFT w/ LLM CoT, SFT w/ human reply only, single-stage RL, each scored on OlaBench."""
+    """Second paper, Table 5: LLM-CoT RFT, human-reply SFT, single-stage RL, and Stage 2 without one reward."""
     names = read_pipeline(resource("conf", "pipeline/olamind_ablations.yaml")).pipeline.inputs
     planned = plan(["pipeline=olamind_ablations", *(f"inputs.{name}={__file__}" for name in names)])
     stages = {stage.name: stage for stage in planned.stages}
     assert not any("zero_think=" in arg for arg in stages["llm_cot_items"].args), "the teacher writes the chains"
     assert planned.configs["human_reply"].sft.kinds == ("decision",)
-    assert stages["single_stage"].takes[0] == ("cold_start", "policy")
+    assert stages["single_stage"].takes[0] == ("inputs", "cold_start")
     assert planned.configs["single_stage"].rewards.hallucination.weight == 3.0
-    for arm in ("llm_cot", "human_reply", "single_stage"):
+    rewards = ("rubric", "dialogue", "policy", "tool", "risk", "hallucination")
+    for reward in rewards:
+        assert stages[f"without_{reward}"].takes[0] == ("inputs", "re_cold_start")
+        assert set(planned.configs[f"without_{reward}"].rewards.judges) == {*rewards} - {reward}
+    for arm in ("llm_cot", "human_reply", "single_stage", *(f"without_{reward}" for reward in rewards)):
         assert stages[f"{arm}_bench"].job == "evaluate" and (arm, "run") in stages[f"{arm}_bench"].takes
 
 
@@ -248,6 +252,7 @@ def test_olamind_stages_have_the_values_of_the_paper() -> None:
     judge = configs["stage_2"].pools["hall_judge"].finetune
     assert judge is not None and judge.lora is not None and judge.labelled == empty
     assert (judge.batch_size, judge.epochs, judge.learning_rate, judge.warmup_frac) == (16, 3, 1e-5, 0.05)
+    assert (judge.examples, judge.num_gpus, judge.dtype) == (80_000, 1, "bfloat16")
     order = [stage.name for stage in planned.stages if stage.name not in ("extract", "migrate", "rubrics")]
     assert order == ["zero_think", "cold_start", "stage_1", "sampled", "re_cold_start", "stage_2"]
     taken = {stage.name: {name for name, _ in stage.takes} for stage in planned.stages}

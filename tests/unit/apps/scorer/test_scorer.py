@@ -58,6 +58,16 @@ def test_scorer_is_trained_by_one_process_at_a_time(tmp_path: Path, monkeypatch:
     assert tuned == scorer.TunedScorer(path=scorers / made, **facts)
 
 
+def test_training_on_a_gpu_needs_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    tuning = ScorerTrainingConfig(num_gpus=1)
+    assert tuning.dtype == "bfloat16"
+    pools = {"judge": PoolConfig(role="judge", prompt="judge_short.en", finetune=tuning)}
+    config = Config.model_validate({"data": {"type": "sage"}}).model_copy(update={"pools": pools})
+    with pytest.raises(BadInput, match=r"pools\.judge\.finetune\.num_gpus: 1: there is no GPU on this machine"):
+        scorer.prepare_scorers(config, (), (), print)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_stopped_job_ends_training_processes_and_lock_waits(
     cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

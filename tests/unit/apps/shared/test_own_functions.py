@@ -12,6 +12,7 @@ import pytest
 from hamr.apps.shared import own_functions
 from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.preparation import load_splits
+from hamr.apps.train.run import Job
 from hamr.config.custom import function_arguments
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.errors import ConfigError
@@ -29,7 +30,8 @@ def test_documented_functions_are_accepted_and_recorded(tmp_path: Path, monkeypa
     [command] = [command for command in commands(HOOKS) if command.startswith("hamr train experiment=own_data")]
     config = check_own_functions(load_config(shlex.split(command)[2:]))
     digest = hashlib.sha256((tmp_path / "my_job.py").read_bytes()).hexdigest()
-    assert {section.sha256 for section in config.functions.values()} == {digest} and len(config.functions) == 4
+    assert {section.sha256 for section in (*config.functions.values(), config.data.importer)} == {digest}
+    assert len(config.functions) == 3, "the importer was called and is no longer needed"
     assert sum(map(len, (load_splits(config.data, 0).train, load_splits(config.data, 0).test))) > 10
     callbacks = load_callbacks(config, pytest.fail)
     assert callbacks is not None
@@ -39,11 +41,13 @@ def test_documented_functions_are_accepted_and_recorded(tmp_path: Path, monkeypa
     assert json.loads((tmp_path / "steps.jsonl").read_text()) == {"stage": "rl", "step": 1, "reward": 0.5}
     assert (tmp_path / "worst-rl.txt").read_text() == ""
 
-    (tmp_path / "config.yaml").write_text(dump_config(config))
+    Job(config=config, path=tmp_path / "run", resume=False).open().close()
+    recorded = tmp_path / "run/config.yaml"
     with pytest.raises(ConfigError, match=r"repeat it on the command line: algorithm\.loss\.path=my_job\.py:one_sided"):
-        check_own_functions(load_dumped(tmp_path / "config.yaml"))
-    repeated = load_dumped(tmp_path / "config.yaml", function_arguments(config.functions))
-    assert check_own_functions(repeated) == config
+        check_own_functions(load_dumped(recorded))
+    repeated = load_dumped(recorded, function_arguments(config.functions))
+    assert dump_config(check_own_functions(repeated)) == dump_config(config)
+    assert load_splits(repeated.data, 0) == load_splits(config.data, 0)
     (tmp_path / "my_job.py").write_text((tmp_path / "my_job.py").read_text() + "# changed")
     with pytest.raises(ConfigError, match="has changed since the run began"):
         check_own_functions(repeated)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hamr.apps.pipeline.log import LOCK, PipelineLog
+from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage
 from hamr.apps.shared.commands import parse_command
 from hamr.apps.status import stop as module
 from hamr.apps.train.live_control import LiveControl
@@ -104,10 +106,51 @@ def test_run_that_does_not_end_in_time_is_reported(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(module.os, "kill", lambda pid, signum: sent.append(signum))
     with (
         RunFolder.create(tmp_path / "r", CONFIG) as folder,
-        pytest.raises(HamrError, match=r"still runs after 0\.5 s; see `hamr status "),
+        pytest.raises(HamrError, match=r"still runs after 0\.5 s"),
     ):
         command(folder.path)
     assert sent == [signal.SIGTERM]
+
+
+PIPELINE = """
+import sys
+from pathlib import Path
+from hamr.apps.pipeline.plan import PipelinePlan
+from hamr.apps.pipeline.run import work_off
+from hamr.errors import Preempted
+import time
+
+def stage(args):
+    print("runs", flush=True)
+    time.sleep(600)
+
+try:
+    work_off(PipelinePlan.load(Path(sys.argv[1])), stage)
+except Preempted:
+    sys.exit(0)
+"""
+
+
+def test_pipeline_gets_the_signal_and_can_be_continued(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "p"
+    stage = PipelineStage(number=1, name="talk", job="data sage", args=(), folder=folder / "1-talk")
+    PipelinePlan(name="p", folder=folder, keep="all", inputs={}, stages=(stage,)).create()
+    run = subprocess.Popen([sys.executable, "-c", PIPELINE, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None and next(line for line in run.stdout if line == "runs\n")
+    assert command(folder) == 0
+    assert run.wait(20) == 0
+    assert f"continue with: hamr train resume={folder}\n" in capsys.readouterr().out
+    assert PipelineLog(folder).of("talk").state == "stopped"
+    with pytest.raises(BadInput, match="is a pipeline that is not running"):
+        command(folder)
+
+
+def test_pipeline_elsewhere_is_stopped_by_its_current_run(tmp_path: Path) -> None:
+    folder = tmp_path / "p"
+    PipelinePlan(name="p", folder=folder, keep="all", inputs={}, stages=()).create()
+    (folder / LOCK).write_text(json.dumps({**identity(), "host": "elsewhere"}))
+    with pytest.raises(BadInput, match="runs on elsewhere, in a stage that takes no request"):
+        command(folder)
 
 
 def test_starting_run_without_a_lock_gets_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

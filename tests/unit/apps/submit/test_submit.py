@@ -304,6 +304,8 @@ def test_data_outside_the_package_is_named(tmp_path: Path, monkeypatch: pytest.M
         refuse_left_behind(load_config(["experiment=smoke", f"{function}={path}"]), package)
     with pytest.raises(BadInput, match=r"rewards\.custom\.mine\.path: 'data/my\.py': is not in the package"):
         refuse_left_behind(load_config(["experiment=smoke", f"{function}=data/my.py:f"]), package)
+    with pytest.raises(BadInput, match=r"rewards\.judged\.tone\.prompt: 'data/tone\.yaml': is not in the package"):
+        refuse_left_behind(load_config(["experiment=smoke", "rewards.judged.tone.prompt=data/tone.yaml"]), package)
 
 
 def test_resumed_run_must_repeat_custom_function_paths(tmp_path: Path) -> None:

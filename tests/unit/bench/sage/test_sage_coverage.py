@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +14,8 @@ from hamr.config.sage import SageConfig
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
 from hamr.procedures.graph import Scenario
+from hamr.procedures.schema import LANGUAGES
+from hamr.procedures.words import customer_turns, load_words
 
 TELECOM = load_scenario("telecom_package")
 
@@ -61,6 +64,24 @@ def test_coverage_counts_customers_whose_level_contradicts_a_read_field():
         or ("ApplicationTendency" in read and plan.fields["ApplicationTendency"] != "Agree")
     ]
     assert sum(row.contradictions for row in coverage(TELECOM, plans, config)) == len(wrong) > 0
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", scenario_names())
+def test_customers_without_a_model_speak_by_their_level(name, language):
+    """Nothing is added at level zero, a sentence to every second message at weak, and to all at strong."""
+    scenario = load_scenario(name)
+    words = load_words(scenario, language)
+    for plan in plan_dialogues(scenario, SageConfig(per_intent=1, per_path=1, language=language)):
+        turns = customer_turns(
+            scenario, words, "test",
+            fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, level=plan.level,
+            rng=Random(0),
+        )  # fmt: skip
+        for number, (text, _, _) in enumerate(turns):
+            added = {level for level, ends in words.test.adversity.items() if text.endswith(tuple(ends))}
+            adds = plan.level == "strong" or (plan.level == "weak" and number % 2 == 0)
+            assert added == ({plan.level} if adds else set())
 
 
 def test_case_without_a_fitting_level_is_rejected():

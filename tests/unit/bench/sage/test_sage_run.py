@@ -12,11 +12,13 @@ import pytest
 
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.judging import TurnJudgement
+from hamr.bench.sage.reader_exam import exam_dialogues
 from hamr.bench.sage.run import Cast, hold, summarise
 from hamr.bench.sage.scripted import KINDS, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig
+from hamr.data.customer_audit import WordingReader
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
 from hamr.procedures.words import expansions, load_words
@@ -27,7 +29,16 @@ ROUTES = QUICK.model_copy(update={"cover": "routes"})
 SETTINGS = {"agents": {}, "scenarios": {}, "judging": {"judges": ["gold"]}}
 
 
-def cast(plans, scenarios, agents=("perfect",), simulator="patient", judges=("gold",), native=frozenset(), **others):
+def cast(
+    plans,
+    scenarios,
+    agents=("perfect",),
+    simulator="patient",
+    judges=("gold",),
+    native=frozenset(),
+    readers=None,
+    **others,
+):
     by_id = {plan.id: plan for plan in plans}
 
     def who(kind, name):
@@ -39,6 +50,7 @@ def cast(plans, scenarios, agents=("perfect",), simulator="patient", judges=("go
         simulator=simulator,
         judges={name: who("judges", name) for name in judges},
         native=native,
+        readers=readers or {},
     )
 
 
@@ -337,6 +349,68 @@ def test_dialogues_of_faulty_customers_are_replaced_or_kept_and_counted(tmp_path
     assert assessed_per_path(found) == [row["by_intent"] + row["by_path"] for row in rows]
 
 
+def exam_answers(scenario, config):
+    """Return the right answer to each question of the exam for readers."""
+    known, found = WordingReader(scenario, load_words(scenario, config.language)), {}
+    for trace in exam_dialogues(scenario, config):
+        heard = known.read([turn.user for turn in trace.turns], trace.plan.system)
+        shown = [
+            {"message": number, "field": name, "value": value}
+            for number, message in enumerate(heard, 1)
+            for meaning in (one for meanings in message.sentences for one in meanings)
+            for name, value in meaning.items() & trace.plan.fields.items()
+        ]
+        found[trace.plan.id] = Answer(text=json.dumps({"shown": shown}))
+    return found
+
+
+def test_judges_that_read_known_customers_wrongly_may_not_exclude_any(tmp_path):
+    config = ROUTES.model_copy(update={"limit": 4})
+    scenarios, plans, _ = telecom_case(config)
+    exam, asked = exam_answers(scenarios["telecom_package"], config), []
+
+    async def reader(question):
+        asked.append(question.affinity)
+        shown = [{"message": 1, "field": "ConsumptionType", "value": "Cancel"}]
+        return Answer(text=json.dumps({"shown": shown}))
+
+    patient = scripted_pool("simulator", "patient", scenarios, plans)
+    found = run(tmp_path, config=config, simulator="s", s=patient, readers={"reader": reader})
+    assert sorted(asked) == sorted(exam), "one question each, and none about other dialogues"
+    result = found.summary["readers"]["telecom_package"]
+    assert not result["passed"] and result["alarms"] > 1
+    assert found.summary["agents"]["perfect"]["customers"]["faulty"] == 0
+
+
+def test_customers_whom_the_judges_find_faulty_are_replaced_and_read_once(tmp_path):
+    config = ROUTES.model_copy(update={"limit": 4})
+    scenarios, plans, faulty = telecom_case(config)
+    patient, asked = scripted_pool("simulator", "patient", scenarios, plans), []
+    exam = exam_answers(scenarios["telecom_package"], config)
+
+    async def reader(question):
+        if question.affinity in exam:
+            return exam[question.affinity]
+        asked.append(question.affinity)
+        case = plans[question.affinity.partition("+")[0]].fields
+        shown = [{"message": 1, "field": name, "value": value} for name, value in case.items()]
+        other = next(o for o in ("Cancel", "Change") if o != case["ConsumptionType"])
+        if question.affinity in faulty:
+            shown.append({"message": 2, "field": "ConsumptionType", "value": other})
+        return Answer(text=json.dumps({"shown": shown}))
+
+    found = run(tmp_path, config=config, simulator="s", s=patient, readers={"reader": reader})
+    customers = found.summary["agents"]["perfect"]["customers"]
+    assert customers["faults"] == {"other_goal": len(faulty)}
+    assert customers["understood"] == customers["disclosed"] == 100.0
+    result = found.summary["readers"]["telecom_package"]
+    assert result["passed"] and result["alarms"] == 0 and result["found"] == result["changed"] > 0
+    assert sorted(asked) == sorted([*plans, *(f"{name}+1" for name in faulty)])
+    asked.clear()
+    again = run(tmp_path, config=config, simulator="s", s=patient, readers={"reader": reader})
+    assert again.summary == found.summary and asked == []
+
+
 def test_fidelity_of_customers_by_template_is_complete(tmp_path):
     found = run(tmp_path, names=("airline_refund",), config=ROUTES, simulator="worded")
     customers = found.summary["agents"]["perfect"]["customers"]
@@ -564,7 +638,7 @@ def test_scripted_customers_show_required_fields_and_leave(tmp_path, language):
         if told:
             texts = load_words(scenario, language).test.show[told[-1]][plan.fields[told[-1]]]
             known = {variant.format(**plan.system) for text in texts for variant in expansions(text)}
-            assert trace.turns[-1].user in known
+            assert trace.turns[-1].user.startswith(tuple(known))
 
 
 def with_perfect(plans, scenarios):

@@ -233,6 +233,21 @@ def test_turns_of_a_finished_dialogue_are_those_between_the_customers_messages(t
     assert metrics(tmp_path)["agents"]["said"]["average"]["chat"]["mean"] == 30
 
 
+def test_resolution_and_takeover_rates_of_a_log_have_wilson_intervals(tmp_path):
+    known = [{"resolved": True, "taken_over": False}] * 3 + [{"resolved": False}, {}]
+    log = [{**DIALOGUE, **one, "id": str(number)} for number, one in enumerate(known)]
+    assert evaluate(tmp_path, dialogues=dialogues(tmp_path, *log), **ALONE) == 0
+    found = metrics(tmp_path)["agents"]["said"]["production"]
+    assert found["resolved"] == {
+        "mean": 0.75,
+        "n": 4,
+        "low": pytest.approx(0.301, abs=1e-3),
+        "high": pytest.approx(0.954, abs=1e-3),
+    }
+    assert (found["taken_over"]["mean"], found["taken_over"]["n"]) == (0.0, 3)
+    assert "taken over %" in (tmp_path / "out" / "report.html").read_text()
+
+
 @pytest.mark.parametrize(("fence", "logic"), [("strip", 100.0), ("error", 0.0)])
 def test_finished_dialogue_in_the_format_of_the_contract_is_read(tmp_path, fence, logic):
     said = {

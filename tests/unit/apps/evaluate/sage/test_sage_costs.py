@@ -22,10 +22,13 @@ def request(tmp_path, **changes):
 
 
 def test_questions_of_a_dialogue_follow_from_its_turns():
-    work = dialogue_work({"agent": 1000, "simulator": 500, "judges": 2000}, 12)
+    prompts = {"agent": 1000, "simulator": 500, "judges": 2000, "readers": 900}
+    work = dialogue_work(prompts, 12)
     assert {role: one.questions for role, one in work.items()} == {"agent": 12, "simulator": 13, "judges": 4}
     assert work["judges"].tokens == 4 * 2000 + (1 + 5 + 10 + 12) * 145 + 4 * 250
     assert work["agent"].tokens == 12 * 1000 + 145 * sum(range(1, 13))
+    read = dialogue_work(prompts, 12, reads=True)["judges"]
+    assert (read.questions, read.tokens - work["judges"].tokens) == (5, 900 + 12 * 145 + 250)
 
 
 def test_a_pool_in_two_roles_is_counted_for_both(tmp_path):

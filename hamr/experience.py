@@ -1,0 +1,209 @@
+"""Groups in flight between the prompt stream and the training step.
+
+Asynchronous training generates and scores while the trainer works: at most (max_policy_age + 1) x batch groups are in
+flight, ready or in training. A step takes the oldest ready ones, so a group that starts under policy version v is
+trained on by version v + max_policy_age, unless later groups overtake it. This is the capacity rule of AReaL (Fu et
+al., "AReaL", 2025), without a limit of its own on concurrency.
+
+On-policy oversampling starts more groups than a step needs, takes the first that end, and aborts the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from bisect import insort
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hamr.data.stream import PromptStream
+from hamr.protocols import GenerationRequest, RolloutEngine
+from hamr.types import Rollout, RolloutGroup, ServiceSample
+
+ATTEMPTS = 2
+"""Attempts that one draw may use: its own, and one for further samples of an all-wrong group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One draw of a prompt. `step` and `attempt` are those of its responses' keys."""
+
+    step: int
+    sample: ServiceSample
+    attempt: int
+
+
+class Experience:
+    """Groups of one training run between the prompt stream and the training step.
+
+    Args:
+        produce: Generates and scores the group of a draw.
+        keeps: Returns whether a scored group stays. Others are replaced at once.
+        prompts: Source of the draws.
+        batch: Number of groups that a step trains on.
+        max_policy_age: Bound on the number of policy versions between sampling and training. 0: the groups that a step
+            does not take are aborted, and nothing starts during training.
+        oversample: Groups in flight per group that is still to be taken, with `max_policy_age` 0.
+        unfinished: `state()` of an interrupted run. Its draws start first, with the same keys.
+    """
+
+    def __init__(
+        self,
+        produce: Callable[[Draw], Awaitable[RolloutGroup]],
+        keeps: Callable[[RolloutGroup], bool],
+        prompts: PromptStream,
+        *,
+        batch: int,
+        max_policy_age: int,
+        oversample: float = 1.0,
+        unfinished: Iterable[Mapping[str, Any]] = (),
+    ) -> None:
+        self.max_policy_age = max_policy_age
+        self._produce, self._keeps, self._prompts = produce, keeps, prompts
+        self._limit = math.ceil((max_policy_age + oversample) * batch)
+        self._closed = False
+        self._again = deque(
+            Draw(step=draw["step"], sample=prompts.find(draw["prompt"]), attempt=draw["attempt"]) for draw in unfinished
+        )
+        self._step = 0
+        self._attempts: Counter[str] = Counter()
+        self._count = 0
+        self._running: dict[asyncio.Task[RolloutGroup], tuple[int, Draw]] = {}
+        self._ready: list[tuple[int, Draw, RolloutGroup]] = []
+        self._dropped: list[tuple[Draw, RolloutGroup]] = []
+        self._training = 0
+        self._changed = asyncio.Event()
+        self._error: BaseException | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Number of groups that are being generated or scored."""
+        return len(self._running)
+
+    async def take(self, step: int, wanted: int, limit: int) -> tuple[list[RolloutGroup], list[RolloutGroup]]:
+        """Wait for `wanted` groups. Return the oldest ready ones, and the groups dropped since the last call.
+
+        Returns fewer ready groups once `limit` groups, dropped ones included, have ended. Raises what `produce` raises.
+        """
+        if step != self._step:
+            self._step, self._attempts = step, Counter()
+        self._closed = False
+        self._fill()
+        while self._error is None and len(self._ready) < wanted and len(self._ready) + len(self._dropped) < limit:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+        ready, self._ready = [group for _, _, group in self._ready[:wanted]], self._ready[wanted:]
+        dropped, self._dropped = [group for _, group in self._dropped], []
+        self._training += len(ready)
+        return ready, dropped
+
+    def abort(self) -> tuple[list[RolloutGroup], int]:
+        """Start nothing until `release`. Return the groups that are ready, and the number of those under way.
+
+        The latter are cancelled, and start again in the next step, so that slow prompts are not left out of training.
+        """
+        self._closed = True
+        cancelled = sorted(
+            (entry for task, entry in self._running.items() if task.cancel()), key=lambda entry: entry[0]
+        )
+        self._again.extendleft(draw for _, draw in reversed(cancelled))
+        ready, self._ready = [group for _, _, group in self._ready], []
+        return ready, len(cancelled)
+
+    def reject(self, count: int) -> None:
+        """Replace taken groups that are not trained on after all."""
+        self._training -= count
+        self._fill()
+
+    def release(self) -> None:
+        """Start the next groups: the taken ones were trained on, and the engines have the new policy version."""
+        self._training, self._closed = 0, not self.max_policy_age
+        self._fill()
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return the draws whose groups no step has taken, oldest first, as JSON-like values."""
+        ended = [(number, draw) for number, draw, _ in self._ready]
+        running = [entry for task, entry in self._running.items() if not task.cancelling()]
+        draws = [draw for _, draw in sorted([*running, *ended], key=lambda pair: pair[0])]
+        return [
+            {"step": draw.step, "prompt": draw.sample.id, "attempt": draw.attempt}
+            for draw in (*(draw for draw, _ in self._dropped), *draws, *self._again)
+        ]
+
+    async def close(self) -> None:
+        """Cancel all groups in flight."""
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    @property
+    def _has_room(self) -> bool:
+        held = len(self._running) + len(self._ready) + self._training
+        return held < self._limit and not self._closed and self._error is None
+
+    def _fill(self) -> None:
+        while self._has_room:
+            draw = self._again.popleft() if self._again else self._next()
+            task = asyncio.ensure_future(self._produce(draw))
+            self._running[task] = self._count, draw
+            self._count += 1
+            task.add_done_callback(self._finish)
+
+    def _next(self) -> Draw:
+        [sample] = self._prompts.take(1)
+        attempt = self._attempts[sample.id]
+        self._attempts[sample.id] += ATTEMPTS
+        return Draw(step=self._step, sample=sample, attempt=attempt)
+
+    def _finish(self, task: asyncio.Task[RolloutGroup]) -> None:
+        number, draw = self._running.pop(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            self._error = self._error or error
+        elif self._keeps(group := task.result()):
+            insort(self._ready, (number, draw, group), key=lambda entry: entry[0])
+        else:
+            self._dropped.append((draw, group))
+            self._fill()
+        self._changed.set()
+
+
+class PausableEngine:
+    """Rollout engine that can be paused: responses under way end first, further ones wait."""
+
+    def __init__(self, engine: RolloutEngine) -> None:
+        self._engine = engine
+        self._active = 0
+        self._open, self._idle = asyncio.Event(), asyncio.Event()
+        self._open.set()
+        self._idle.set()
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        while not self._open.is_set():
+            await self._open.wait()
+        self._active += 1
+        self._idle.clear()
+        try:
+            async for rollout in self._engine.generate(requests):
+                yield rollout
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._idle.set()
+
+    @contextlib.asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        """Run the body while nothing is generated."""
+        self._open.clear()
+        try:
+            await self._idle.wait()
+            yield
+        finally:
+            self._open.set()

@@ -1,0 +1,467 @@
+"""Groups in flight, and the asynchronous step of the controller, on scripted fakes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hamr.config.faults import UnscoredConfig
+from hamr.config.schema import AlgorithmConfig, DynamicSamplingConfig, ExperimentConfig, RolloutConfig
+from hamr.controller import Controller
+from hamr.data.stream import PromptStream
+from hamr.errors import EngineDied
+from hamr.experience import Draw, Experience, PausableEngine
+from hamr.protocols import GenerationRequest, SamplingConfig
+from hamr.types import (
+    Component,
+    JudgeTimeout,
+    Outcome,
+    Reference,
+    Reply,
+    RewardRecord,
+    Rollout,
+    RolloutGroup,
+    SampleKey,
+    Scored,
+    ServiceSample,
+    Stale,
+    TrainBatch,
+    VersionSpan,
+)
+
+SAMPLES = [
+    ServiceSample(
+        id=f"s{i}", ticket={}, policy="", tools=(), history=(), references=(Reference(action=Reply(content="ok")),)
+    )
+    for i in range(20)
+]
+
+
+async def settle_tasks() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Producer:
+    """Ends the group of a draw when the test says so."""
+
+    draws: list[Draw] = field(default_factory=list)
+    ends: dict[int, asyncio.Future[RolloutGroup]] = field(default_factory=dict)
+
+    async def __call__(self, draw: Draw) -> RolloutGroup:
+        self.draws.append(draw)
+        self.ends[len(self.draws) - 1] = end = asyncio.get_running_loop().create_future()
+        return await end
+
+    def end(self, *numbers: int) -> None:
+        for number in numbers:
+            self.ends[number].set_result(RolloutGroup(sample=self.draws[number].sample, rollouts=(), records=()))
+
+
+def experience(producer: Producer, *, keeps: Callable[[RolloutGroup], bool] = lambda g: True, **given) -> Experience:
+    given = {"batch": 2, "max_policy_age": 1, **given}
+    return Experience(producer, keeps, PromptStream(SAMPLES, seed=0), **given)
+
+
+def ids(groups: Sequence[RolloutGroup]) -> list[str]:
+    return [group.sample.id for group in groups]
+
+
+def test_groups_in_flight_fill_the_bound_and_no_more():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        assert len(producer.draws) == 4  # (1 + 1) x 2
+        producer.end(0, 1)
+        assert ids((await taking)[0]) == ids_of(producer, 0, 1)
+        await settle_tasks()
+        assert len(producer.draws) == 4  # the taken ones are in training
+        groups.release()
+        await settle_tasks()
+        assert len(producer.draws) == 6
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def ids_of(producer: Producer, *numbers: int) -> list[str]:
+    return [producer.draws[number].sample.id for number in numbers]
+
+
+def test_oldest_ready_groups_come_first_without_waiting_for_slow_ones():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.end(3, 2)
+        assert ids((await taking)[0]) == ids_of(producer, 2, 3)
+        groups.release()
+        await settle_tasks()
+        producer.end(4, 1, 0)
+        await settle_tasks()
+        assert ids((await groups.take(2, 2, 100))[0]) == ids_of(producer, 0, 1)
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_dropped_group_is_replaced_at_once_and_returned_with_the_next_batch():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, keeps=lambda g: g.sample.id != producer.draws[0].sample.id)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.end(0)
+        await settle_tasks()
+        assert len(producer.draws) == 5
+        producer.end(1, 2)
+        ready, dropped = await taking
+        assert (ids(ready), ids(dropped)) == (ids_of(producer, 1, 2), ids_of(producer, 0))
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_batch_is_smaller_once_enough_groups_have_ended_without_signal():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, keeps=lambda g: g.sample.id == producer.draws[0].sample.id)
+        taking = asyncio.create_task(groups.take(1, 2, 3))
+        await settle_tasks()
+        producer.end(0, 1, 2)
+        ready, dropped = await taking
+        assert (len(ready), len(dropped)) == (1, 2)
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_resumed_run_starts_with_the_groups_that_no_step_took():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, keeps=lambda g: g.sample.id != producer.draws[1].sample.id)
+        taking = asyncio.create_task(groups.take(1, 1, 100))
+        await settle_tasks()
+        producer.end(0, 1, 3)
+        await taking
+        producer.end(4)
+        await settle_tasks()
+        state = groups.state()  # 2 and 5 are running, 3 and 4 are ready, 0 is in training, 1 was returned as dropped
+        assert [draw["prompt"] for draw in state] == ids_of(producer, 2, 3, 4)
+        await groups.close()
+        again = Producer()
+        resumed = experience(again, unfinished=state)
+        taking = asyncio.create_task(resumed.take(2, 1, 100))
+        await settle_tasks()
+        assert [(d.step, d.sample.id, d.attempt) for d in again.draws[:3]] == [
+            (draw["step"], draw["prompt"], draw["attempt"]) for draw in state
+        ]
+        assert again.draws[3].step == 2
+        taking.cancel()
+        await resumed.close()
+
+    asyncio.run(run())
+
+
+def test_error_of_a_group_ends_the_step():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.ends[2].set_exception(EngineDied("gone"))
+        with pytest.raises(EngineDied, match="gone"):
+            await taking
+        await groups.close()
+
+    asyncio.run(run())
+
+
+@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3), st.integers(1, 3))
+def test_keys_are_unique_and_bound_holds_in_any_order_of_ends(ends, batch, age):
+    """A step trains as soon as `batch` groups are ready; groups end in any order."""
+
+    async def run() -> None:
+        producer = Producer()
+        groups = Experience(producer, lambda g: True, PromptStream(SAMPLES[:3], 0), batch=batch, max_policy_age=age)
+        step, ended = 1, set()
+        taking = asyncio.create_task(groups.take(step, batch, 10**6))
+        await settle_tasks()
+        for choice in ends:
+            running = sorted(set(producer.ends) - ended)
+            if not running:
+                break
+            assert len(running) <= (age + 1) * batch
+            number = running[choice % len(running)]
+            ended.add(number)
+            producer.end(number)
+            await settle_tasks()
+            if taking.done():
+                groups.release()
+                step += 1
+                taking = asyncio.create_task(groups.take(step, batch, 10**6))
+                await settle_tasks()
+        keys = [(d.step, d.sample.id, d.attempt) for d in producer.draws]
+        assert len(keys) == len(set(keys))
+        taking.cancel()
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_oversampled_step_aborts_the_groups_under_way_and_draws_them_again():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, max_policy_age=0, oversample=2.5)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        assert len(producer.draws) == 5
+        producer.end(3, 1, 2)
+        assert ids((await taking)[0]) == ids_of(producer, 1, 2)
+        surplus, aborted = groups.abort()
+        assert (ids(surplus), aborted) == (ids_of(producer, 3), 2)
+        assert [draw["prompt"] for draw in groups.state()] == ids_of(producer, 0, 4)
+        groups.release()
+        await settle_tasks()
+        assert len(producer.draws) == 5, "nothing starts before the next step"
+        taking = asyncio.create_task(groups.take(2, 2, 100))
+        await settle_tasks()
+        assert producer.draws[5:7] == [producer.draws[0], producer.draws[4]]
+        assert len(producer.draws) == 10 and producer.draws[7].step == 2
+        taking.cancel()
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_group_that_ends_as_it_is_aborted_is_not_drawn_again():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, batch=1, max_policy_age=0, oversample=2)
+        taking = asyncio.create_task(groups.take(1, 1, 100))
+        await settle_tasks()
+        producer.end(0)
+        await taking
+        producer.end(1)
+        await asyncio.sleep(0)  # the task has ended, and its callback has not run
+        groups.abort()
+        await settle_tasks()
+        assert len(groups.state()) == len({draw["prompt"] for draw in groups.state()}) <= 1
+        await groups.close()
+
+    asyncio.run(run())
+
+
+# --- the controller ----------------------------------------------------------------------------
+
+
+@dataclass
+class Engine:
+    """Samples with the version that the sync has set; `slow` prompts wait for `release`."""
+
+    version: int = 0
+    slow: frozenset[str] = frozenset()
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    keys: list[object] = field(default_factory=list)
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        for request in requests:
+            for key in request.keys:
+                self.keys.append(key)
+                version = self.version
+                if key.prompt in self.slow:
+                    await self.release.wait()
+                yield Rollout(
+                    key=key,
+                    prompt_ids=(1,),
+                    token_ids=(1, 2),
+                    logprobs=(-0.5, -0.5),
+                    text="",
+                    finish_reason="stop",
+                    versions=(VersionSpan(version=version, start=0, end=2),),
+                )
+
+    async def sync(self, version: int) -> dict[str, float]:
+        self.version = version
+        return {}
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.batches: list[TrainBatch] = []
+
+    async def train(self, batch: TrainBatch) -> dict[str, float]:
+        self.batches.append(batch)
+        await settle_tasks()
+        return {}
+
+    async def save(self, folder: object) -> None: ...
+
+    async def load(self, folder: object) -> None: ...
+
+
+class Rewarder:
+    def __init__(self, outcome: Callable[[Rollout], Outcome]) -> None:
+        self.outcome = outcome
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        outcome = self.outcome(rollout)
+        component = Component(name="consistency", outcome=outcome, weight=1.0)
+        return RewardRecord(key=rollout.key, total=outcome, components=(component,), action=None, band="none")
+
+
+class Records(list):
+    def metrics(self, step: int, values: object) -> None: ...
+
+    def samples(self, step: int, rows: object) -> None: ...
+
+    def records(self, step: int, records: Sequence[RewardRecord]) -> None:
+        self.extend(records)
+
+
+def alternating(rollout: Rollout) -> Outcome:
+    return Scored(value=float(rollout.key.sample % 2))
+
+
+def build(outcome: Callable[[Rollout], Outcome] = alternating, *, age: int = 1, engine: Engine | None = None, **given):
+    engine, records = engine or Engine(), Records()
+    controller = Controller(
+        run="r",
+        experiment=ExperimentConfig(prompts_per_step=2, seed=1, unscored=UnscoredConfig(first_s=0.01, longest_s=0.01)),
+        rollout=RolloutConfig(samples_per_prompt=2, max_new_tokens=8),
+        algorithm=given.get("algorithm") or AlgorithmConfig(),
+        encode=lambda s: (1, 2, 3),
+        engine=engine,
+        rewarder=Rewarder(outcome),
+        trainer=Trainer(),
+        weights=engine,
+        recorder=records,
+    )
+    stream = PromptStream(SAMPLES, seed=0)
+    controller.experience = Experience(
+        controller.produce, controller.may_train, stream, batch=2, max_policy_age=age, unfinished=()
+    )
+    return controller, stream, records
+
+
+def steps(controller: Controller, stream: PromptStream, count: int) -> list[dict[str, float]]:
+    async def run() -> list[dict[str, float]]:
+        try:
+            return [await controller.step(step, stream) for step in range(1, count + 1)]
+        finally:
+            await controller.experience.close()
+
+    return asyncio.run(run())
+
+
+def test_next_batch_is_sampled_during_training_by_the_policy_before():
+    controller, stream, records = build()
+    found = steps(controller, stream, 3)
+    assert [m["rollout/policy_age/max"] for m in found] == [0.0, 1.0, 1.0]
+    assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
+    assert [len(m) for m in found] and len({r.key for r in records}) == len(records) == 3 * 4
+
+
+def test_group_that_became_too_old_is_recorded_as_stale():
+    async def run() -> None:
+        engine = Engine(slow=frozenset({PromptStream(SAMPLES, seed=0).take(1)[0].id}))
+        controller, stream, records = build(engine=engine)
+        for step in (1, 2):
+            await controller.step(step, stream)
+        engine.release.set()
+        await settle_tasks()
+        metrics = await controller.step(3, stream)
+        assert metrics["rollout/stale_groups"] == 1.0
+        stale = [r for r in records if isinstance(r.total, Stale)]
+        assert {r.key.prompt for r in stale} == set(engine.slow) and len(stale) == 2
+        assert all(r.components[0].outcome.ok for r in stale)  # what was scored stays in the record
+        assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
+        await controller.experience.close()
+
+    asyncio.run(run())
+
+
+def test_failed_responses_are_scored_again_before_their_group_is_judged():
+    down = True
+
+    def outcome(rollout: Rollout) -> Outcome:
+        nonlocal down
+        if down and rollout.key.sample == 0:
+            return JudgeTimeout(detail="slow")
+        return alternating(rollout)
+
+    async def run() -> None:
+        nonlocal down
+        controller, stream, records = build(outcome)
+        controller.experiment = controller.experiment.model_copy(
+            update={"unscored": UnscoredConfig(max_frac=0.1, first_s=0.01, longest_s=0.01)}
+        )
+        stepping = asyncio.create_task(controller.step(1, stream))
+        await settle_tasks()
+        down = False
+        metrics = await stepping
+        assert metrics["rollout/rescored"] == 2.0
+        assert all(isinstance(r.total, Scored) for r in records)
+        await controller.experience.close()
+
+    asyncio.run(run())
+
+
+def test_step_ends_when_no_group_has_signal():
+    algorithm = AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=2))
+    controller, stream, records = build(lambda rollout: Scored(value=1.0), algorithm=algorithm)
+    steps(controller, stream, 1)
+    assert controller.trainer.batches == [] and len(records) >= 2 * 2 * 2
+
+
+def test_oversampled_step_trains_on_the_first_groups_of_its_own_policy():
+    controller, stream, records = build()
+    controller.experience = Experience(
+        controller.produce, controller.may_train, stream, batch=2, max_policy_age=0, oversample=3.0
+    )
+    found = steps(controller, stream, 3)
+    assert [m["rollout/policy_age/max"] for m in found] == [0.0] * 3
+    assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
+    unused = sum(m["rollout/surplus_groups"] for m in found)
+    assert len({r.key for r in records}) == len(records) == 2 * (3 * 2 + unused)
+    assert sum(isinstance(r.total, Stale) for r in records) == 2 * unused
+
+
+def test_paused_engine_finishes_responses_under_way_and_holds_back_the_others():
+    async def run() -> None:
+        inner = Engine(slow=frozenset({"a"}))
+        engine = PausableEngine(inner)
+        done: list[str] = []
+
+        async def ask(prompt: str) -> None:
+            key = SampleKey(run="r", step=1, prompt=prompt, sample=0)
+            request = GenerationRequest(prompt_ids=(1,), keys=(key,), seeds=(0,), sampling=SamplingConfig())
+            async for rollout in engine.generate([request]):
+                done.append(rollout.key.prompt)
+
+        first = asyncio.create_task(ask("a"))
+        await settle_tasks()
+
+        async def pause() -> None:
+            async with engine.pause():
+                done.append("paused")
+
+        pausing = asyncio.create_task(pause())
+        await settle_tasks()
+        second = asyncio.create_task(ask("b"))
+        await settle_tasks()
+        assert done == []
+        inner.release.set()
+        await asyncio.gather(first, pausing, second)
+        assert done == ["a", "paused", "b"]
+
+    asyncio.run(run())
