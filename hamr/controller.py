@@ -13,6 +13,7 @@ code runs on a cluster and, with scripted fakes, in a unit test.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -159,37 +160,37 @@ class Controller:
     async def take(self, step: int) -> tuple[list[RolloutGroup], Metrics]:
         """Take the oldest groups that `experience` has ready, and wait only if there are too few.
 
-        A group that has become too old is recorded as such and replaced. The batch is smaller if `max_rounds` batches
-        of groups have ended without enough signal.
+        A group that has become too old is recorded as such and replaced. The batch is smaller if as many groups as in
+        `max_rounds` rounds have ended without enough signal.
         """
         assert self.experience is not None, "called with one"
         wanted, sampling = self.experiment.prompts_per_step, self.algorithm.dynamic_sampling
-        limit = wanted * (sampling.max_rounds if sampling.enabled else 1)
+        limit = math.ceil(wanted * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample))
         kept: list[RolloutGroup] = []
         seen: list[RolloutGroup] = []
-        paused: Counter[str] = Counter()
+        flow: Counter[str] = Counter()
         while len(kept) < wanted and len(seen) < limit:
             ready, dropped = await self.experience.take(step, wanted - len(kept), limit - len(seen))
+            stale = [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
             settled = await settle(fresh, self.rewarder, self.unscored, step=step, note=self.note)
-            paused.update(settled.metrics)
             chosen = self.filter(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
-            seen += [*dropped, *settled.groups, *(_as_stale(group) for group in ready if self.is_stale(group))]
+            seen += [*dropped, *settled.groups, *map(_as_stale, stale)]
             kept += chosen
-        flow = {"rollout/groups_in_flight": float(self.experience.in_flight)}
+            flow.update({"rollout/stale_groups": len(stale), **settled.metrics})
+        flow["rollout/groups_in_flight"] = self.experience.in_flight
         if not self.experience.max_policy_age:
-            surplus, aborted = self.experience.abort()
+            surplus, flow["rollout/aborted_groups"] = self.experience.abort()
             seen += map(_as_stale, surplus)
-            flow = {"rollout/surplus_groups": float(len(surplus)), "rollout/aborted_groups": float(aborted)}
+            flow["rollout/surplus_groups"] = len(surplus)
         self.recorder.records(step, [record for group in seen for record in group.records])
-        flow["rollout/stale_groups"] = float(sum(self.is_stale(group) for group in seen))
-        return kept, {**self.describe(seen, kept, rounds=1), **flow, **paused}
+        return kept, {**self.describe(seen, kept, rounds=1), **flow}
 
     async def produce(self, draw: Draw) -> RolloutGroup:
         """Generate and score the group of one draw."""
-        group = await self.score_groups([draw.sample], [self.request(draw.step, draw.sample, draw.attempt)])
-        [group] = await self.sample_more(draw.step, group, Counter({draw.sample.id: draw.attempt + 1}))
+        groups = await self.score_groups([draw.sample], [self.request(draw.step, draw.sample, draw.attempt)])
+        [group] = await self.sample_more(draw.step, groups, Counter({draw.sample.id: draw.attempt + 1}))
         return group
 
     def may_train(self, group: RolloutGroup) -> bool:
@@ -422,7 +423,7 @@ class Controller:
         """Return metrics of the step's responses."""
         rollouts = [r for group in seen for r in group.rollouts]
         tokens = [len(r.token_ids) for r in rollouts]
-        age = [self.version - min(span.version for span in r.versions) for r in rollouts if r.versions]
+        age = [self.version - span.version for group in kept for r in group.rollouts for span in r.versions]
         return {
             "rollout/prompts": len(seen),
             "rollout/responses": len(rollouts),

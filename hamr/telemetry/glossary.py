@@ -314,7 +314,10 @@ METRICS: tuple[Metric, ...] = (
     _metric("rollout/tokens_per_s", "Generated tokens per second of rollout", "tokens/s", "up"),
     _metric("rollout/truncated_frac", "Share of responses truncated at max_new_tokens", "share", "down"),
     _metric(
-        "rollout/policy_age/max", "Largest number of policy versions since a token was sampled", "versions", "down"
+        "rollout/policy_age/max",
+        "Largest number of policy versions since a token of the batch was sampled",
+        "versions",
+        "down",
     ),
     _metric("rollout/stale_groups", "Groups older than max_policy_age, not trained on", "count", "zero"),
     _metric("rollout/surplus_groups", "Scored groups that an oversampled step did not need", "count", "down"),
