@@ -24,9 +24,10 @@ from itertools import groupby
 from hamr.algorithms.advantages import Weighted, decoupled_advantages, unit_scale
 from hamr.algorithms.credit import EpisodeRewards, comparisons, turn_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
-from hamr.algorithms.estimators import WHITENED, configured_estimator, whiten
+from hamr.algorithms.estimators import configured_estimator
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
+from hamr.algorithms.reinforce_pp import WHITENED, whiten
 from hamr.cascade.rescoring import settle
 from hamr.config.faults import UnscoredConfig
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, Normalisation, RolloutConfig
