@@ -152,5 +152,6 @@ def _help() -> str:
         "  trainer.zero_stage=3   set a value of the schema",
         "  data=FOLDER            use samples written by `hamr data`",
         "  --config-dir DIR       add your own folder of groups; its files override hamr's",
+        "  --cfg job, --info      print the configuration, or its choices and overrides, and end",
     ]
     return "\n".join(lines)

@@ -19,17 +19,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import groupby
 
 from hamr.algorithms.advantages import Weighted, decoupled_advantages, unit_scale
-from hamr.algorithms.credit import EpisodeRewards, comparisons, turn_advantages
+from hamr.algorithms.credit import EpisodeRewards, comparisons, episode_rewards, turn_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.algorithms.estimators import configured_estimator
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.algorithms.reinforce_pp import WHITENED, whiten
 from hamr.cascade.rescoring import settle
-from hamr.config.faults import UnscoredConfig
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, Normalisation, RolloutConfig
 from hamr.data.stream import PromptStream
 from hamr.experience import Draw, Experience
@@ -150,7 +148,7 @@ class Controller:
                 attempts[sample.id] += 1
             groups = await self.score_groups(samples, requests)
             groups = await self.sample_more(step, groups, attempts)
-            settled = await settle(groups, self.rewarder, self.unscored, step=step, note=self.note)
+            settled = await settle(groups, self.rewarder, self.experiment.unscored, step=step, note=self.note)
             paused.update(settled.metrics)
             seen += settled.groups
             kept += self.filter(settled.groups)
@@ -170,15 +168,17 @@ class Controller:
         kept: list[RolloutGroup] = []
         seen: list[RolloutGroup] = []
         flow: Counter[str] = Counter()
-        while len(kept) < wanted and len(seen) < limit:
-            ready, dropped = await self.experience.take(step, wanted - len(kept), limit - len(seen))
+        ended = 0
+        while len(kept) < wanted and ended < limit:
+            ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
             stale = [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
-            settled = await settle(fresh, self.rewarder, self.unscored, step=step, note=self.note)
+            settled = await settle(fresh, self.rewarder, self.experiment.unscored, step=step, note=self.note)
             chosen = self.filter(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
             seen += [*dropped, *settled.groups, *map(_as_stale, stale)]
             kept += chosen
+            ended += len(dropped) + len(fresh)
             flow.update({"rollout/stale_groups": len(stale), **settled.metrics})
         flow["rollout/groups_in_flight"] = self.experience.in_flight
         if not self.experience.max_policy_age:
@@ -329,22 +329,8 @@ class Controller:
         ]
 
     def episodes(self, group: RolloutGroup) -> list[EpisodeRewards]:
-        """Return the rewards of a group by dialogue. A single decision is a dialogue of one turn without an outcome."""
-        scored = zip(group.records, self.rewards(group), strict=True)
-        dialogues = [
-            list(turns) for _, turns in groupby(scored, key=lambda pair: (pair[0].key.attempt, pair[0].key.sample))
-        ]
-        return [
-            EpisodeRewards(turns=tuple(reward for _, reward in turns), outcome=end.reward if end else None)
-            for turns in dialogues
-            for end in (turns[-1][0].episode,)
-        ]
-
-    @property
-    def unscored(self) -> UnscoredConfig:
-        """Limits of unscored responses. A dialogue cannot be scored again, so too many of them stop the run at once."""
-        config = self.experiment.unscored
-        return config if self.dialogues is None else config.model_copy(update={"wait_s": 0.0})
+        """Return the rewards of a group by dialogue."""
+        return episode_rewards(group.records, self.rewards(group))
 
     def components(self, group: RolloutGroup) -> list[Weighted]:
         """Return the components with a weight, and the overlong penalty if enabled. A response without a total reward

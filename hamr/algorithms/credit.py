@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from hamr.types import Credit
+from hamr.types import Credit, RewardRecord
 
 Values = Sequence[float | None]
 Normalise = Callable[[Values], list[float]]
@@ -19,6 +20,20 @@ class EpisodeRewards:
 
     turns: tuple[float | None, ...]
     outcome: float | None = None
+
+
+def episode_rewards(records: Sequence[RewardRecord], rewards: Values) -> list[EpisodeRewards]:
+    """Return the rewards of a group by dialogue. `rewards` are those of the records, which are in order.
+
+    A single decision is a dialogue of one turn without an outcome.
+    """
+    scored = zip(records, rewards, strict=True)
+    dialogues = [list(own) for _, own in groupby(scored, key=lambda pair: (pair[0].key.attempt, pair[0].key.sample))]
+    return [
+        EpisodeRewards(turns=tuple(reward for _, reward in turns), outcome=end.reward if end else None)
+        for turns in dialogues
+        for end in (turns[-1][0].episode,)
+    ]
 
 
 def comparisons(episodes: Sequence[EpisodeRewards], credit: Credit) -> list[Values]:

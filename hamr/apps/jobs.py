@@ -72,6 +72,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "evaluate benchmark=olabench": (f"{_EVALUATE}:EvaluateOlabench", "let judges grade policies' responses to items"),
     "evaluate benchmark=plans": (f"{_EVALUATE}:EvaluatePlans", "let a judge compare policies' plans with gold plans"),
     "evaluate benchmark=sage": (f"{_EVALUATE}:EvaluateSage", "let simulated customers talk to agents"),
+    "evaluate benchmark=tau2": (f"{_EVALUATE}:EvaluateTau2", "let agents solve the tasks of tau2-bench"),
     "scorer": ("hamr.apps.scorer.command:ScorerCommand", "fine-tune a scorer"),
     "scorer check": (
         "hamr.apps.scorer.command:ScorerCheckCommand",

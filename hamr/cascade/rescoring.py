@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from hamr.config.faults import UnscoredConfig
 from hamr.errors import TooManyUnscored
 from hamr.protocols import Rewarder
-from hamr.types import Failure, RewardRecord, RolloutGroup
+from hamr.rewards.mix import mix
+from hamr.types import TURN_REWARD, Failure, RewardRecord, RolloutGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,26 +46,30 @@ async def settle(
     """Return the groups once at most `max_frac` of their responses have a failure as their total.
 
     Until then the failed responses are scored again with exponential backoff. `note` is called with a message at every
-    wait. Without groups, or with `max_frac` null, return immediately.
+    wait. Without groups, or with `max_frac` null, return immediately. The turns of a dialogue that failed as a whole
+    cannot be scored again.
 
     Raises:
-        TooManyUnscored: `wait_s` has passed. A scoring in progress is completed first; it has its own deadline.
+        TooManyUnscored: `wait_s` has passed, or too many turns are those of failed dialogues. A scoring in progress is
+            completed first; it has its own deadline.
     """
     settled, started, wait_s, rescored = list(groups), clock(), config.first_s, 0
     while (failed := _failed_records(settled)) and _too_many(failed, settled, config):
         passed = clock() - started
         left = config.wait_s - passed
         what = f"step {step}: {_describe_failures(failed, settled)}"
-        if left <= 0:
+        lost = [record for record in failed if _is_lost(record)]
+        if left <= 0 or _too_many(lost, settled, config):
+            remedy = "Correct the dialogues" if lost else "Restore the pools"
             raise TooManyUnscored(
                 f"{what} after {passed:.0f} s of retries; limit experiment.unscored.max_frac={config.max_frac:g}; "
-                "nothing of this step was trained on or recorded. Restore the pools, then resume the run"
+                f"nothing of this step was trained on or recorded. {remedy}, then resume the run"
             )
         wait_s = min(wait_s, left)
         note(f"{what}; waiting for the scorers: retry in {wait_s:.0f} s, the run stops in {left:.0f} s")
         await sleep(wait_s)
         settled = list(await asyncio.gather(*(_again(group, rewarder) for group in settled)))
-        rescored += len(failed)
+        rescored += len(failed) - len(lost)
         wait_s = min(2 * wait_s, config.longest_s)
     if rescored:
         note(f"step {step}: rescored after {clock() - started:.0f} s, continuing")
@@ -91,8 +96,28 @@ def _describe_failures(failed: Sequence[RewardRecord], groups: Sequence[RolloutG
 async def _again(group: RolloutGroup, rewarder: Rewarder) -> RolloutGroup:
     """Return the group with its failed responses scored again. Comparative judges wait only for these, not for the
     siblings that have a reward."""
-    failed = [i for i, record in enumerate(group.records) if isinstance(record.total, Failure)]
+    failed = [i for i, r in enumerate(group.records) if isinstance(r.total, Failure) and not _is_lost(r)]
     rollouts = {i: replace(group.rollouts[i], siblings=len(failed)) for i in failed}
-    fresh = await asyncio.gather(*(rewarder.score(group.sample, rollout) for rollout in rollouts.values()))
+    points = group.points or (group.sample,) * len(group.records)
+    fresh = await asyncio.gather(*(rewarder.score(points[i], rollout) for i, rollout in rollouts.items()))
     records = dict(zip(failed, fresh, strict=True))
+    if group.points:
+        records = {i: _as_turn(record, group.records[i]) for i, record in records.items()}
     return replace(group, records=tuple(records.get(i, record) for i, record in enumerate(group.records)))
+
+
+def _is_lost(record: RewardRecord) -> bool:
+    """Return True for a turn of a dialogue that failed as a whole."""
+    return any(c.name == TURN_REWARD and isinstance(c.outcome, Failure) for c in record.components)
+
+
+def _as_turn(record: RewardRecord, before: RewardRecord) -> RewardRecord:
+    """Return the record with what the dialogue added to the one before."""
+    components = (*record.components, *(c for c in before.components if c.name == TURN_REWARD))
+    return replace(
+        record,
+        components=components,
+        total=mix(components),
+        observation=before.observation,
+        episode=before.episode,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hamr.config.cascade_controller import check_cascade_controller
+from hamr.config.sage import SCRIPTED
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
@@ -188,16 +189,16 @@ def _check_patience(c: Config, section: str, pool: str) -> None:
 
 def _check_dialogues(c: Config) -> None:
     """Check that the participants of dialogues during training are pools that can generate text."""
-    for key, name in c.experiment.sage.asked.items():
+    for key, name in c.asked.items():
         pool = c.pools.get(name)
         if pool is None:
             raise ValueError(
-                f"experiment.sage.{key}={name!r} but pools has only {sorted(c.pools)}; "
-                "add the pool, rename it, or use a script (scripted:worded, scripted:gold)"
+                f"{key}={name!r} but pools has only {sorted(c.pools)}; "
+                "add the pool, rename it, or use a script (scripted:...)"
             )
         if pool.role == "reranker" or pool.finetune or pool.compares:
             raise ValueError(
-                f"experiment.sage.{key}={name!r} but pools.{name} gives verdicts and cannot generate text; "
+                f"{key}={name!r} but pools.{name} gives verdicts and cannot generate text; "
                 "point it at an untrained pool with role 'judge' or 'grader'"
             )
     if c.experiment.sage.scenarios and c.model.response_format != "plain":
@@ -212,6 +213,8 @@ def _check_episodes(c: Config) -> None:
     """Check that nothing needs the responses to one prompt where prompts become dialogues."""
     if not c.holds_dialogues:
         return
+    if c.env.type == "tau2" and c.env.simulator.startswith(SCRIPTED) and c.env.simulator != f"{SCRIPTED}case":
+        raise ValueError(f"env.simulator={c.env.simulator!r} is no script; name a pool, or use {SCRIPTED}case")
     if c.env.type != "decision" and c.rollout.episode is not None:
         raise ValueError(
             f"env.type={c.env.type!r} but rollout.episode.path={c.rollout.episode.path!r}; a prompt has one "
@@ -276,7 +279,12 @@ def _check_normalisation(c: Config) -> None:
 
 
 def _check_some_weight(c: Config) -> None:
-    """Check that at least one reward has a weight. Otherwise every reward is 0, and no group has a signal."""
+    """Check that at least one reward has a weight. Otherwise every reward is 0, and no group has a signal.
+
+    Dialogues of the user's own and those of tau2-bench have rewards of their own.
+    """
+    if c.rollout.episode is not None or c.env.type == "tau2":
+        return
     r = c.rewards
     weights = [s.weight for s in (r.consistency, r.format, r.length, r.rules, r.sage_logic)]
     weights += [s.weight for s in r.custom.values()]

@@ -92,8 +92,9 @@ class CustomRewardConfig(FunctionConfig):
 
 
 class EpisodeFunctionConfig(FunctionConfig):
-    """A dialogue of the user's own: `async def run(episode, ask) -> Episode`, called for each of the N dialogues of a
-    prompt."""
+    """A dialogue of the user's own, for each of the N dialogues of a prompt: `async def run(episode, ask) -> Episode`,
+    or an environment class with `reset`, `get_reward` and its tools as methods. `kwargs` are then those of the
+    class."""
 
     deadline_s: PositiveFloat = 600.0
     """Maximum duration of one dialogue. After it, the dialogue is a failure and has no reward."""

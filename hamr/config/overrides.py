@@ -66,7 +66,7 @@ def to_hydra(overrides: Sequence[str], options: Mapping[str, Sequence[str]]) -> 
         ConfigError: An override is not `key=value`.
     """
     result: list[str] = []
-    for text in overrides:
+    for text in map(expand_env, overrides):
         if text.startswith("~"):
             result.append(text)
             continue
@@ -86,6 +86,17 @@ def to_hydra(overrides: Sequence[str], options: Mapping[str, Sequence[str]]) -> 
         else:
             result.append(f"++{key}={value}")
     return result
+
+
+def expand_env(override: str) -> str:
+    """Return `env=FILE.py:NAME` as the setting that it is short for, any other override as it is.
+
+    >>> expand_env("env=my_environment.py:Parcels"), expand_env("env=sage")
+    ('rollout.episode.path=my_environment.py:Parcels', 'env=sage')
+    """
+    key, _, value = override.lstrip("+").partition("=")
+    source, _, name = value.strip("'\"").rpartition(":")
+    return f"rollout.episode.path={source}:{name}" if key == "env" and source and name.isidentifier() else override
 
 
 def _no_override(text: str, options: Mapping[str, Sequence[str]]) -> str:

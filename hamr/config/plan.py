@@ -22,6 +22,8 @@ class PlanConfig(Section):
     """Prompt length of the policy, and of a scorer's question without the response."""
     response_tokens: PositiveInt | None = None
     """Mean length. null: half of `rollout.max_new_tokens`."""
+    turns: Annotated[float, Field(ge=1.0)] | None = None
+    """Mean number of responses of the policy in a dialogue. null: half of `rollout.max_turns`."""
     references: PositiveInt = 3
     """References per sample. Each is a question to the reranker."""
     cascaded_frac: Fraction = 1.0

@@ -30,7 +30,7 @@ from hamr.config.lora import LoraConfig
 from hamr.config.matching import MatchingConfig
 from hamr.config.plan import PlanConfig
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig, default_pools
-from hamr.config.sage import DialoguesConfig, PathForm
+from hamr.config.sage import SCRIPTED, DialoguesConfig, PathForm
 from hamr.config.scorers import ScorersConfig
 from hamr.config.section import AbsolutePath, FolderName, Fraction, NonNegative, RewardName, Samples, Section, Steps
 from hamr.config.sft import SftConfig
@@ -91,7 +91,8 @@ class RolloutConfig(Section):
     """After each sync, compare trainer and engine log-probabilities of the same tokens."""
     engine: EngineConfig = EngineConfig()
     episode: EpisodeFunctionConfig | None = None
-    """`async def run(episode, ask)`: the dialogue that each prompt becomes. null: the policy takes one decision."""
+    """The dialogue that each prompt becomes: `async def run(episode, ask)`, or an environment class. null: the policy
+    takes one decision."""
     max_turns: PositiveInt = 16
     """Maximum number of responses of the policy in a dialogue."""
 
@@ -152,13 +153,18 @@ class TrainerConfig(FootprintConfig):
 class EnvConfig(Section):
     """Dialogues that prompts become in training."""
 
-    type: Literal["decision", "sage"] = "decision"
+    type: Literal["decision", "sage", "tau2"] = "decision"
     """`decision`: a prompt is one decision. `sage`: a prompt is a customer of one of SAGE's procedures, played by the
-    scenario's wordings without a model. The samples come from `hamr data sage` or `data=sage`. For a dialogue of your
-    own see `rollout.episode`."""
+    scenario's wordings without a model. The samples come from `hamr data sage` or `data=sage`. `tau2`: a prompt is a
+    task of tau2-bench; the tasks of `domain` replace `data`. For a dialogue of your own see `rollout.episode`."""
+    domain: Literal["retail", "airline", "telecom"] = "retail"
+    """Domain of tau2-bench."""
+    simulator: str = "scripted:case"
+    """Pool that plays the customers of tau2-bench. `scripted:case` states its case, waits and leaves, without a
+    model."""
     completion: NonNegative = 1.0
     """Weight of the completion of a dialogue in its outcome, at least 0: 1 if the customer's case ends with the action
-    that the procedure demands, else 0."""
+    that the procedure demands (tau2-bench: if its evaluator gives 1), else 0."""
     extra_turns: NonNegative = 0.1
     """Weight of superfluous turns in the outcome, at least 0: minus their number, as a share of `rollout.max_turns`."""
 
@@ -749,6 +755,14 @@ class Config(Section):
             if section is not None:
                 found[key] = section
         return found | {f"logging.callbacks.{name}": section for name, section in self.logging.callbacks.given.items()}
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Setting -> pool of the participants of dialogues in training and its evaluations."""
+        found = {f"experiment.sage.{key}": name for key, name in self.experiment.sage.asked.items()}
+        if self.env.type == "tau2" and not self.env.simulator.startswith(SCRIPTED):
+            found["env.simulator"] = self.env.simulator
+        return found
 
     def with_functions(self, functions: Mapping[str, FunctionConfig]) -> Config:
         """Return a copy with these sections of `functions` replaced."""

@@ -14,18 +14,30 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from hamr.data.actions import ResponseFormat
+from hamr.data.formats import PLAIN
 from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine
 from hamr.rewards.mix import mix
-from hamr.security.functions import LoadedFunction, describe_error, describe_value
+from hamr.rollout.environments import ClassEpisode
+from hamr.security.functions import (
+    FunctionSource,
+    LoadedFunction,
+    check_signature,
+    describe_error,
+    describe_value,
+    load_function,
+)
 from hamr.types import (
     TURN_REWARD,
     AskPolicy,
     Component,
+    CustomerFaultError,
     Episode,
     EpisodeFunction,
     EpisodeLimit,
     EpisodeResult,
     Failure,
+    FaultyCustomer,
     FunctionFailed,
     FunctionTimeout,
     Messages,
@@ -68,23 +80,26 @@ class EpisodeRunner:
         groups = []
         for sample, request in pairs:
             own, held = held[: len(request.keys)], held[len(request.keys) :]
-            rollouts = tuple(rollout for dialogue in own for rollout, _ in dialogue)
-            records = tuple(record for dialogue in own for _, record in dialogue)
-            groups.append(RolloutGroup(sample=sample, rollouts=rollouts, records=records))
+            rollouts = tuple(rollout for dialogue in own for rollout, _, _ in dialogue)
+            records = tuple(record for dialogue in own for _, record, _ in dialogue)
+            points = tuple(point for dialogue in own for _, _, point in dialogue)
+            groups.append(RolloutGroup(sample=sample, rollouts=rollouts, records=records, points=points))
         return groups
 
     async def _dialogue(
         self, sample: ServiceSample, request: GenerationRequest, i: int
-    ) -> list[tuple[Rollout, RewardRecord]]:
+    ) -> list[tuple[Rollout, RewardRecord, ServiceSample]]:
         seed = derive_seed(request.seeds[0], "environment")
         episode = Episode(key=request.keys[i], sample=sample, seed=seed)
-        policy = _Policy(self, request, i)
+        policy = _Policy(self, sample, request, i)
         ended: Episode | Failure
         try:
             async with asyncio.timeout(self.deadline_s) as clock:
                 ended = _check_result(await self.run(episode, policy.ask), len(policy.turns))
         except EpisodeLimit as limit:
             ended = episode.end(outcome=limit.outcome)
+        except CustomerFaultError as fault:
+            ended = FaultyCustomer(detail=str(fault))
         except Exception as error:
             if isinstance(error, TimeoutError) and clock.expired():
                 ended = FunctionTimeout(detail=f"rollout.episode: no end after {self.deadline_s:g} s")
@@ -97,15 +112,16 @@ class EpisodeRunner:
         scored = await _together([turn.record() for turn in policy.turns])
         if not policy.turns and isinstance(ended, Episode):
             ended = FunctionFailed(detail=f"rollout.episode: no turn ({ended.outcome})")
-        turns = [turn.rollout for turn in policy.turns] or [_no_response(episode.key)]
-        records = _with_rewards(scored or [_empty(turns[0])], ended)
-        return list(zip(turns, records, strict=True))
+        turns = policy.turns or [_Turn(_no_response(episode.key), "", sample, None)]
+        records = _with_rewards(scored or [_empty(turns[0].rollout)], ended)
+        return [(turn.rollout, record, turn.point) for turn, record in zip(turns, records, strict=True)]
 
 
 @dataclass(eq=False)
 class _Turn:
     rollout: Rollout
     observation: str
+    point: ServiceSample
     scoring: asyncio.Task[RewardRecord] | None
 
     async def record(self) -> RewardRecord:
@@ -121,6 +137,7 @@ class _Policy:
     """
 
     runner: EpisodeRunner
+    sample: ServiceSample
     request: GenerationRequest
     index: int
     turns: list[_Turn] = field(default_factory=list)
@@ -128,7 +145,9 @@ class _Policy:
     asking: bool = False
     closed: bool = False
 
-    async def ask(self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = ()) -> Rollout:
+    async def ask(
+        self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = (), score: bool = True
+    ) -> Rollout:
         runner, turn = self.runner, len(self.turns)
         if self.asking:
             raise RuntimeError("the turns of a dialogue have an order; await each answer before the next question")
@@ -156,10 +175,11 @@ class _Policy:
         assert len(rollout.token_ids) == len(rollout.logprobs), "the loss has the sampled tokens only"
         if self.closed:
             return rollout
-        scoring = None
+        scoring, point = None, self.sample
         if isinstance(prompt, ServiceSample):
-            scoring = asyncio.create_task(runner.rewarder.score(prompt, rollout))
-        self.turns.append(_Turn(rollout, _last_text(prompt), scoring))
+            point = prompt
+            scoring = asyncio.create_task(runner.rewarder.score(prompt, rollout)) if score else None
+        self.turns.append(_Turn(rollout, _last_text(prompt), point, scoring))
         return rollout
 
 
@@ -174,9 +194,9 @@ class OwnEpisode:
     async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
         run_loop = asyncio.get_running_loop()
 
-        async def ask_run(prompt: ServiceSample | Messages, **tools: Any) -> Rollout:
+        async def ask_run(prompt: ServiceSample | Messages, **options: Any) -> Rollout:
             async def question() -> Rollout:
-                return await ask(prompt, **tools)
+                return await ask(prompt, **options)
 
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question(), run_loop))
 
@@ -184,10 +204,17 @@ class OwnEpisode:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
 
 
-def check_episode(function: LoadedFunction) -> None:
-    """Raise ConfigError unless the function is `async def`."""
+def load_episode(
+    source: FunctionSource, format_of: Callable[[ServiceSample], ResponseFormat] = PLAIN.of
+) -> LoadedFunction:
+    """Load an episode function, or an environment class as one. Raises ConfigError if it cannot be used."""
+    function = load_function(source, None)
+    if inspect.isclass(function.call):
+        return replace(function, call=ClassEpisode(function, format_of))
+    check_signature(source, function.call, ("episode", "ask"))
     if not inspect.iscoroutinefunction(function.call):
-        raise function.source.error(f"is not async; write `async def {function.source.function}(episode, ask)`")
+        raise source.error(f"is not async; write `async def {source.function}(episode, ask)`, or a class with `reset`")
+    return function
 
 
 def _check_result(ended: object, turns: int) -> Episode:

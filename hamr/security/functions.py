@@ -103,8 +103,10 @@ class LoadedFunction:
         return self.call(*args, **self.source.kwargs)
 
 
-def load_function(source: FunctionSource, arguments: Sequence[str]) -> LoadedFunction:
+def load_function(source: FunctionSource, arguments: Sequence[str] | None) -> LoadedFunction:
     """Execute the file, or import the module, and return its function, which takes `arguments` by position.
+
+    With None the arguments are not checked.
 
     Raises:
         ConfigError: There is no such module or function, its digest differs, or it cannot be called as needed.
@@ -126,7 +128,8 @@ def load_function(source: FunctionSource, arguments: Sequence[str]) -> LoadedFun
         raise source.error(f"no such function; {source.place} defines {', '.join(known) or 'none'}")
     if not callable(function):
         raise source.error(f"is not a function but {describe_value(function)}")
-    _check_signature(source, function, arguments)
+    if arguments is not None:
+        check_signature(source, function, arguments)
     return LoadedFunction(source=source, call=function, sha256=sha256)
 
 
@@ -187,7 +190,8 @@ def _execute(source: FunctionSource) -> ModuleType:
     return module
 
 
-def _check_signature(source: FunctionSource, function: Callable[..., Any], arguments: Sequence[str]) -> None:
+def check_signature(source: FunctionSource, function: Callable[..., Any], arguments: Sequence[str]) -> None:
+    """Raise ConfigError unless the function takes `arguments` by position, and the source's keyword arguments."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
@@ -195,5 +199,5 @@ def _check_signature(source: FunctionSource, function: Callable[..., Any], argum
     try:
         signature.bind(*([None] * len(arguments)), **source.kwargs)
     except TypeError as error:
-        named = "".join(f", {key}=..." for key in source.kwargs)
-        raise source.error(f"cannot be called as {source.function}({', '.join(arguments)}{named}): {error}") from None
+        given = ", ".join((*arguments, *(f"{key}=..." for key in source.kwargs)))
+        raise source.error(f"cannot be called as {source.function}({given}): {error}") from None

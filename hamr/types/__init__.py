@@ -26,10 +26,19 @@ from hamr.types.batches import (
     TrainGroup,
     TrainSequence,
 )
-from hamr.types.episodes import TURN_REWARD, AskPolicy, Episode, EpisodeFunction, EpisodeLimit, Messages
+from hamr.types.episodes import (
+    TURN_REWARD,
+    AskPolicy,
+    CustomerFaultError,
+    Episode,
+    EpisodeFunction,
+    EpisodeLimit,
+    Messages,
+)
 from hamr.types.outcomes import (
     Absent,
     Failure,
+    FaultyCustomer,
     FunctionFailed,
     FunctionTimeout,
     JudgeTimeout,
@@ -79,6 +88,7 @@ __all__ = [
     "Band",
     "Component",
     "Credit",
+    "CustomerFaultError",
     "Episode",
     "EpisodeFunction",
     "EpisodeLimit",
@@ -86,6 +96,7 @@ __all__ = [
     "EpisodeResult",
     "Failure",
     "Fallback",
+    "FaultyCustomer",
     "FunctionFailed",
     "FunctionTimeout",
     "ImportanceLevel",

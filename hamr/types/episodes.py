@@ -28,14 +28,15 @@ Messages = Sequence[Mapping[str, Any]]
 class AskPolicy(Protocol):
     """Asks the policy for its next turn and returns its response: text, token ids, log-probabilities and version.
 
-    A `ServiceSample` is rendered like a single decision, and the reward system scores the response to it. Messages are
-    rendered by the chat template, with `tools` as OpenAI function schemas, and the reward system scores nothing.
+    A `ServiceSample` is rendered like a single decision, and the reward system scores the response to it unless `score`
+    is False. Messages are rendered by the chat template, with `tools` as OpenAI function schemas, and the reward system
+    scores nothing.
 
     Raises EpisodeLimit if the episode has `rollout.max_turns` turns, or the prompt leaves no room for a response.
     """
 
     def __call__(
-        self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = ()
+        self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = (), score: bool = True
     ) -> Awaitable[Rollout]: ...
 
 
@@ -45,6 +46,10 @@ class EpisodeLimit(Exception):
     def __init__(self, outcome: EpisodeOutcome) -> None:
         super().__init__(outcome)
         self.outcome = outcome
+
+
+class CustomerFaultError(Exception):
+    """The simulated customer has a fault, such as another wish than its case. The dialogue is a `FaultyCustomer`."""
 
 
 @dataclass(frozen=True, kw_only=True)

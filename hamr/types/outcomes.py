@@ -74,6 +74,13 @@ class FunctionTimeout(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FaultyCustomer(Failure):
+    """The simulated customer of a dialogue has a fault, so that its rewards say nothing about the policy."""
+
+    kind = "faulty_customer"
+
+
+@dataclass(frozen=True, kw_only=True)
 class NotScored(Failure):
     """A generated response whose score was not asked for."""
 

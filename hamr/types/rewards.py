@@ -183,6 +183,8 @@ class RolloutGroup:
     sample: ServiceSample
     rollouts: tuple[Rollout, ...]
     records: tuple[RewardRecord, ...]
+    points: tuple[ServiceSample, ...] = ()
+    """In dialogues: the decision point of each response. Empty: `sample` is that of all responses."""
 
     @property
     def rewards(self) -> tuple[float | None, ...]:

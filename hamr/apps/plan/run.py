@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
+from hamr.algorithms.credit import comparisons, episode_rewards
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.apps.plan.build import Past, steps_of
 from hamr.apps.plan.measured import MeasuredResponse, MeasuredStep
 from hamr.config.load import load_dumped
-from hamr.config.schema import Config
+from hamr.config.schema import AlgorithmConfig, Config
 from hamr.errors import RunFolderError
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics
@@ -47,7 +48,7 @@ def _step(config: Config, step: int, row: dict[str, float], records: list[Reward
         total_s=row["timing/step/total"],
         trained_tokens=row.get("policy/tokens") or 0.0,
         groups_dropped=row.get("rollout/groups_dropped") or 0.0,
-        rounds=tuple(tuple(tuple(map(_response, g)) for g in r) for r in rounds(config, groups)),
+        rounds=tuple(tuple(tuple(map(_response, _dialogues(g))) for g in r) for r in rounds(config, groups)),
     )
 
 
@@ -61,15 +62,24 @@ def rounds(config: Config, groups: Sequence[Group]) -> list[list[Group]]:
         take = max(1, wanted - kept)
         mine, left = left[:take], left[take:]
         split.append(mine)
-        kept += sum(
-            not sampling.enabled
-            or carries_signal([None if isinstance(r.total, Failure) else r.total.value for r in g], sampling.tolerance)
-            for g in mine
-        )
+        kept += sum(not sampling.enabled or _has_signal(config.algorithm, g) for g in mine)
     return split
 
 
-def _response(record: RewardRecord) -> MeasuredResponse:
+def _has_signal(algorithm: AlgorithmConfig, group: Group) -> bool:
+    rewards = [None if isinstance(r.total, Failure) else r.total.value for r in group]
+    compared = comparisons(episode_rewards(group, rewards), algorithm.credit)
+    return any(carries_signal(values, algorithm.dynamic_sampling.tolerance) for values in compared)
+
+
+def _dialogues(group: Group) -> list[Group]:
+    """Return the turns of each dialogue. A single decision is a dialogue of one turn."""
+    return [list(turns) for _, turns in groupby(group, key=lambda r: r.key.sample)]
+
+
+def _response(turns: Group) -> MeasuredResponse:
+    """Return a dialogue as one response, because its turns follow each other."""
     # A shared answer counts only for the response that requested it.
-    calls = tuple((c.pool, c.queue_s, c.service_s) for c in record.calls if c.attempts)
-    return MeasuredResponse(tokens=record.response_tokens, cascaded=record.band in CASCADE_BANDS, calls=calls)
+    calls = tuple((c.pool, c.queue_s, c.service_s) for r in turns for c in r.calls if c.attempts)
+    tokens = sum(r.response_tokens for r in turns)
+    return MeasuredResponse(tokens=tokens, cascaded=any(r.band in CASCADE_BANDS for r in turns), calls=calls)

@@ -12,6 +12,7 @@ from hamr.apps.plan.build import (
     replayed_workers,
     response_tokens,
     scaled_out,
+    turns_of,
 )
 from hamr.apps.plan.costs import GPUS, Memory, at_least, engine_memory, gpus_needed, trainer_memory
 from hamr.apps.plan.measured import compare, mean_errors, pool_times
@@ -26,9 +27,10 @@ from hamr.report.values import Block, Cell, Column, Paragraph, Table, number_col
 
 def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
     rounds = " + ".join(str(groups) for groups in workload.rounds)
+    what = f"dialogues of {turns_of(config):g} responses" if config.holds_dialogues else "responses"
     lines = [
         f"hamr plan: {config.experiment.name}",
-        f"a step: {workload.responses} responses = ({rounds} groups) x {workload.samples}; "
+        f"a step: {workload.responses} {what} = ({rounds} groups) x {workload.samples}; "
         f"{workload.cascaded_frac:.0%} for the cascade, {workload.escalated_frac:.0%} of these for the judge",
     ]
     if past is None:

@@ -100,7 +100,7 @@ class ConfiguredCommand(Command):
     takes_common: ClassVar[bool] = True
 
     overrides: Annotated[tuple[str, ...], Prefix(), Field(title="[overrides]")] = ()
-    """Values and choices of the configuration, and --config-dir; `hamr --help` explains them."""
+    """Values and choices of the configuration, --config-dir, --cfg and --info; `hamr --help` explains them."""
 
     def config(self) -> Config:
         """Return the configuration with the overrides. Raises ConfigError."""

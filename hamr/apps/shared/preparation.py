@@ -15,6 +15,7 @@ from typing import Any
 from hamr.apps.shared.dialogue_checks import check_dialogues, customer_scenarios
 from hamr.apps.shared.pool_room import check_extras
 from hamr.bench.sage.episodes import check_customers
+from hamr.bench.tau2.episodes import tau2_splits
 from hamr.config.schema import Config, DataConfig, ExperimentConfig
 from hamr.data.actions import ResponseFormat, render_action
 from hamr.data.formats import Formats
@@ -115,7 +116,8 @@ def prepare(config: Config) -> Prepared:
     check_extras(config.pools, config.rollout)
     check_reranker_context(config)
     _check_files(config)
-    splits = load_splits(config.data, config.experiment.seed)
+    is_tau2 = config.env.type == "tau2"
+    splits = tau2_splits(config.env) if is_tau2 else load_splits(config.data, config.experiment.seed)
     check_gold(config.rewards.sage_logic, splits.train)
     if config.env.type == "sage":
         check_customers((*splits.train, *splits.test), customer_scenarios(config))

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
 from hamr.bench.sage.episodes import SageEnvironment
-from hamr.config.custom import ARGUMENTS
-from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
-from hamr.rollout.episodes import EpisodeRunner, OwnEpisode
-from hamr.security.functions import FunctionSource, load_function
+from hamr.bench.tau2.episodes import Tau2Environment
+from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
+from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
+from hamr.security.functions import FunctionSource
 from hamr.telemetry.metrics import episode_metrics, mean, total_rewards
 from hamr.types import EpisodeFunction, SampleKey, ServiceSample
 
 
-def episode_runner(prepared: Prepared, engine: RolloutEngine, rewarder: Rewarder) -> EpisodeRunner:
+def episode_runner(
+    prepared: Prepared, engine: RolloutEngine, rewarder: Rewarder, pools: Mapping[str, Ask]
+) -> EpisodeRunner:
     """Return the runner of the configured dialogues. Raises ConfigError for an unusable function."""
-    config = prepared.config
+    config, formats = prepared.config, prepared.codec.formats
     rollout, deadline_s = config.rollout, config.rollout.deadline_s * config.rollout.max_turns
     run: EpisodeFunction
     if rollout.episode is not None:
         source = FunctionSource.of_config("rollout.episode", rollout.episode)
-        run, deadline_s = OwnEpisode(load_function(source, ARGUMENTS["rollout.episode"])), rollout.episode.deadline_s
+        run, deadline_s = OwnEpisode(load_episode(source, formats.of)), rollout.episode.deadline_s
+    elif config.env.type == "tau2":
+        run = Tau2Environment(config=config.env, format_of=formats.of, customer=pools.get(config.env.simulator))
     else:
         run = SageEnvironment(
             config=config.env,
             scenarios=customer_scenarios(config),
             max_turns=rollout.max_turns,
-            format_of=prepared.codec.formats.of,
+            format_of=formats.of,
         )
     return EpisodeRunner(
         run=run,

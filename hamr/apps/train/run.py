@@ -288,7 +288,7 @@ class Job:
     @property
     def used(self) -> Config:
         """The configuration without the pools that the run never queries."""
-        return self.config.with_asked_pools(*self.config.experiment.sage.asked.values())
+        return self.config.with_asked_pools(*self.config.asked.values())
 
     @classmethod
     def of(cls, command: TrainingCommand) -> Job:

@@ -7,7 +7,8 @@ import random
 import shlex
 import shutil
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +28,7 @@ from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
 from hamr.experience import Experience, PausableEngine
 from hamr.protocols import Rewarder, SamplingConfig
+from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.console import Console
 from hamr.telemetry.recorder import RunRecorder
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
@@ -101,6 +103,12 @@ class Run:
     def config(self) -> Config:
         return self.prepared.config
 
+    @cached_property
+    def episodes(self) -> EpisodeRunner:
+        """Runner of the configured dialogues."""
+        pools = {name: pool.ask for name, pool in self.world.pools.items()}
+        return episode_runner(self.prepared, self.world.workers, self.world.router, pools)
+
     def state(self, stream: PromptStream) -> dict[str, Any]:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
@@ -134,9 +142,9 @@ class Run:
                 matching=self.config.rewards.consistency.matching,
             )
             dialogues = {}
-            if self.config.env.type == "sage":
+            if self.config.holds_dialogues:
                 dialogues = await evaluate_customers(
-                    episode_runner(self.prepared, self.world.workers, self.world.router),
+                    self.episodes,
                     samples,
                     run=self.run_id,
                     stage=stage,
@@ -258,7 +266,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,
-        dialogues=episode_runner(run.prepared, engine, counted) if run.config.holds_dialogues else None,
+        dialogues=replace(run.episodes, engine=engine, rewarder=counted) if run.config.holds_dialogues else None,
         answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
     asynchrony, sampling = experiment.asynchrony, run.config.algorithm.dynamic_sampling

@@ -18,6 +18,7 @@ from hamr.bench.sage.simulation import SILENCE, reply_of
 from hamr.bench.sage.traces import DialoguePlan, ToolUse
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import ResponseFormat, answer_of, parse_action
+from hamr.data.customer_audit import CustomerCase, Ending, WordingReader, audit_customer
 from hamr.data.sage_samples import SampleMaker, act_of_walk
 from hamr.errors import DataError
 from hamr.procedures import Scenario, Walk
@@ -28,6 +29,7 @@ from hamr.procedures.words import Words, customer_turns, load_words
 from hamr.types import (
     AskPolicy,
     Component,
+    CustomerFaultError,
     Episode,
     EpisodeLimit,
     EpisodeOutcome,
@@ -41,6 +43,13 @@ from hamr.types import (
 )
 
 _words = lru_cache(maxsize=64)(load_words)
+
+
+@lru_cache(maxsize=64)
+def _reader(scenario: Scenario, language: str) -> WordingReader:
+    return WordingReader(scenario, _words(scenario, language))
+
+
 _META = ("scenario", "split", "fields", "system", "language", "intent", "persona")
 
 
@@ -54,19 +63,19 @@ class SageEnvironment:
     format_of: Callable[[ServiceSample], ResponseFormat]
 
     async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
-        """Hold one dialogue.
+        """Hold one dialogue. Raises CustomerFaultError if the audit of the customer's messages finds a fault.
 
         A reply leads to the customer's next message, a tool call to its result. A response that is neither gets no
         answer, and the customer repeats itself. The dialogue ends with the reply to the customer's last message, or
         with an action of the scenario that a tool has done then.
         """
-        customer = Customer.of(episode, self.scenarios)
+        customer = self.customer(episode)
         dialogue = _Dialogue(customer, ServiceDesk(customer.scenario, customer.plan))
         outcome: EpisodeOutcome = "ended"
         try:
             for said, shown, walk in customer.messages():
                 dialogue.history.append(Turn(role="customer", content=said))
-                dialogue.needed += 1
+                dialogue.said.append(said)
                 while not dialogue.answered:
                     sample = customer.decision(dialogue.history, shown, walk)
                     answer = await ask(sample)
@@ -74,12 +83,26 @@ class SageEnvironment:
                 dialogue.answered = False
         except EpisodeLimit as limit:
             outcome = limit.outcome
+        self.audit(customer, dialogue.said, outcome)
         return replace(
             episode.end(outcome=outcome, path=customer.path), components=self._rewards(dialogue, outcome == "ended")
         )
 
+    def customer(self, episode: Episode) -> Customer:
+        return Customer.of(episode, self.scenarios)
+
+    def audit(self, customer: Customer, said: Sequence[str], outcome: EpisodeOutcome) -> None:
+        """Raise CustomerFaultError for the first fault in what the customer said."""
+        plan, scenario = customer.plan, customer.scenario
+        case = CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=plan.language)
+        ending: Ending = "left" if outcome == "ended" else "cut"
+        found = audit_customer(scenario, case, said, _reader(scenario, plan.language), ending=ending)
+        if found.faults:
+            fault = found.faults[0]
+            raise CustomerFaultError(f"{fault.kind} at message {fault.message + 1}: {fault.detail}")
+
     def _rewards(self, dialogue: _Dialogue, ended: bool) -> tuple[Component, ...]:
-        excess = max(0, dialogue.turns - dialogue.needed) / self.max_turns
+        excess = max(0, dialogue.turns - len(dialogue.said)) / self.max_turns
         values = {
             "completion": (float(ended and dialogue.completed), self.config.completion),
             "extra_turns": (-excess, self.config.extra_turns),
@@ -175,14 +198,14 @@ class Customer:
 
 @dataclass(eq=False)
 class _Dialogue:
-    """State of a dialogue. `needed`: number of the customer's messages; `turns`: number of the policy's responses."""
+    """State of a dialogue. `said`: the customer's messages; `turns`: number of the policy's responses."""
 
     customer: Customer
     desk: ServiceDesk
     history: list[Turn] = field(default_factory=list)
     used: list[ToolUse] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
     turns: int = 0
-    needed: int = 0
     answered: bool = False
     completed: bool = False
 

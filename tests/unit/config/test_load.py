@@ -309,6 +309,13 @@ def test_data_may_be_a_folder_or_a_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert load_config([f"data={folder.name}"]).data.train == str(folder / "train.jsonl")
 
 
+def test_env_may_be_a_class_or_function_of_the_users_own() -> None:
+    for path in ("my.py:Parcels", "package.module:run"):
+        config = load_config(["experiment=smoke", f"env={path}"])
+        assert config.rollout.episode is not None and config.rollout.episode.path == path and config.holds_dialogues
+    assert "nearest first" in complaint("env=sagee")
+
+
 def test_invalid_data_paths_are_rejected(tmp_path: Path) -> None:
     assert "no train.jsonl" in complaint(f"data={tmp_path}")
     assert "no such file or folder" in complaint(f"data={tmp_path}/none.jsonl")

@@ -12,24 +12,33 @@ import pytest
 
 from hamr.apps.shared.own_functions import check_own_functions
 from hamr.cascade.replay import replay
-from hamr.config.custom import ARGUMENTS
+from hamr.config.faults import UnscoredConfig
 from hamr.config.load import load_config
-from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RewardsConfig, RolloutConfig
+from hamr.config.schema import (
+    AlgorithmConfig,
+    DynamicSamplingConfig,
+    ExperimentConfig,
+    RewardsConfig,
+    RolloutConfig,
+)
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import ConfigError, EngineDied, TooManyUnscored
 from hamr.protocols import GenerationRequest
-from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, check_episode
-from hamr.security.functions import FunctionSource, load_function
+from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
+from hamr.security.functions import FunctionSource
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import episode_metrics
 from hamr.types import (
     Component,
+    CustomerFaultError,
     EpisodeFunction,
     EpisodeLimit,
+    FaultyCustomer,
     FunctionFailed,
     FunctionTimeout,
+    JudgeUnavailable,
     RewardRecord,
     Rollout,
     Scored,
@@ -274,6 +283,21 @@ async def test_dialogue_that_fails_before_its_first_turn_is_recorded() -> None:
     assert own.estimate([group]).groups == ()
 
 
+async def test_faulty_customer_is_a_typed_failure_and_leaves_the_baseline(tmp_path: Path) -> None:
+    async def run(episode, ask):
+        await ask([{"role": "user", "content": "hi"}])
+        if episode.key.sample == 0:
+            raise CustomerFaultError("left_role")
+        return episode.end(turn_rewards=[float(episode.key.sample)])
+
+    own, group = await hold(run)
+    assert group.records[0].total == FaultyCustomer(detail="left_role")
+    assert [s.advantage for g in own.estimate([group]).groups for s in g.sequences] == pytest.approx([-1, 1], abs=1e-4)
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        ledger.add(group.records)
+        assert list(ledger.rows()) == list(group.records)
+
+
 async def test_dialogue_that_takes_too_long_is_a_timeout() -> None:
     async def run(episode, ask):
         await ask([{"role": "user", "content": "hi"}])
@@ -321,8 +345,56 @@ async def test_run_stops_if_too_many_dialogues_fail() -> None:
     own.experiment = own.experiment.model_copy(
         update={"unscored": own.experiment.unscored.model_copy(update={"max_frac": 0.5})}
     )
-    with pytest.raises(TooManyUnscored, match="function_failed 3; e.g. rollout.episode: ValueError: no customer"):
+    what = "function_failed 3; e.g. rollout.episode: ValueError: no customer.* after 0 s .*Correct the dialogues"
+    with pytest.raises(TooManyUnscored, match=what):
         await own.step(0, PromptStream([sample(0)], seed=0))
+
+
+async def ask_twice(episode, ask):
+    for text in ("hello", "again"):
+        await ask(replace(episode.sample, history=(Turn(role="customer", content=text),)))
+    return episode.end(turn_rewards=[1.0, 2.0], completion=1.0)
+
+
+class AbsentScorer(Scorer):
+    """Cannot score the first `failures` responses."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.points = failures, list[str]()
+
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        self.points.append(sample.history[0].content)
+        record = await super().score(sample, rollout)
+        if len(self.points) > self.failures:
+            return record
+        away = Component(name="consistency", outcome=JudgeUnavailable(detail="away"), weight=1.0)
+        return replace(record, total=away.outcome, components=(away,))
+
+
+def hasty(own: Controller, scorer: Scorer) -> Controller:
+    own.dialogues, own.rewarder = replace(own.dialogues, rewarder=scorer), scorer
+    unscored = UnscoredConfig(max_frac=0.5, first_s=0.001, longest_s=0.001, wait_s=0.2)
+    own.experiment = own.experiment.model_copy(update={"unscored": unscored})
+    return own
+
+
+async def test_turns_without_score_are_scored_again_at_their_own_decision_point() -> None:
+    scorer = AbsentScorer(failures=5)
+    own = hasty(controller(runner(ask_twice), dynamic_sampling=DynamicSamplingConfig(enabled=False)), scorer)
+    metrics = await own.step(0, PromptStream([sample(0)], seed=0))
+    assert metrics["rollout/rescored"] == 5 and len(own.engine.requests) == 6, "no dialogue is held again"
+    assert sorted(scorer.points[6:]) == sorted(scorer.points[:5])
+    assert [r.total.value for r in own.recorder.kept] == [1.5, 2.5] * 3, "with the turn's own reward"
+    assert [r.observation for r in own.recorder.kept] == ["hello", "again"] * 3
+    assert [r.episode.reward for r in own.recorder.kept if r.episode] == [1.0] * 3
+
+
+async def test_run_stops_after_the_wait_if_turns_stay_without_score() -> None:
+    scorer = AbsentScorer(failures=10**6)
+    own = hasty(controller(runner(ask_twice)), scorer)
+    with pytest.raises(TooManyUnscored, match=r"judge_unavailable 6; e.g. away.*Restore the pools"):
+        await own.step(0, PromptStream([sample(0)], seed=0))
+    assert len(scorer.points) > 6
 
 
 # --- the user's own function -------------------------------------------------------------------
@@ -332,7 +404,7 @@ def own_function(folder: Path, body: str):
     file = folder / "mine.py"
     file.write_text(body)
     source = FunctionSource(key="rollout.episode.path", path=f"{file}:run").with_text()
-    return load_function(source, ("episode", "ask"))
+    return load_episode(source)
 
 
 async def test_own_function_that_blocks_does_not_block_the_run(tmp_path: Path) -> None:
@@ -364,11 +436,11 @@ async def test_failure_of_an_own_function_names_its_line(tmp_path: Path) -> None
 async def test_documented_function_holds_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     save_files(HOOKS, tmp_path)
-    [command] = [command for command in commands(HOOKS) if "rollout.episode.path" in command]
+    [command] = [command for command in commands(HOOKS) if "my_episode.py" in command]
     config = check_own_functions(load_config(shlex.split(command)[2:]))
     assert config.holds_dialogues and config.rollout.episode is not None
     source = FunctionSource.of_config("rollout.episode", config.rollout.episode)
-    own = controller(runner(OwnEpisode(load_function(source, ARGUMENTS["rollout.episode"])), deadline_s=30), n=8)
+    own = controller(runner(OwnEpisode(load_episode(source)), deadline_s=30), n=8)
     (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
     number = derive_seed(own.request(0, sample(0)).seeds[0], "environment") % 10
     ends = [r for r in group.records if r.episode]
@@ -392,4 +464,4 @@ def test_settings_that_compare_responses_are_refused(override: str, says: str) -
 
 def test_own_function_has_to_be_async(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not async; write `async def run"):
-        check_episode(own_function(tmp_path, "def run(episode, ask):\n    return episode\n"))
+        own_function(tmp_path, "def run(episode, ask):\n    return episode\n")

@@ -10,7 +10,7 @@ import pytest
 
 from hamr import cli
 from hamr.apps.doctor.run import gpus_wanted
-from hamr.apps.plan.build import build_cluster, build_workload
+from hamr.apps.plan.build import build_cluster, build_workload, turns_of
 from hamr.apps.plan.output import configuration
 from hamr.apps.plan.run import read_past, rounds
 from hamr.apps.plan.simulation import Service
@@ -22,7 +22,7 @@ from hamr.errors import BadInput, RunFolderError
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import MetricsWriter
 from hamr.telemetry.run_folder import RunFolder
-from hamr.types import Component, JudgeTimeout, Reply, RewardRecord, SampleKey, Scored, ScorerCall
+from hamr.types import Component, EpisodeResult, JudgeTimeout, Reply, RewardRecord, SampleKey, Scored, ScorerCall
 
 PAPER = ["experiment=paper_hrm", "schedule=steps"]
 
@@ -82,6 +82,46 @@ def test_run_is_read_as_rounds_groups_and_questions(run: Path) -> None:
     assert first[0].calls == (("reranker", 0.1, 0.2), ("judge", 0.1, 1.5))
     assert first[1].calls == ()  # its answer had been put by another response
     assert (step.rollout_score_s, step.total_s, step.trained_tokens) == (8.0, 13.5, 92.0)
+
+
+def test_dialogue_is_read_as_one_long_response(tmp_path: Path) -> None:
+    """The first group has equal turns and different outcomes, so that it carries signal and is not replaced."""
+    config = load_config(["experiment=smoke", "env=sage", "rollout.samples_per_prompt=2", "rollout.max_turns=4"])
+    completed = [EpisodeResult(outcome="ended", components=(done(value),)) for value in (0.0, 1.0)]
+    with RunFolder.create(tmp_path / "past", dump_config(config)) as folder, Ledger(folder.ledger) as ledger:
+        metrics = MetricsWriter(folder.metrics, strict=True)
+        for prompt in "ab":
+            turns = [replace(record(1, prompt, 0, 0.5), key=key(prompt, i, turn)) for i in (0, 1) for turn in (0, 1, 2)]
+            for i, end in zip((2, 5), completed, strict=True):
+                turns[i] = replace(turns[i], episode=end)
+            ledger.add(turns)
+        metrics.write(1, "rl", {"timing/step/rollout_score": 8.0, "timing/step/train": 4.0, "timing/step/total": 13.5})
+        metrics.close()
+    past = read_past(tmp_path / "past")
+    assert [[len(g) for g in groups] for groups in past.steps[0].rounds] == [[2, 2]]
+    first = past.steps[0].rounds[0][0][0]
+    assert first.tokens == 30 and first.calls == (("reranker", 0.1, 0.2), ("judge", 0.1, 1.5)) * 3
+    workload = build_workload(configuration([], tmp_path / "past"), past)
+    assert workload.responses == 4 and workload.first_questions == 3.0 and workload.longest == 12 * 4 / 30
+
+
+def done(value: float) -> Component:
+    return Component(name="completion", outcome=Scored(value=value), weight=1.0)
+
+
+def key(prompt: str, sample: int, turn: int) -> SampleKey:
+    return SampleKey(run="r", step=1, prompt=prompt, sample=sample, turn=turn)
+
+
+def test_dialogues_without_a_run_have_the_assumed_turns() -> None:
+    one = load_config(PAPER)
+    dialogues = load_config([*PAPER, "env=sage", "rewards.normalise=sum", "plan.turns=5"])
+    single, many = build_workload(one, None), build_workload(dialogues, None)
+    assert many.responses == single.responses and many.first_questions == 5 * single.first_questions
+    fast, slow = build_cluster(one, single, None), build_cluster(dialogues, many, None)
+    assert slow.rollout.service.fixed_s == pytest.approx(5 * fast.rollout.service.fixed_s)
+    assert slow.train_s > 5 * fast.train_s, "later prompts are not shared"
+    assert turns_of(load_config([*PAPER, "env=sage", "rewards.normalise=sum", "rollout.max_turns=12"])) == 6
 
 
 def test_groups_without_dynamic_sampling_form_one_round() -> None:

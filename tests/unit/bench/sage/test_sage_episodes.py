@@ -15,7 +15,7 @@ from hamr.data.actions import render_action
 from hamr.data.sage_samples import generate
 from hamr.errors import DataError
 from hamr.procedures import load_scenario, scenario_names
-from hamr.types import Episode, EpisodeLimit, Reply, Rollout, SampleKey, ServiceSample, ToolCall
+from hamr.types import CustomerFaultError, Episode, EpisodeLimit, Reply, Rollout, SampleKey, ServiceSample, ToolCall
 
 SCENARIOS = {name: load_scenario(name) for name in scenario_names()}
 SIZES = {"train": 24, "validation": 0, "test": 0}
@@ -90,6 +90,28 @@ async def test_same_seed_gives_the_same_customer() -> None:
         assert first == second
         assert [t.privileged["fields"] for t in first] == [t.privileged["fields"] for t in other]
     assert first != other
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (lambda said: [*said[:-1], "As an AI I have no package."], "left_role at message"),
+        (lambda said: [*said[:-1], "我想取消我的套餐，谢谢你们。"], "other_language at message"),
+        (lambda said: said[:-1], "ended_early at message"),
+        (lambda said: [said[0], said[0], *said[2:]], "said_less at message"),
+    ],
+)
+async def test_faulty_customer_is_a_fault_and_not_a_reward(monkeypatch: pytest.MonkeyPatch, change, fault: str) -> None:
+    honest = Customer.messages
+
+    def messages(customer: Customer):
+        turns = list(honest(customer))
+        said = change([text for text, _, _ in turns])
+        return iter([(text, *turn[1:]) for text, turn in zip(said, turns, strict=False)])
+
+    monkeypatch.setattr(Customer, "messages", messages)
+    with pytest.raises(CustomerFaultError, match=fault):
+        await talk(next(s for s in samples() if len(s.history) > 2), gold)
 
 
 async def test_wrong_final_action_does_not_complete_the_case() -> None:

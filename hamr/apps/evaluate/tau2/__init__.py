@@ -1,0 +1,1 @@
+"""`hamr evaluate benchmark=tau2`."""

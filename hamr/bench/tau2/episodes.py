@@ -1,0 +1,62 @@
+"""Dialogues of the policy in training about the tasks of tau2-bench (`env=tau2`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from hamr.bench.tau2.dialogue import Limits, ParticipantFailed, Tau2Dialogue
+from hamr.bench.tau2.scripted import CaseCustomer
+from hamr.bench.tau2.tasks import package_version, samples
+from hamr.config.schema import EnvConfig
+from hamr.data.actions import ResponseFormat, answer_of
+from hamr.data.splits import Splits
+from hamr.protocols import Ask
+from hamr.types import (
+    Answer,
+    AskPolicy,
+    Component,
+    CustomerFaultError,
+    Episode,
+    EpisodeLimit,
+    EpisodeOutcome,
+    Scored,
+    ServiceSample,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tau2Environment:
+    """Episode function of `env=tau2`. `customer`: the pool that plays the customers, None for the scripted one."""
+
+    config: EnvConfig
+    format_of: Callable[[ServiceSample], ResponseFormat]
+    customer: Ask | None = None
+
+    async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
+        """Hold one dialogue. Its outcome is the reward of the package's evaluator; a limit makes it 0.
+
+        Raises CustomerFaultError if the customer's pool does not answer.
+        """
+
+        async def act(point: ServiceSample) -> Answer:
+            said = answer_of((await ask(point, score=False)).text, self.format_of(point))
+            return Answer(text=said if isinstance(said, str) else "")
+
+        outcome: EpisodeOutcome = "ended"
+        dialogue = await asyncio.to_thread(Tau2Dialogue, episode.sample, Limits(temperature=1.0), episode.seed)
+        try:
+            found = await dialogue.run(act, self.customer or CaseCustomer(episode.sample))
+        except EpisodeLimit as limit:
+            outcome, found = limit.outcome, await dialogue.finish("max_steps")
+        except ParticipantFailed as failure:
+            raise CustomerFaultError(str(failure)) from None
+        reward = Component(name="completion", outcome=Scored(value=found.reward), weight=self.config.completion)
+        return replace(episode.end(outcome=outcome, path=self.config.domain), components=(reward,))
+
+
+def tau2_splits(config: EnvConfig) -> Splits:
+    """Return the tasks of the domain: those of the package's train split, and of its test split."""
+    package_version("env.type")
+    return Splits(train=samples(config.domain, "train"), validation=(), test=samples(config.domain, "test"))

