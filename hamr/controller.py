@@ -23,9 +23,10 @@ from dataclasses import dataclass, field, replace
 from hamr.algorithms.advantages import Weighted, decoupled_advantages, unit_scale
 from hamr.algorithms.credit import EpisodeRewards, comparisons, episode_rewards, turn_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
-from hamr.algorithms.estimators import WHITENED, configured_estimator, whiten
+from hamr.algorithms.estimators import configured_estimator
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
+from hamr.algorithms.reinforce_pp import WHITENED, whiten
 from hamr.cascade.rescoring import settle
 from hamr.config.schema import AlgorithmConfig, ExperimentConfig, Normalisation, RolloutConfig
 from hamr.data.stream import PromptStream

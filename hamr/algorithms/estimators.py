@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from hamr.algorithms.advantages import group_advantages
-from hamr.types import TrainGroup
+from hamr.algorithms.reinforce_pp import reward_itself
 
 if TYPE_CHECKING:
     from hamr.config.schema import AlgorithmConfig
@@ -45,15 +44,6 @@ def maxrl(rewards: Rewards) -> list[float]:
     return [a / divisor for a in group_advantages(rewards, normalize_std=False)]
 
 
-def reward_itself(rewards: Rewards) -> list[float]:
-    """Return the rewards. The baseline is that of the batch (`whiten`)."""
-    return [r or 0.0 for r in rewards]
-
-
-WHITENED = ("reinforce_pp", "reinforce_pp_baseline")
-"""Estimators whose advantages are normalised over the batch (REINFORCE++)."""
-
-
 def configured_estimator(algorithm: AlgorithmConfig) -> Callable[[Rewards], list[float]]:
     """Return the chosen estimator with the settings that it takes."""
     by_name: dict[str, Callable[[Rewards], list[float]]] = {
@@ -64,16 +54,3 @@ def configured_estimator(algorithm: AlgorithmConfig) -> Callable[[Rewards], list
         "reinforce_pp_baseline": partial(group_advantages, normalize_std=False),
     }
     return by_name[algorithm.advantage]
-
-
-def whiten(groups: Sequence[TrainGroup], eps: float = 1e-8) -> list[TrainGroup]:
-    """Return the groups with advantages of mean 0 and variance 1 over all tokens of the batch (REINFORCE++)."""
-    flat = [(s.advantage, len(s.token_ids)) for g in groups for s in g.sequences]
-    count = sum(n for _, n in flat)
-    mean = math.fsum(a * n for a, n in flat) / max(1, count)
-    variance = math.fsum((a - mean) ** 2 * n for a, n in flat) / max(1, count - 1)
-    scale = 1.0 / math.sqrt(variance + eps)
-    return [
-        replace(g, sequences=tuple(replace(s, advantage=(s.advantage - mean) * scale) for s in g.sequences))
-        for g in groups
-    ]

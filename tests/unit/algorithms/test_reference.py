@@ -15,10 +15,11 @@ torch = pytest.importorskip("torch")
 
 from hamr.algorithms.advantages import decoupled_advantages, group_advantages, unit_scale  # noqa: E402
 from hamr.algorithms.aggregation import divisors  # noqa: E402
-from hamr.algorithms.estimators import configured_estimator, whiten  # noqa: E402
+from hamr.algorithms.estimators import configured_estimator  # noqa: E402
 from hamr.algorithms.importance import Correction, corrected_weights, log_ratio  # noqa: E402
 from hamr.algorithms.losses import policy_loss  # noqa: E402
 from hamr.algorithms.objectives import OBJECTIVES, configured_objective  # noqa: E402
+from hamr.algorithms.reinforce_pp import whiten  # noqa: E402
 from hamr.config.schema import AlgorithmConfig  # noqa: E402
 from hamr.types import TrainBatch, TrainGroup, TrainSequence  # noqa: E402
 
