@@ -4,9 +4,10 @@
 
 hamr.controller and hamr.experience run as in training; engines, scorers and trainer are queues that sleep on a clock
 which jumps to the next event (simulated_time.py). The setting has the first paper's proportions: 8 engines, responses
-of 500 tokens (lognormal, sigma 0.9), 4 rerankers that answer n questions in 0.15 + 0.012 n s, 2 judges that take 12 +
-0.18 n s and see 35 % of the replies, 40 % of the groups without signal, 45 s of training and 4 s for the weights. In
-the second table every reply goes to a judge behind an endpoint of any size, with a lognormal latency. Writes
+of 500 tokens (lognormal, sigma 0.9, at most 2048), 4 rerankers that answer n questions in 0.15 + 0.012 n s, 2 judges
+that take 12 + 0.18 n s and see 35 % of the replies, 40 % of the groups without signal, 45 s of training and 4 s for
+the weights. In the second table every reply goes to a judge behind an endpoint of any size, with a lognormal latency
+(sigma 0.5). Writes
 benchmarks/results/asynchronous_simulated.json and prints both tables in Markdown.
 """
 
@@ -30,7 +31,7 @@ sys.path[:0] = [str(HERE)]
 import simulated_time  # noqa: E402
 
 from hamr.apps.shared.summary import versions  # noqa: E402
-from hamr.config.schema import AlgorithmConfig, DynamicSamplingConfig, ExperimentConfig, RolloutConfig  # noqa: E402
+from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RolloutConfig  # noqa: E402
 from hamr.controller import Controller  # noqa: E402
 from hamr.data.stream import PromptStream  # noqa: E402
 from hamr.experience import Experience  # noqa: E402
@@ -60,6 +61,7 @@ class Setting:
     token_s: float = 0.02
     tokens: float = 500.0
     sigma: float = 0.9
+    most_tokens: int = 2048
     rerankers: int = 4
     judges: int | None = 2
     """Judges that share their time among their questions; None: an endpoint of any size, with `latency_s`."""
@@ -135,7 +137,8 @@ class World:
             async with self.places[engine]:
                 version = self.version
                 mu = math.log(self.setting.tokens) - self.setting.sigma**2 / 2
-                tokens = max(1, round(self.draw("tokens", key).lognormvariate(mu, self.setting.sigma)))
+                drawn = self.draw("tokens", key).lognormvariate(mu, self.setting.sigma)
+                tokens = min(max(1, round(drawn)), self.setting.most_tokens)
                 await asyncio.sleep(tokens * self.setting.token_s)
         finally:
             self.load[engine] -= 1
@@ -198,7 +201,7 @@ async def simulate(setting: Setting, seed: int, *, age: int = 0, oversample: flo
         run="simulated",
         experiment=ExperimentConfig(prompts_per_step=setting.prompts, seed=seed),
         rollout=RolloutConfig(samples_per_prompt=setting.samples),
-        algorithm=AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=20)),
+        algorithm=AlgorithmConfig(),
         encode=lambda sample: (1,),
         engine=world,
         rewarder=world,

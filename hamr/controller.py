@@ -167,8 +167,9 @@ class Controller:
         kept: list[RolloutGroup] = []
         seen: list[RolloutGroup] = []
         flow: Counter[str] = Counter()
-        while len(kept) < wanted and len(seen) < limit:
-            ready, dropped = await self.experience.take(step, wanted - len(kept), limit - len(seen))
+        ended = 0
+        while len(kept) < wanted and ended < limit:
+            ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
             stale = [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
             settled = await settle(fresh, self.rewarder, self.experiment.unscored, step=step, note=self.note)
@@ -176,6 +177,7 @@ class Controller:
             self.experience.reject(len(ready) - len(chosen))
             seen += [*dropped, *settled.groups, *map(_as_stale, stale)]
             kept += chosen
+            ended += len(dropped) + len(fresh)
             flow.update({"rollout/stale_groups": len(stale), **settled.metrics})
         flow["rollout/groups_in_flight"] = self.experience.in_flight
         if not self.experience.max_policy_age:

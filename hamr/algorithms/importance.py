@@ -24,7 +24,7 @@ QUANTILES = {"p01": 0.01, "p50": 0.5, "p99": 0.99}
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """How the ratio of trainer to engine becomes the weight of a token.
+    """Rule that turns the ratio of trainer to engine into the weight of a token.
 
     The ratio is that of the token, the product over its response (`sequence`), or its geometric mean (`geometric`). A
     token with a ratio outside `mask_outside` has weight 0 (IcePop, masked importance sampling), and the others at most

@@ -97,9 +97,11 @@ class Heard:
 
 
 class CustomerReader(Protocol):
-    """Reads the fields that messages show. `opens_with`: fields that the first message has to show."""
+    """Reads the fields that messages show."""
 
-    opens_with: frozenset[str]
+    @property
+    def opens_with(self) -> frozenset[str]:
+        """Return the fields that the first message has to show."""
 
     def read(self, messages: Sequence[str], system: Mapping[str, Value]) -> list[Heard]:
         """Return the meaning of each message of a customer with this ticket."""

@@ -135,8 +135,12 @@ def _with_adversity(words: Words, language: str) -> Words:
     if any(words.of(split).adversity for split in SPLITS) or not path.is_file():
         return words
     shipped = read_checked(path, _Adversity, "words")[0]
-    added = {s: words.of(s).model_copy(update={"adversity": getattr(shipped, s)}) for s in SPLITS}
-    return words.model_copy(update=added)
+    return Words(
+        opens_with=words.opens_with,
+        train=words.train.model_copy(update={"adversity": shipped.train}),
+        validation=words.validation.model_copy(update={"adversity": shipped.validation}),
+        test=words.test.model_copy(update={"adversity": shipped.test}),
+    )
 
 
 def wording_at(wordings: Wordings, key: WordingKey) -> ByValue:

@@ -91,4 +91,4 @@ def test_documented_episode_function_is_trained_on(tmp_path: Path, joined: tuple
     assert row["episodes/failed_frac"] == 0 and 0 <= row["episodes/component/completion"] <= 1
     with Ledger(tmp_path / "run/ledger.sqlite", readonly=True) as ledger:
         ends = [r for r in ledger.rows() if r.episode is not None]
-    assert len(ends) == 4 and all(r.key.turn < 3 for r in ends)
+    assert len(ends) >= 4 and all(r.key.turn < 3 for r in ends)

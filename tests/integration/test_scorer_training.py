@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 import pytest
@@ -71,6 +71,26 @@ def test_reranker_learns_and_writes_a_complete_folder(tiny: Path, tmp_path: Path
     assert same > 0.9 and other < 0.1
     assert load_tokenizer(out).encode("yes") == load_tokenizer(tiny).encode("yes")
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
+
+
+@pytest.mark.deep
+def test_training_with_a_gpu_takes_the_same_steps(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All but the device: activations are recomputed, an adapter is trained and merged, without the CPU's kernels."""
+    monkeypatch.setattr("hamr.trainer.scorer_training.device_of", lambda config: "cpu:0" if config.num_gpus else "cpu")
+    prompt = prompt_of(tiny, "reranker_short.en")
+    examples = [example(prompt, pair(label)) for label in ("consistent", "inconsistent") * 8]
+
+    def losses(gpus: Literal[0, 1]) -> list[float]:
+        found: list[float] = []
+        tuning = ScorerTrainingConfig(
+            num_gpus=gpus, dtype="float32", layers=2, batch_size=4, lora=LoraConfig(), learning_rate=3e-3
+        )
+        finetune(tiny, tmp_path / str(gpus), examples, tuning, seed=0, progress=lambda _, __, loss: found.append(loss))
+        return found
+
+    cpu, gpu = losses(0), losses(1)
+    assert gpu == pytest.approx(cpu, rel=1e-4) and gpu[-1] < gpu[0]
+    assert (tmp_path / "1" / "config.json").is_file()
 
 
 @pytest.mark.deep

@@ -249,6 +249,25 @@ async def test_group_of_truncated_responses_has_no_signal() -> None:
     assert len(controller.estimate([answered]).groups[0].sequences) == 4, "text after the answer may be truncated"
 
 
+async def test_reinforce_pp_normalises_over_the_tokens_of_scored_responses_of_the_batch() -> None:
+    algorithm = AlgorithmConfig(advantage="reinforce_pp", loss_aggregation="constant_length")
+
+    def reward(rollout: Rollout) -> Outcome:
+        return (
+            by_index(rollout) if rollout.key.prompt == "s0" or rollout.key.sample else JudgeUnavailable(detail="away")
+        )
+
+    controller, *_ = build(reward, prompts=2, algorithm=algorithm)
+    samples = [sample(0), sample(1)]
+    groups = await controller.score_groups(samples, [controller.request(0, s) for s in samples])
+    batch = controller.estimate(groups)
+    tokens = [s.advantage for g in batch.groups for s in g.sequences for _ in s.token_ids]
+    assert sum(len(g.sequences) for g in batch.groups) == 7
+    assert sum(tokens) == pytest.approx(0.0, abs=1e-9)
+    assert sum(a * a for a in tokens) == pytest.approx(len(tokens) - 1)
+    assert (batch.aggregation, batch.horizon) == ("constant_length", controller.rollout.max_new_tokens)
+
+
 HASTY = UnscoredConfig(max_frac=0.5, first_s=0.001, longest_s=0.001, wait_s=0.2)
 
 

@@ -123,6 +123,7 @@ def clipping(data: ReportData) -> Figure | None:
     keys = {
         "policy/clipped": ("clipped", BLUE),
         "policy/importance_clipped": ("weight at its cap", ORANGE),
+        "policy/importance_masked": ("weight 0", RED),
         "rollout/truncated_frac": ("cut off", PINK),
     }
     figure = lines(data, keys, "share")

@@ -65,6 +65,33 @@ def test_loss_and_gradient_equal_those_of_the_reference(name: str) -> None:
     assert logprobs.grad.tolist() == pytest.approx(packed(gradient).tolist(), abs=1e-6)
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant_length"])
+def test_losses_of_micro_batches_add_up(objective: str, aggregation: str) -> None:
+    """Whole responses are dealt to two micro-batches, and numbered from 0 in each."""
+    batch, function = whole_batch(aggregation), configured_objective(AlgorithmConfig(objective=objective))  # type: ignore[arg-type]
+
+    def loss(rows: slice) -> float:
+        inside, owner = INSIDE[rows], OWNER[: len(INSIDE[rows])][INSIDE[rows]]
+        columns = [
+            torch.tensor(REFERENCE[name][rows], dtype=torch.float64)[inside]
+            for name in ("logprobs", "old_logprobs", "engine_logprobs")
+        ]
+        advantages = torch.tensor(REFERENCE["advantages"][rows], dtype=torch.float64)[owner]
+        return policy_loss(
+            *columns[:2],
+            advantages,
+            MASK[rows][inside],
+            normaliser=divisors(batch, MASK[rows][inside], owner),
+            behaviour_logprobs=columns[2],
+            correction=Correction(level="sequence", cap=3.0, reject_above=0.5),
+            objective=function,
+            sequences=owner,
+        ).loss.item()
+
+    assert loss(slice(0, 3)) + loss(slice(3, 8)) == pytest.approx(loss(slice(0, 8)), abs=1e-12)
+
+
 def test_every_objective_has_a_reference() -> None:
     assert {settings["objective"] for settings in REFERENCE["losses"].values()} == set(OBJECTIVES)
     assert set(get_args(AlgorithmConfig.model_fields["objective"].annotation)) == set(OBJECTIVES)

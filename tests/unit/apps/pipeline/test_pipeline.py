@@ -254,9 +254,10 @@ def test_olamind_stages_have_the_values_of_the_paper() -> None:
     assert (judge.batch_size, judge.epochs, judge.learning_rate, judge.warmup_frac) == (16, 3, 1e-5, 0.05)
     assert (judge.examples, judge.num_gpus, judge.dtype) == (80_000, 1, "bfloat16")
     order = [stage.name for stage in planned.stages if stage.name not in ("extract", "migrate", "rubrics")]
-    assert order == ["zero_think", "cold_start", "stage_1", "sampled", "re_cold_start", "stage_2"]
+    assert order == ["zero_think", "cold_start", "stage_1", "responses", "sampled", "re_cold_start", "stage_2"]
     taken = {stage.name: {name for name, _ in stage.takes} for stage in planned.stages}
-    assert "cold_start" in taken["stage_1"] and taken["sampled"] == {"rubrics", "stage_1"}
+    assert "cold_start" in taken["stage_1"] and taken["responses"] == {"rubrics", "stage_1"}
+    assert taken["sampled"] == {"rubrics", "responses"} and configs["responses"].rewards == configs["stage_1"].rewards
     assert taken["re_cold_start"] == {"sampled"} and "re_cold_start" in taken["stage_2"]
 
 
