@@ -31,7 +31,9 @@ sys.path[:0] = [str(HERE)]
 import simulated_time  # noqa: E402
 
 from hamr.apps.shared.summary import versions  # noqa: E402
-from hamr.config.schema import AlgorithmConfig, ExperimentConfig, RolloutConfig  # noqa: E402
+from hamr.config.algorithm import AlgorithmConfig  # noqa: E402
+from hamr.config.experiment import ExperimentConfig  # noqa: E402
+from hamr.config.schema import RolloutConfig  # noqa: E402
 from hamr.controller import Controller  # noqa: E402
 from hamr.data.stream import PromptStream  # noqa: E402
 from hamr.experience import Experience  # noqa: E402

@@ -20,17 +20,10 @@ from typing import Any
 from workload import Channel, Work, reward
 
 from hamr.cluster.session import ray_session
+from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig, ImportanceConfig
+from hamr.config.experiment import ExperimentConfig
 from hamr.config.pools import EngineConfig
-from hamr.config.schema import (
-    AlgorithmConfig,
-    ClusterConfig,
-    DynamicSamplingConfig,
-    ExperimentConfig,
-    ImportanceConfig,
-    ModelConfig,
-    RolloutConfig,
-    TrainerConfig,
-)
+from hamr.config.schema import ClusterConfig, ModelConfig, RolloutConfig, TrainerConfig
 from hamr.controller import Controller
 from hamr.protocols import Metrics
 from hamr.rollout.workers import RolloutWorkers

@@ -31,7 +31,7 @@ def curves(results: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """Draw one line per seed and their mean."""
+    """Draw one line per seed and their mean, and the level that SFT alone reaches in the same time."""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6, 3), layout="constrained")
         axes = figure.subplots()
@@ -41,6 +41,11 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         mean = [sum(at) / len(at) for at in zip(*lines.values(), strict=True)]
         axes.plot(steps, mean, color=MEAN, linewidth=2.5, marker="o", markersize=4)
         axes.annotate(f"mean of {len(lines)} seeds", (80, mean[2]), xytext=(84, mean[2] - 0.12), color=MEAN)
+        if control := results["arms"].get("sft"):
+            ends = [points["sft"]["exact_act"] for points in control["seeds"].values()]
+            level = sum(ends) / len(ends)
+            axes.axhline(level, color=GREY, linewidth=1, linestyle="--")
+            axes.annotate("SFT alone, same time", (140, level), xytext=(98, level - 0.07), color=GREY)
         axes.set_xlabel("RL steps after the supervised warm-up")
         axes.set_ylabel("held-out exact act")
         plain(axes)

@@ -32,7 +32,8 @@ from hamr.calibration.fit import calibrate  # noqa: E402
 from hamr.calibration.ranks import spearman  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
-from hamr.config.schema import Config, RewardsConfig  # noqa: E402
+from hamr.config.rewards import RewardsConfig  # noqa: E402
+from hamr.config.schema import Config  # noqa: E402
 from hamr.data.contrasts import generated_contrast  # noqa: E402
 from hamr.data.pairs import Label, reply_pairs  # noqa: E402
 from hamr.protocols import Ask  # noqa: E402

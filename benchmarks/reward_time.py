@@ -35,7 +35,7 @@ from hamr.calibration.fit import calibrate  # noqa: E402
 from hamr.calibration.ranks import spearman  # noqa: E402
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402
-from hamr.config.schema import RewardsConfig  # noqa: E402
+from hamr.config.rewards import RewardsConfig  # noqa: E402
 from hamr.types import (  # noqa: E402
     Answer,
     Question,

@@ -30,7 +30,7 @@ from calibration import machine  # noqa: E402
 
 from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.pools import RouterConfig  # noqa: E402
-from hamr.config.schema import RewardsConfig  # noqa: E402
+from hamr.config.rewards import RewardsConfig  # noqa: E402
 from hamr.types import (  # noqa: E402
     Answer,
     Question,

@@ -27,7 +27,8 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from hamr.config.schema import AlgorithmConfig, TrainerConfig
+from hamr.config.algorithm import AlgorithmConfig
+from hamr.config.schema import TrainerConfig
 from hamr.data.importers import IMPORTERS
 from hamr.data.sft_encoding import EncodedItem, encode_item, items_batch
 from hamr.data.sft_items import decision_item

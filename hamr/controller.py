@@ -28,7 +28,10 @@ from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.algorithms.reinforce_pp import WHITENED, whiten
 from hamr.cascade.rescoring import settle
-from hamr.config.schema import AlgorithmConfig, ExperimentConfig, Normalisation, RolloutConfig
+from hamr.config.algorithm import AlgorithmConfig
+from hamr.config.experiment import ExperimentConfig
+from hamr.config.rewards import Normalisation
+from hamr.config.schema import RolloutConfig
 from hamr.data.stream import PromptStream
 from hamr.experience import Draw, Experience
 from hamr.protocols import (

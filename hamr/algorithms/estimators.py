@@ -14,7 +14,7 @@ from hamr.algorithms.advantages import group_advantages
 from hamr.algorithms.reinforce_pp import reward_itself
 
 if TYPE_CHECKING:
-    from hamr.config.schema import AlgorithmConfig
+    from hamr.config.algorithm import AlgorithmConfig
 
 Rewards = Sequence[float | None]
 

@@ -15,7 +15,7 @@ from hamr.calibration.cascade import Cascade
 from hamr.cascade.adaptive_interval import Ends, loss, most_trusted
 from hamr.cascade.budget import balance, balance_interval, place_interval, without_audits
 from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
-from hamr.config.schema import ConsistencyConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hamr.calibration.cascade import Cascade
-from hamr.config.schema import ConsistencyConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.errors import MissingScore
 from hamr.rewards.verdict import hard_score
 from hamr.types import Band, Failure, Fallback, JudgeTimeout, JudgeUnavailable, Outcome, ReferenceScore, Scored

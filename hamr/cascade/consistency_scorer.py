@@ -11,7 +11,7 @@ from hamr.cascade.cached_pool import CachedPool, Role, failure_of
 from hamr.cascade.consistency import combine, to_judge
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
-from hamr.config.schema import ConsistencyConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.rewards.questions import consistency_question
 from hamr.rewards.verdict import canonical_label, parse_dimensions
 from hamr.types import (

@@ -12,7 +12,7 @@ from hamr.cascade.group_judge import GroupAnswers, GroupJudge, GroupKey, GroupVe
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
 from hamr.config.judged import ComparedConfig
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.comparative import order
 from hamr.rewards.judged import VETOES, find_judged

@@ -8,7 +8,7 @@ from typing import Any
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.consistency import combine
 from hamr.config.judged import JudgeSection
-from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
 from hamr.rewards.judged import find_judged
 from hamr.rewards.mix import mix

@@ -22,7 +22,7 @@ from hamr.cascade.consistency_scorer import ConsistencyResult, ConsistencyScorer
 from hamr.cascade.custom_rewards import CallFunction, CustomRewardScorer
 from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
-from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.data.actions import ResponseFormat, acting_text, answer_of, customer_text, parse_action, render_action
 from hamr.data.formats import PLAIN, Formats
 from hamr.errors import ConfigError

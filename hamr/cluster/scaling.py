@@ -9,7 +9,7 @@ from hamr.cluster.placement import Node, place
 from hamr.cluster.resource_requests import pool_demand
 from hamr.config.overrides import nearest_first
 from hamr.config.pools import PoolConfig
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.errors import BadInput, CapacityError
 
 

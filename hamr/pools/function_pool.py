@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hamr.config.custom import CustomRewardConfig
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.errors import ConfigError
 from hamr.pools.chat_reply import ReplyMessage
 from hamr.rewards.custom import FunctionOutcome, RewardSource, TimedSource

@@ -21,7 +21,7 @@ from hamr.calibration.cascade import Cascade
 from hamr.cascade.router import RewardRouter
 from hamr.cluster.session import ends_at_once, enter_folder
 from hamr.config.pools import PoolConfig, RouterConfig
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.data.formats import Formats
 from hamr.errors import HamrError
 from hamr.garbage import collect_rarely

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from hamr.config.rewards import SageLogicConfig
 from hamr.config.sage import PathForm
-from hamr.config.schema import SageLogicConfig
 from hamr.data.actions import ResponseFormat, answer_of
 from hamr.errors import ConfigError
 from hamr.procedures import Scenario, load_scenario, scenario_names

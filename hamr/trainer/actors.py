@@ -15,7 +15,8 @@ from hamr import signals
 from hamr.cluster.actor_death import death_reason
 from hamr.cluster.nodes import Reservation, ask_nodes, at
 from hamr.cluster.resource_requests import amounts, ray_options
-from hamr.config.schema import AlgorithmConfig, ModelConfig, TrainerConfig
+from hamr.config.algorithm import AlgorithmConfig
+from hamr.config.schema import ModelConfig, TrainerConfig
 from hamr.errors import EngineDied, HamrError
 from hamr.garbage import collect_rarely
 from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV

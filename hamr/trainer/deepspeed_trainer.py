@@ -24,8 +24,9 @@ from hamr.algorithms.objectives import configured_objective
 from hamr.algorithms.own_objective import checked_objective
 from hamr.algorithms.packing import Microbatch, pack, split_minibatches
 from hamr.algorithms.schedule import learning_rate
+from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.custom import ARGUMENTS
-from hamr.config.schema import AlgorithmConfig, TrainerConfig
+from hamr.config.schema import TrainerConfig
 from hamr.errors import TrainingDiverged
 from hamr.garbage import no_collection
 from hamr.models.cpu_env import hand_back_freed_memory

@@ -12,7 +12,8 @@ import pytest
 
 from hamr.apps.data.recipes.patm import Patm, PatmRecipe, patm_items
 from hamr.apps.data.recipes.runner import make_one
-from hamr.config.schema import RewardsConfig, SageDataConfig
+from hamr.config.rewards import RewardsConfig
+from hamr.config.schema import SageDataConfig
 from hamr.data.sage_samples import generate_samples
 from hamr.protocols import Ask
 from hamr.rewards.written import WrittenPrompt

@@ -16,7 +16,7 @@ import ray.cloudpickle
 
 from hamr.cascade.replay import replay
 from hamr.config.pools import PoolConfig, RouterConfig
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.data.formats import Formats
 from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
 from hamr.pools.router_actor import RouterClient

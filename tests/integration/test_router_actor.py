@@ -18,7 +18,7 @@ import ray.cloudpickle
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.data.formats import Formats
 from hamr.errors import ConfigError
 from hamr.models.tokenizer import load_tokenizer

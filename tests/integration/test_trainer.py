@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import ray
 
-from hamr.config.schema import AlgorithmConfig, KlConfig, LoraConfig, ModelConfig, TrainerConfig
+from hamr.config.algorithm import AlgorithmConfig, KlConfig
+from hamr.config.schema import LoraConfig, ModelConfig, TrainerConfig
 from hamr.errors import BadInput, EngineDied, RunFolderError, TrainingDiverged
 from hamr.trainer.actors import TrainerGroup
 from hamr.types import TrainBatch, TrainGroup, TrainSequence

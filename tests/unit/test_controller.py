@@ -10,15 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from hamr.config.algorithm import AlgorithmConfig, AllWrongConfig, DynamicSamplingConfig, OverlongConfig
+from hamr.config.experiment import ExperimentConfig
 from hamr.config.faults import UnscoredConfig
-from hamr.config.schema import (
-    AlgorithmConfig,
-    AllWrongConfig,
-    DynamicSamplingConfig,
-    ExperimentConfig,
-    OverlongConfig,
-    RolloutConfig,
-)
+from hamr.config.schema import RolloutConfig
 from hamr.controller import Controller, derive_seed
 from hamr.data.stream import PromptStream
 from hamr.errors import TooManyUnscored

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
+from hamr.config.experiment import ExperimentConfig
 from hamr.config.faults import UnscoredConfig
-from hamr.config.schema import AlgorithmConfig, DynamicSamplingConfig, ExperimentConfig, RolloutConfig
+from hamr.config.schema import RolloutConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import EngineDied

@@ -23,7 +23,7 @@ from hamr.algorithms.objectives.sapo import sapo
 from hamr.algorithms.terms import Objective
 
 if TYPE_CHECKING:
-    from hamr.config.schema import AlgorithmConfig
+    from hamr.config.algorithm import AlgorithmConfig
 
 OBJECTIVES: dict[str, Callable[..., Tensor]] = {f.__name__: f for f in (clip, gspo, cispo, gmpo, sapo, dppo)}
 

@@ -10,8 +10,9 @@ from hamr.algorithms.credit import comparisons, episode_rewards
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.apps.plan.build import Past, steps_of
 from hamr.apps.plan.measured import MeasuredResponse, MeasuredStep
+from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.load import load_dumped
-from hamr.config.schema import AlgorithmConfig, Config
+from hamr.config.schema import Config
 from hamr.errors import RunFolderError
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics

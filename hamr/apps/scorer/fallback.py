@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from hamr.apps.scorer.lessons import PAIRS_SEED
 from hamr.config.pools import PoolConfig
-from hamr.config.schema import Config, ConsistencyConfig
+from hamr.config.rewards import ConsistencyConfig
+from hamr.config.schema import Config
 from hamr.data.contrasts import group_by_cluster, replies_of
 from hamr.data.pairs import reply_pairs
 from hamr.data.splits import Splits

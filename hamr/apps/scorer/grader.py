@@ -9,7 +9,7 @@ from random import Random
 
 from hamr.apps.scorer.judged import CLEAN, JudgedResponse, read_judged, split_off
 from hamr.config.pools import ScorerTrainingConfig
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.data.actions import parse_action
 from hamr.data.formats import Formats
 from hamr.errors import BadInput

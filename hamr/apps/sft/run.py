@@ -29,7 +29,8 @@ from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_demands, place
 from hamr.cluster.resource_requests import ResourceRequest, trainer_demand
 from hamr.cluster.session import check_cluster, ray_session
-from hamr.config.schema import AlgorithmConfig, Config
+from hamr.config.algorithm import AlgorithmConfig
+from hamr.config.schema import Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
 from hamr.errors import RunFolderError
 from hamr.models.precision import precision_notes, trainer_computation

@@ -16,7 +16,8 @@ from hamr.apps.shared.dialogue_checks import check_dialogues, customer_scenarios
 from hamr.apps.shared.pool_room import check_extras
 from hamr.bench.sage.episodes import check_customers
 from hamr.bench.tau2.episodes import tau2_splits
-from hamr.config.schema import Config, DataConfig, ExperimentConfig
+from hamr.config.experiment import ExperimentConfig
+from hamr.config.schema import Config, DataConfig
 from hamr.data.actions import ResponseFormat, render_action
 from hamr.data.formats import Formats
 from hamr.data.importer_function import imported_samples

@@ -22,7 +22,7 @@ from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_again
 from hamr.config.judged import ComparedConfig, JudgedConfig
 from hamr.config.olabench import OlabenchConfig
-from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.data.language import Language, language_of
 from hamr.data.progress import item_key
 from hamr.protocols import Ask

@@ -18,7 +18,7 @@ from hamr.algorithms.losses import (  # noqa: E402
     sft_loss,
 )
 from hamr.algorithms.objectives import configured_objective  # noqa: E402
-from hamr.config.schema import AlgorithmConfig  # noqa: E402
+from hamr.config.algorithm import AlgorithmConfig  # noqa: E402
 
 
 def tensor(*values: float, grad: bool = False) -> Any:

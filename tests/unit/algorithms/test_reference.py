@@ -20,7 +20,7 @@ from hamr.algorithms.importance import Correction, corrected_weights, log_ratio 
 from hamr.algorithms.losses import policy_loss  # noqa: E402
 from hamr.algorithms.objectives import OBJECTIVES, configured_objective  # noqa: E402
 from hamr.algorithms.reinforce_pp import whiten  # noqa: E402
-from hamr.config.schema import AlgorithmConfig  # noqa: E402
+from hamr.config.algorithm import AlgorithmConfig  # noqa: E402
 from hamr.types import TrainBatch, TrainGroup, TrainSequence  # noqa: E402
 
 REFERENCE = json.loads((Path(__file__).parent / "fixtures" / "reference.json").read_text())

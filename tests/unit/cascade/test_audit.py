@@ -15,7 +15,7 @@ from hamr.cascade.audit import FEWEST, AuditWindow, drift, is_audited
 from hamr.cascade.consistency import combine
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
-from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import ScorerTimeout
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Answer, Audit, Component, ReferenceScore, RewardRecord, SampleKey, Scored

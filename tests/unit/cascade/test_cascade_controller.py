@@ -13,7 +13,7 @@ from scripted import ScriptedPool, judged, reranked, rollout, sample
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
 from hamr.cascade.reply_window import WindowReply
 from hamr.cascade.router import RewardRouter
-from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.telemetry.glossary import check_names
 from hamr.types import Answer, Audit, ReferenceScore, RewardRecord, SampleKey, Scored
 

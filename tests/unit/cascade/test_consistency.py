@@ -3,7 +3,7 @@
 import pytest
 
 from hamr.cascade.consistency import combine, to_judge
-from hamr.config.schema import ConsistencyConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.errors import MissingScore
 from hamr.types import JudgeTimeout, JudgeUnavailable, JudgeUnparsable, ReferenceScore, RerankerTimeout, Scored
 

@@ -15,7 +15,7 @@ from scripted import rollout, sample
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.custom import CustomRewardConfig
-from hamr.config.schema import ConsistencyConfig, FormatConfig, RewardsConfig
+from hamr.config.rewards import ConsistencyConfig, FormatConfig, RewardsConfig
 from hamr.errors import ConfigError, DataError
 from hamr.telemetry.metrics import reward_metrics
 from hamr.telemetry.record_json import record_from_json, record_to_json

@@ -12,7 +12,7 @@ from scripted import ScriptedPool, call, rollout, sample
 from hamr.cascade.group_judge import KEEP_S, GroupAnswers, GroupJudge, deal
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.rewards.questions import JudgedText
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Answer, JudgeTimeout, JudgeUnavailable, JudgeUnparsable, Scored

@@ -9,7 +9,7 @@ from scripted import ScriptedPool, call, judged, reranked, rollout, sample
 
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.data.formats import Formats
 from hamr.errors import ConfigError
 from hamr.telemetry.record_json import record_from_json, record_to_json

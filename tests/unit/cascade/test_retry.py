@@ -8,7 +8,7 @@ from scripted import ScriptedPool, judged, reranked, rollout, sample
 from hamr.cascade.cached_pool import CachedPool
 from hamr.cascade.retry import ask_again, ask_until
 from hamr.cascade.router import RewardRouter
-from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.types import Answer, JudgeUnavailable, JudgeUnparsable, Question, Scored
 
 QUESTION = Question(variables={"statement_a": "a", "statement_b": "b"})

@@ -13,7 +13,7 @@ from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.matching import Leniency, MatchingConfig
-from hamr.config.schema import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
+from hamr.config.rewards import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.data.formats import Formats
 from hamr.errors import ConfigError, EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
 from hamr.telemetry.record_json import record_from_json, record_to_json

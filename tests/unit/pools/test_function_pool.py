@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hamr.config.custom import CustomRewardConfig
-from hamr.config.schema import ConsistencyConfig, RewardsConfig
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import ConfigError
 from hamr.pools import function_pool
 from hamr.pools.function_pool import FunctionPool, FunctionProcess, check_functions

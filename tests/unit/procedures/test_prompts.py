@@ -174,7 +174,7 @@ def test_both_languages_have_the_same_phrases_and_placeholders():
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_templates_have_a_recordable_id(language):
     ids = texts.prompt_ids(language)
-    assert set(ids) == {"service", "user", "judge", "policy", "phrases"}
+    assert set(ids) == {"service", "user", "customer", "judge", "policy", "phrases"}
     assert all(re.fullmatch(rf"sage_{role}\.{language}@\d+\+[0-9a-f]{{12}}", ids[role]) for role in ids)
 
 

@@ -13,7 +13,7 @@ from hamr.config.judged import (
     RiskConfig,
     RubricConfig,
 )
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.errors import ConfigError, MissingScore, VerdictUnparsable
 from hamr.rewards import dialogue, hallucination, policy, risk, rubric_reward, tool
 from hamr.rewards.comparative import order, read_compared, response_id

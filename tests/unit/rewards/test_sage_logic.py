@@ -9,7 +9,7 @@ from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.load import load_config
 from hamr.config.resources import resource
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.data.sage_samples import generate
 from hamr.errors import ConfigError
 from hamr.procedures import load_scenario, scenario_names

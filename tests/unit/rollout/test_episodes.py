@@ -12,15 +12,12 @@ import pytest
 
 from hamr.apps.shared.own_functions import check_own_functions
 from hamr.cascade.replay import replay
+from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
+from hamr.config.experiment import ExperimentConfig
 from hamr.config.faults import UnscoredConfig
 from hamr.config.load import load_config
-from hamr.config.schema import (
-    AlgorithmConfig,
-    DynamicSamplingConfig,
-    ExperimentConfig,
-    RewardsConfig,
-    RolloutConfig,
-)
+from hamr.config.rewards import RewardsConfig
+from hamr.config.schema import RolloutConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import ConfigError, EngineDied, TooManyUnscored

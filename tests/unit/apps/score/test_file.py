@@ -18,7 +18,7 @@ from hamr.apps.score.file import _lines, progress, score_file
 from hamr.apps.score.output import SIDECAR, ScoreOutput, differences
 from hamr.apps.score.summary import Tally
 from hamr.cascade.router import RewardRouter
-from hamr.config.schema import RewardsConfig
+from hamr.config.rewards import RewardsConfig
 from hamr.data.responses import ResponseGroup
 from hamr.errors import BadInput, DataError
 from hamr.telemetry.record_json import record_from_json

@@ -10,7 +10,7 @@ import pytest
 from hamr.apps.scorer.fallback import EMBEDDING_MODEL, check_scorable, with_usable_scorers
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.load import dump_config, load_config, load_dumped
-from hamr.config.schema import ConsistencyConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits
 from hamr.errors import DataError
