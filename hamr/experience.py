@@ -72,7 +72,7 @@ class Experience:
         self._step = 0
         self._attempts: Counter[str] = Counter()
         self._count = 0
-        self._running: dict[asyncio.Task[RolloutGroup], tuple[int, Draw]] = {}
+        self._running: dict[asyncio.Task[tuple[RolloutGroup, bool]], tuple[int, Draw]] = {}
         self._ready: list[tuple[int, Draw, RolloutGroup]] = []
         self._dropped: list[tuple[Draw, RolloutGroup]] = []
         self._training = 0
@@ -87,7 +87,8 @@ class Experience:
     async def take(self, step: int, wanted: int, limit: int) -> tuple[list[RolloutGroup], list[RolloutGroup]]:
         """Wait for `wanted` groups. Return the oldest ready ones, and the groups dropped since the last call.
 
-        Returns fewer ready groups once `limit` groups, dropped ones included, have ended. Raises what `produce` raises.
+        Returns fewer ready groups once `limit` groups, dropped ones included, have ended. Raises what `produce` or
+        `keeps` raises.
         """
         if step != self._step:
             self._begin(step)
@@ -155,10 +156,14 @@ class Experience:
     def _fill(self) -> None:
         while self._has_room:
             draw = self._again.popleft() if self._again else self._next()
-            task = asyncio.ensure_future(self._produce(draw))
+            task = asyncio.ensure_future(self._made(draw))
             self._running[task] = self._count, draw
             self._count += 1
             task.add_done_callback(self._finish)
+
+    async def _made(self, draw: Draw) -> tuple[RolloutGroup, bool]:
+        group = await self._produce(draw)
+        return group, self._keeps(group)
 
     def _begin(self, step: int) -> None:
         self._step, self._attempts = step, Counter()
@@ -172,7 +177,7 @@ class Experience:
         self._attempts[sample.id] += ATTEMPTS
         return Draw(step=self._step, sample=sample, attempt=attempt)
 
-    def _finish(self, task: asyncio.Task[RolloutGroup]) -> None:
+    def _finish(self, task: asyncio.Task[tuple[RolloutGroup, bool]]) -> None:
         entry = self._running.pop(task, None)
         if task.cancelled():
             return
@@ -182,11 +187,13 @@ class Experience:
         number, draw = entry
         if error is not None:
             self._error = self._error or error
-        elif self._keeps(group := task.result()):
-            insort(self._ready, (number, draw, group), key=lambda entry: entry[0])
         else:
-            self._dropped.append((draw, group))
-            self._fill()
+            group, kept = task.result()
+            if kept:
+                insort(self._ready, (number, draw, group), key=lambda entry: entry[0])
+            else:
+                self._dropped.append((draw, group))
+                self._fill()
         self._changed.set()
 
 

@@ -188,6 +188,23 @@ def test_error_of_a_group_ends_the_step():
     asyncio.run(run())
 
 
+def test_error_in_the_choice_of_groups_ends_the_step():
+    def keeps(group: RolloutGroup) -> bool:
+        raise ValueError("no records")
+
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, keeps=keeps)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.end(0)
+        with pytest.raises(ValueError, match="no records"):
+            await asyncio.wait_for(taking, 1)
+        await groups.close()
+
+    asyncio.run(run())
+
+
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3), st.integers(1, 3))
 def test_keys_are_unique_and_bound_holds_in_any_order_of_ends(ends, batch, age):
     """A step trains as soon as `batch` groups are ready; groups end in any order."""
