@@ -27,7 +27,7 @@ from hamr.algorithms.estimators import configured_estimator
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.algorithms.reinforce_pp import WHITENED, whiten
-from hamr.cascade.rescoring import settle
+from hamr.cascade.rescoring import Settled, settle
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.experiment import ExperimentConfig
 from hamr.config.rewards import Normalisation
@@ -151,7 +151,7 @@ class Controller:
                 attempts[sample.id] += 1
             groups = await self.score_groups(samples, requests)
             groups = await self.sample_more(step, groups, attempts)
-            settled = await settle(groups, self.rewarder, self.experiment.unscored, step=step, note=self.note)
+            settled = await self.settle(step, groups, seen)
             paused.update(settled.metrics)
             seen += settled.groups
             kept += self.filter(settled.groups)
@@ -170,13 +170,15 @@ class Controller:
         limit = math.ceil(wanted * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample))
         kept: list[RolloutGroup] = []
         seen: list[RolloutGroup] = []
+        scored: list[RolloutGroup] = []
         flow: Counter[str] = Counter()
         ended = 0
         while len(kept) < wanted and ended < limit:
             ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
             stale = [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
-            settled = await settle(fresh, self.rewarder, self.experiment.unscored, step=step, note=self.note)
+            settled = await self.settle(step, fresh, scored)
+            scored += settled.groups
             chosen = self.filter(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
             seen += [*dropped, *settled.groups, *map(_as_stale, stale)]
@@ -190,6 +192,11 @@ class Controller:
             flow["rollout/surplus_groups"] = len(surplus)
         self.recorder.records(step, [record for group in seen for record in group.records])
         return kept, {**self.describe(seen, kept, rounds=1), **flow}
+
+    async def settle(self, step: int, groups: Sequence[RolloutGroup], before: Sequence[RolloutGroup]) -> Settled:
+        """Score failed responses again until few enough are left, those of the step's groups `before` included."""
+        unscored = self.experiment.unscored
+        return await settle(groups, self.rewarder, unscored, step=step, note=self.note, before=before)
 
     async def produce(self, draw: Draw) -> RolloutGroup:
         """Generate and score the group of one draw."""
