@@ -129,9 +129,8 @@ def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
         if name != "total":
             metrics |= reduce_stats(f"reward/{name}", raw, ("mean", "std"))
     kinds = Counter(r.total.kind for r in records)
-    metrics["reward/failed_frac"] = sum(
-        isinstance(r.total, Failure) and not isinstance(r.total, Stale) for r in records
-    ) / len(records)
+    failed = [r for r in records if isinstance(r.total, Failure) and not isinstance(r.total, Stale)]
+    metrics["reward/failed_frac"] = len(failed) / len(records)
     for kind in (Scored.kind, MalformedResponse.kind, *failure_kinds()):
         metrics[f"reward/outcome/{kind}"] = kinds[kind] / len(records)
     return metrics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -306,10 +307,8 @@ def test_aborted_group_that_ends_in_spite_of_its_cancellation_is_not_taken():
 
         async def produce(draw: Draw) -> RolloutGroup:
             draws.append(draw)
-            try:
+            with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for may do in Python 3.11
                 await go.wait()
-            except asyncio.CancelledError:
-                pass  # as asyncio.wait_for does in Python 3.11 if its result has arrived
             return RolloutGroup(sample=draw.sample, rollouts=(), records=())
 
         groups = Experience(
