@@ -62,6 +62,9 @@ from hamr.types import (
     derive_seed,
 )
 
+TOO_OLD = "older than experiment.asynchrony.max_policy_age when a step could train on it"
+SURPLUS = "not needed: algorithm.dynamic_sampling.oversample started more groups than the step trains on"
+
 
 @dataclass
 class Clock:
@@ -181,14 +184,14 @@ class Controller:
             scored += settled.groups
             chosen = self.filter(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
-            seen += [*dropped, *settled.groups, *map(_as_stale, stale)]
+            seen += [*dropped, *settled.groups, *(_as_stale(group, TOO_OLD) for group in stale)]
             kept += chosen
             ended += len(dropped) + len(fresh)
             flow.update({"rollout/stale_groups": len(stale), **settled.metrics})
         flow["rollout/groups_in_flight"] = self.experience.in_flight
         if not self.experience.max_policy_age:
             surplus, flow["rollout/aborted_groups"] = self.experience.abort()
-            seen += map(_as_stale, surplus)
+            seen += [_as_stale(group, SURPLUS) for group in surplus]
             flow["rollout/surplus_groups"] = len(surplus)
         self.recorder.records(step, [record for group in seen for record in group.records])
         return kept, {**self.describe(seen, kept, rounds=1), **flow}
@@ -437,9 +440,9 @@ class Controller:
         }
 
 
-def _as_stale(group: RolloutGroup) -> RolloutGroup:
+def _as_stale(group: RolloutGroup, detail: str) -> RolloutGroup:
     """Return the group with every scored response as a typed failure."""
-    stale = Stale(detail="older than experiment.asynchrony.max_policy_age when a step could train on it")
+    stale = Stale(detail=detail)
     records = (r if isinstance(r.total, Failure) else replace(r, total=stale) for r in group.records)
     return replace(group, records=tuple(records))
 

@@ -156,12 +156,12 @@ class Experience:
     def _fill(self) -> None:
         while self._has_room:
             draw = self._again.popleft() if self._again else self._next()
-            task = asyncio.ensure_future(self._made(draw))
+            task = asyncio.ensure_future(self._make(draw))
             self._running[task] = self._count, draw
             self._count += 1
             task.add_done_callback(self._finish)
 
-    async def _made(self, draw: Draw) -> tuple[RolloutGroup, bool]:
+    async def _make(self, draw: Draw) -> tuple[RolloutGroup, bool]:
         group = await self._produce(draw)
         return group, self._keeps(group)
 

@@ -541,7 +541,8 @@ def test_oversampled_step_trains_on_the_first_groups_of_its_own_policy():
     assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
     unused = sum(m["rollout/surplus_groups"] for m in found)
     assert len({r.key for r in records}) == len(records) == 2 * (3 * 2 + unused)
-    assert sum(isinstance(r.total, Stale) for r in records) == 2 * unused
+    stale = [r.total for r in records if isinstance(r.total, Stale)]
+    assert len(stale) == 2 * unused and all("oversample" in total.detail for total in stale)
 
 
 def test_paused_engine_finishes_responses_under_way_and_holds_back_the_others():

@@ -50,7 +50,7 @@ def test_reward_metrics_match_hand_computed_values():
     assert m["reward/outcome/reranker_unavailable"] == 0.0
 
 
-def test_responses_that_were_scored_too_late_count_as_stale_and_not_as_failed():
+def test_responses_scored_too_late_count_as_stale_and_not_as_failed():
     m = reward_metrics([record(0, 1.0), record(1, Stale())])
     assert (m["reward/failed_frac"], m["reward/outcome/stale"], m["reward/total/mean"]) == (0.0, 0.5, 1.0)
 
