@@ -125,7 +125,7 @@ class Controller:
         async with self.pause():
             self.version += 1
             synced = await self.weights.sync(self.version)
-        if self.experience:
+        if self.experience and step < self.experiment.steps:
             self.experience.release()
         clock.lap("sync", lap)
         clock.lap("total", start)

@@ -128,7 +128,7 @@ class Experience:
         Their keys have the next step, so that a run that resumes after this one finds no record of theirs.
         """
         self._begin(self._step + 1)
-        self._training, self._closed = 0, not self.max_policy_age
+        self._closed = not self.max_policy_age
         self._fill()
 
     def state(self) -> list[dict[str, Any]]:
@@ -166,7 +166,7 @@ class Experience:
         return group, self._keeps(group)
 
     def _begin(self, step: int) -> None:
-        self._step, self._attempts = step, Counter()
+        self._step, self._attempts, self._training = step, Counter(), 0
         for draw in self._again:  # of a resumed run
             if draw.step == step:
                 self._attempts[draw.sample.id] = max(self._attempts[draw.sample.id], draw.attempt + ATTEMPTS)

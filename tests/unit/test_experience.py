@@ -479,6 +479,21 @@ def test_next_batch_is_sampled_during_training_by_the_policy_before():
     assert [len(m) for m in found] and len({r.key for r in records}) == len(records) == 3 * 4
 
 
+def test_last_step_starts_no_further_groups():
+    async def run() -> None:
+        controller, stream, _ = build()
+        controller.experiment = controller.experiment.model_copy(update={"steps": 2})
+        await controller.step(1, stream)
+        await settle_tasks()
+        before = len(controller.engine.keys)
+        await controller.step(2, stream)
+        await settle_tasks()
+        assert len(controller.engine.keys) == before == 3 * 2 * 2
+        await controller.experience.close()
+
+    asyncio.run(run())
+
+
 def test_group_that_became_too_old_is_recorded_as_stale():
     async def run() -> None:
         engine = Engine(slow=frozenset({PromptStream(SAMPLES, seed=0).take(1)[0].id}))
