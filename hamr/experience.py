@@ -46,7 +46,7 @@ class Experience:
         batch: Number of groups that a step trains on.
         max_policy_age: Bound on the number of policy versions between sampling and training. 0: the groups that a step
             does not take are aborted, and nothing starts during training.
-        oversample: Groups in flight per group that is still to be taken, with `max_policy_age` 0.
+        oversample: Groups in flight, ready or taken per group that a step trains on, with `max_policy_age` 0.
         unfinished: `state()` of an interrupted run. Its draws start first, with the same keys.
     """
 
