@@ -201,7 +201,7 @@ async def simulate(setting: Setting, seed: int, *, age: int = 0, oversample: flo
     prompts: Any = PromptStream(samples, seed)
     controller = Controller(
         run="simulated",
-        experiment=ExperimentConfig(prompts_per_step=setting.prompts, seed=seed),
+        experiment=ExperimentConfig(prompts_per_step=setting.prompts, seed=seed, steps=steps + 1),
         rollout=RolloutConfig(samples_per_prompt=setting.samples),
         algorithm=AlgorithmConfig(),
         encode=lambda sample: (1,),

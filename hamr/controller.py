@@ -27,7 +27,7 @@ from hamr.algorithms.estimators import configured_estimator
 from hamr.algorithms.group_outcomes import group_metrics, outcome
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.algorithms.reinforce_pp import WHITENED, whiten
-from hamr.cascade.rescoring import settle
+from hamr.cascade.rescoring import Settled, settle
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.experiment import ExperimentConfig
 from hamr.config.rewards import Normalisation
@@ -61,6 +61,9 @@ from hamr.types import (
     TrainSequence,
     derive_seed,
 )
+
+TOO_OLD = "older than experiment.asynchrony.max_policy_age when a step could train on it"
+SURPLUS = "not needed: algorithm.dynamic_sampling.oversample started more groups than the step trains on"
 
 
 @dataclass
@@ -122,7 +125,7 @@ class Controller:
         async with self.pause():
             self.version += 1
             synced = await self.weights.sync(self.version)
-        if self.experience:
+        if self.experience and step < self.experiment.steps:
             self.experience.release()
         clock.lap("sync", lap)
         clock.lap("total", start)
@@ -151,7 +154,7 @@ class Controller:
                 attempts[sample.id] += 1
             groups = await self.score_groups(samples, requests)
             groups = await self.sample_more(step, groups, attempts)
-            settled = await settle(groups, self.rewarder, self.experiment.unscored, step=step, note=self.note)
+            settled = await self.settle(step, groups, seen)
             paused.update(settled.metrics)
             seen += settled.groups
             kept += self.filter(settled.groups)
@@ -170,26 +173,33 @@ class Controller:
         limit = math.ceil(wanted * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample))
         kept: list[RolloutGroup] = []
         seen: list[RolloutGroup] = []
+        scored: list[RolloutGroup] = []
         flow: Counter[str] = Counter()
         ended = 0
         while len(kept) < wanted and ended < limit:
             ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
             stale = [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
-            settled = await settle(fresh, self.rewarder, self.experiment.unscored, step=step, note=self.note)
+            settled = await self.settle(step, fresh, scored)
+            scored += settled.groups
             chosen = self.filter(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
-            seen += [*dropped, *settled.groups, *map(_as_stale, stale)]
+            seen += [*dropped, *settled.groups, *(_as_stale(group, TOO_OLD) for group in stale)]
             kept += chosen
             ended += len(dropped) + len(fresh)
             flow.update({"rollout/stale_groups": len(stale), **settled.metrics})
         flow["rollout/groups_in_flight"] = self.experience.in_flight
         if not self.experience.max_policy_age:
             surplus, flow["rollout/aborted_groups"] = self.experience.abort()
-            seen += map(_as_stale, surplus)
+            seen += [_as_stale(group, SURPLUS) for group in surplus]
             flow["rollout/surplus_groups"] = len(surplus)
         self.recorder.records(step, [record for group in seen for record in group.records])
         return kept, {**self.describe(seen, kept, rounds=1), **flow}
+
+    async def settle(self, step: int, groups: Sequence[RolloutGroup], before: Sequence[RolloutGroup]) -> Settled:
+        """Score failed responses again until few enough are left, those of the step's groups `before` included."""
+        unscored = self.experiment.unscored
+        return await settle(groups, self.rewarder, unscored, step=step, note=self.note, before=before)
 
     async def produce(self, draw: Draw) -> RolloutGroup:
         """Generate and score the group of one draw."""
@@ -430,9 +440,9 @@ class Controller:
         }
 
 
-def _as_stale(group: RolloutGroup) -> RolloutGroup:
+def _as_stale(group: RolloutGroup, detail: str) -> RolloutGroup:
     """Return the group with every scored response as a typed failure."""
-    stale = Stale(detail="older than experiment.asynchrony.max_policy_age when a step could train on it")
+    stale = Stale(detail=detail)
     records = (r if isinstance(r.total, Failure) else replace(r, total=stale) for r in group.records)
     return replace(group, records=tuple(records))
 

@@ -46,7 +46,7 @@ class Experience:
         batch: Number of groups that a step trains on.
         max_policy_age: Bound on the number of policy versions between sampling and training. 0: the groups that a step
             does not take are aborted, and nothing starts during training.
-        oversample: Groups in flight per group that is still to be taken, with `max_policy_age` 0.
+        oversample: Groups in flight, ready or taken per group that a step trains on, with `max_policy_age` 0.
         unfinished: `state()` of an interrupted run. Its draws start first, with the same keys.
     """
 
@@ -68,10 +68,11 @@ class Experience:
         self._again = deque(
             Draw(step=draw["step"], sample=prompts.find(draw["prompt"]), attempt=draw["attempt"]) for draw in unfinished
         )
+        self._aborted: deque[Draw] = deque()
         self._step = 0
         self._attempts: Counter[str] = Counter()
         self._count = 0
-        self._running: dict[asyncio.Task[RolloutGroup], tuple[int, Draw]] = {}
+        self._running: dict[asyncio.Task[tuple[RolloutGroup, bool]], tuple[int, Draw]] = {}
         self._ready: list[tuple[int, Draw, RolloutGroup]] = []
         self._dropped: list[tuple[Draw, RolloutGroup]] = []
         self._training = 0
@@ -86,10 +87,11 @@ class Experience:
     async def take(self, step: int, wanted: int, limit: int) -> tuple[list[RolloutGroup], list[RolloutGroup]]:
         """Wait for `wanted` groups. Return the oldest ready ones, and the groups dropped since the last call.
 
-        Returns fewer ready groups once `limit` groups, dropped ones included, have ended. Raises what `produce` raises.
+        Returns fewer ready groups once `limit` groups, dropped ones included, have ended. Raises what `produce` or
+        `keeps` raises.
         """
         if step != self._step:
-            self._step, self._attempts = step, Counter()
+            self._begin(step)
         self._closed = False
         self._fill()
         while self._error is None and len(self._ready) < wanted and len(self._ready) + len(self._dropped) < limit:
@@ -105,13 +107,13 @@ class Experience:
     def abort(self) -> tuple[list[RolloutGroup], int]:
         """Start nothing until `release`. Return the groups that are ready, and the number of those under way.
 
-        The latter are cancelled, and start again in the next step, so that slow prompts are not left out of training.
+        The latter are cancelled. Their prompts come first in the next step, so that slow ones are not left out of
+        training, under new keys: comparative judges may hold responses under the old ones.
         """
         self._closed = True
-        cancelled = sorted(
-            (entry for task, entry in self._running.items() if task.cancel()), key=lambda entry: entry[0]
-        )
-        self._again.extendleft(draw for _, draw in reversed(cancelled))
+        cancelled = [task for task in self._running if task.cancel()]
+        # Numbers increase in the order of insertion.
+        self._aborted.extend(self._running.pop(task)[1] for task in cancelled)
         ready, self._ready = [group for _, _, group in self._ready], []
         return ready, len(cancelled)
 
@@ -121,22 +123,26 @@ class Experience:
         self._fill()
 
     def release(self) -> None:
-        """Start the next groups: the taken ones were trained on, and the engines have the new policy version."""
-        self._training, self._closed = 0, not self.max_policy_age
+        """Start the next groups: the taken ones were trained on, and the engines have the new policy version.
+
+        Their keys have the next step, so that a run that resumes after this one finds no record of theirs.
+        """
+        self._begin(self._step + 1)
+        self._closed = not self.max_policy_age
         self._fill()
 
     def state(self) -> list[dict[str, Any]]:
         """Return the draws whose groups no step has taken, oldest first, as JSON-like values."""
         ended = [(number, draw) for number, draw, _ in self._ready]
-        running = [entry for task, entry in self._running.items() if not task.cancelling()]
-        draws = [draw for _, draw in sorted([*running, *ended], key=lambda pair: pair[0])]
+        draws = [draw for _, draw in sorted([*self._running.values(), *ended], key=lambda pair: pair[0])]
         return [
             {"step": draw.step, "prompt": draw.sample.id, "attempt": draw.attempt}
-            for draw in (*(draw for draw, _ in self._dropped), *draws, *self._again)
+            for draw in (*(draw for draw, _ in self._dropped), *draws, *self._again, *self._aborted)
         ]
 
     async def close(self) -> None:
-        """Cancel all groups in flight."""
+        """Cancel all groups in flight, and start no others."""
+        self._closed = True
         running = list(self._running)
         for task in running:
             task.cancel()
@@ -150,28 +156,44 @@ class Experience:
     def _fill(self) -> None:
         while self._has_room:
             draw = self._again.popleft() if self._again else self._next()
-            task = asyncio.ensure_future(self._produce(draw))
+            task = asyncio.ensure_future(self._make(draw))
             self._running[task] = self._count, draw
             self._count += 1
             task.add_done_callback(self._finish)
 
+    async def _make(self, draw: Draw) -> tuple[RolloutGroup, bool]:
+        group = await self._produce(draw)
+        return group, self._keeps(group)
+
+    def _begin(self, step: int) -> None:
+        self._step, self._attempts, self._training = step, Counter(), 0
+        for draw in self._again:  # of a resumed run
+            if draw.step == step:
+                self._attempts[draw.sample.id] = max(self._attempts[draw.sample.id], draw.attempt + ATTEMPTS)
+
     def _next(self) -> Draw:
-        [sample] = self._prompts.take(1)
+        sample = self._aborted.popleft().sample if self._aborted else self._prompts.take(1)[0]
         attempt = self._attempts[sample.id]
         self._attempts[sample.id] += ATTEMPTS
         return Draw(step=self._step, sample=sample, attempt=attempt)
 
-    def _finish(self, task: asyncio.Task[RolloutGroup]) -> None:
-        number, draw = self._running.pop(task)
+    def _finish(self, task: asyncio.Task[tuple[RolloutGroup, bool]]) -> None:
+        entry = self._running.pop(task, None)
         if task.cancelled():
             return
-        if (error := task.exception()) is not None:
+        error = task.exception()
+        if entry is None:  # aborted, but the cancellation came too late
+            return
+        number, draw = entry
+        if error is not None:
             self._error = self._error or error
-        elif self._keeps(group := task.result()):
-            insort(self._ready, (number, draw, group), key=lambda entry: entry[0])
         else:
-            self._dropped.append((draw, group))
-            self._fill()
+            group, kept = task.result()
+            if kept:
+                insort(self._ready, (number, draw, group), key=lambda entry: entry[0])
+            else:
+                self._dropped.append((draw, group))
+                self._fill()
         self._changed.set()
 
 

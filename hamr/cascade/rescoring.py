@@ -40,26 +40,34 @@ async def settle(
     *,
     step: int,
     note: Callable[[str], None],
+    before: Sequence[RolloutGroup] = (),
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Settled:
     """Return the groups once at most `max_frac` of their responses have a failure as their total.
 
     Until then the failed responses are scored again with exponential backoff. `note` is called with a message at every
-    wait. Without groups, or with `max_frac` null, return immediately. The turns of a dialogue that failed as a whole
-    cannot be scored again.
+    wait. `before`: groups that were returned earlier in the step. They count for the share, so that a single failed
+    group that replaces another does not stop the run. Without groups, or with `max_frac` null, return immediately. The
+    turns of a dialogue that failed as a whole cannot be scored again.
 
     Raises:
         TooManyUnscored: `wait_s` has passed, or too many turns are those of failed dialogues. A scoring in progress is
             completed first; it has its own deadline.
     """
     settled, started, wait_s, rescored = list(groups), clock(), config.first_s, 0
-    while (failed := _failed_records(settled)) and _too_many(failed, settled, config):
+    count = sum(len(group.records) for group in (*before, *groups))
+    earlier = _failed_records(before)
+
+    def too_many(failed: Sequence[RewardRecord]) -> bool:
+        return config.max_frac is not None and len(earlier) + len(failed) > config.max_frac * count
+
+    while (failed := _failed_records(settled)) and too_many(failed):
         passed = clock() - started
         left = config.wait_s - passed
-        what = f"step {step}: {_describe_failures(failed, settled)}"
+        what = f"step {step}: {_describe_failures([*failed, *earlier], [*settled, *before])}"
         lost = [record for record in failed if _is_lost(record)]
-        if left <= 0 or _too_many(lost, settled, config):
+        if left <= 0 or too_many(lost):
             remedy = "Correct the dialogues" if lost else "Restore the pools"
             raise TooManyUnscored(
                 f"{what} after {passed:.0f} s of retries; limit experiment.unscored.max_frac={config.max_frac:g}; "
@@ -78,11 +86,6 @@ async def settle(
 
 def _failed_records(groups: Sequence[RolloutGroup]) -> list[RewardRecord]:
     return [r for group in groups for r in group.records if isinstance(r.total, Failure)]
-
-
-def _too_many(failed: Sequence[RewardRecord], groups: Sequence[RolloutGroup], config: UnscoredConfig) -> bool:
-    count = sum(len(group.records) for group in groups)
-    return config.max_frac is not None and len(failed) > config.max_frac * count
 
 
 def _describe_failures(failed: Sequence[RewardRecord], groups: Sequence[RolloutGroup]) -> str:

@@ -120,6 +120,8 @@ class ClassEpisode:
         except (PydanticUserError, NameError) as error:
             reason = " ".join(str(error).split("\n")[0].split())
             raise self._function.source.error(f"{name} cannot be a tool: {reason}") from None
+        named = "properties" in schema
+        self._check(named, f"{name} cannot be a tool: it takes arguments by position; a policy names them")
         for parameter, spec in schema["properties"].items():
             spec.pop("title", None)
             if parameter in arguments:

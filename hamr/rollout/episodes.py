@@ -92,6 +92,14 @@ class EpisodeRunner:
         seed = derive_seed(request.seeds[0], "environment")
         episode = Episode(key=request.keys[i], sample=sample, seed=seed)
         policy = _Policy(self, sample, request, i)
+        try:
+            return await self._end(episode, policy)
+        finally:
+            for turn in policy.turns:  # of a dialogue that is aborted
+                if turn.scoring is not None:
+                    turn.scoring.cancel()
+
+    async def _end(self, episode: Episode, policy: _Policy) -> list[tuple[Rollout, RewardRecord, ServiceSample]]:
         ended: Episode | Failure
         try:
             async with asyncio.timeout(self.deadline_s) as clock:
@@ -112,7 +120,7 @@ class EpisodeRunner:
         scored = await _together([turn.record() for turn in policy.turns])
         if not policy.turns and isinstance(ended, Episode):
             ended = FunctionFailed(detail=f"rollout.episode: no turn ({ended.outcome})")
-        turns = policy.turns or [_Turn(_no_response(episode.key), "", sample, None)]
+        turns = policy.turns or [_Turn(_no_response(episode.key), "", episode.sample, None)]
         records = _with_rewards(scored or [_empty(turns[0].rollout)], ended)
         return [(turn.rollout, record, turn.point) for turn, record in zip(turns, records, strict=True)]
 

@@ -55,7 +55,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("reward/<component>/mean", "Mean value of one component before its weight", "reward", "up"),
     _metric("reward/<component>/std", "Population standard deviation of one component", "reward", "watch"),
     _metric(
-        "reward/failed_frac", "Share of responses whose total is a failure; they carry no advantage", "share", "down"
+        "reward/failed_frac", "Share of responses that could not be scored; they carry no advantage", "share", "down"
     ),
     _metric("reward/outcome/<kind>", "Share of responses whose total has this kind of outcome", "share", "watch"),
     # Progress

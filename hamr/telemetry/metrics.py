@@ -17,7 +17,16 @@ from hamr.rewards.truth import metric_word
 from hamr.security.redaction import blot
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import failure_kinds
-from hamr.types import CASCADE_BANDS, EpisodeOutcome, Failure, MalformedResponse, RewardRecord, Scored, ScorerCall
+from hamr.types import (
+    CASCADE_BANDS,
+    EpisodeOutcome,
+    Failure,
+    MalformedResponse,
+    RewardRecord,
+    Scored,
+    ScorerCall,
+    Stale,
+)
 
 # --- reducing ----------------------------------------------------------------------------------
 
@@ -103,7 +112,8 @@ def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
 
 
 def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
-    """Return reward/* of a step. Failures are excluded from every mean and counted in `reward/failed_frac`.
+    """Return reward/* of a step. Failures are excluded from every mean and counted in `reward/failed_frac`, except for
+    stale responses, which were scored.
 
     If all responses failed, only the shares are returned. No records, no metrics.
     """
@@ -119,7 +129,8 @@ def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
         if name != "total":
             metrics |= reduce_stats(f"reward/{name}", raw, ("mean", "std"))
     kinds = Counter(r.total.kind for r in records)
-    metrics["reward/failed_frac"] = sum(isinstance(r.total, Failure) for r in records) / len(records)
+    failed = [r for r in records if isinstance(r.total, Failure) and not isinstance(r.total, Stale)]
+    metrics["reward/failed_frac"] = len(failed) / len(records)
     for kind in (Scored.kind, MalformedResponse.kind, *failure_kinds()):
         metrics[f"reward/outcome/{kind}"] = kinds[kind] / len(records)
     return metrics
@@ -132,7 +143,7 @@ def episode_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
         return {}
     tokens = Counter[tuple[object, ...]]()
     for r in records:
-        tokens[r.key.prompt, r.key.sample, r.key.attempt] += r.response_tokens
+        tokens[r.key.step, r.key.prompt, r.key.sample, r.key.attempt] += r.response_tokens
     ends = Counter(end.outcome for _, end in last)
     metrics = {f"episodes/{outcome}_frac": ends[outcome] / len(last) for outcome in get_args(EpisodeOutcome)}
     metrics |= reduce_stats("episodes/turns", [r.key.turn + 1 for r, _ in last])

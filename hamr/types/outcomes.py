@@ -89,7 +89,7 @@ class NotScored(Failure):
 
 @dataclass(frozen=True, kw_only=True)
 class Stale(Failure):
-    """A scored response that no step trained on before its policy was too old."""
+    """A scored response that no step trained on: its policy became too old, or the step had enough groups."""
 
     kind = "stale"
 

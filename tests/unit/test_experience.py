@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -188,6 +189,23 @@ def test_error_of_a_group_ends_the_step():
     asyncio.run(run())
 
 
+def test_error_in_the_choice_of_groups_ends_the_step():
+    def keeps(group: RolloutGroup) -> bool:
+        raise ValueError("no records")
+
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, keeps=keeps)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.end(0)
+        with pytest.raises(ValueError, match="no records"):
+            await asyncio.wait_for(taking, 1)
+        await groups.close()
+
+    asyncio.run(run())
+
+
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3), st.integers(1, 3))
 def test_keys_are_unique_and_bound_holds_in_any_order_of_ends(ends, batch, age):
     """A step trains as soon as `batch` groups are ready; groups end in any order."""
@@ -237,8 +255,8 @@ def test_oversampled_step_aborts_the_groups_under_way_and_draws_them_again():
         assert len(producer.draws) == 5, "nothing starts before the next step"
         taking = asyncio.create_task(groups.take(2, 2, 100))
         await settle_tasks()
-        assert producer.draws[5:7] == [producer.draws[0], producer.draws[4]]
-        assert len(producer.draws) == 10 and producer.draws[7].step == 2
+        assert ids_of(producer, 5, 6) == ids_of(producer, 0, 4)
+        assert len(producer.draws) == 10 and all(draw.step == 2 for draw in producer.draws[5:])
         taking.cancel()
         await groups.close()
 
@@ -259,6 +277,94 @@ def test_group_that_ends_as_it_is_aborted_is_not_drawn_again():
         await settle_tasks()
         assert len(groups.state()) == len({draw["prompt"] for draw in groups.state()}) <= 1
         await groups.close()
+
+    asyncio.run(run())
+
+
+def test_step_starts_though_the_aborted_groups_have_not_ended_yet():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, max_policy_age=0, oversample=1.5, keeps=lambda g: False)
+        taking = asyncio.create_task(groups.take(1, 2, 1))
+        await settle_tasks()
+        producer.end(0)
+        await taking
+        groups.abort()
+        groups.release()
+        taking = asyncio.create_task(groups.take(2, 2, 1))  # no turn of the event loop since the cancellations
+        await settle_tasks()
+        assert len(producer.draws) > 4
+        producer.end(len(producer.draws) - 1)
+        await asyncio.wait_for(taking, 1)
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_aborted_group_that_ends_in_spite_of_its_cancellation_is_not_taken():
+    async def run() -> None:
+        go, draws = asyncio.Event(), []
+
+        async def produce(draw: Draw) -> RolloutGroup:
+            draws.append(draw)
+            with contextlib.suppress(asyncio.CancelledError):  # as asyncio.wait_for may do in Python 3.11
+                await go.wait()
+            return RolloutGroup(sample=draw.sample, rollouts=(), records=())
+
+        groups = Experience(
+            produce, lambda g: True, PromptStream(SAMPLES, seed=0), batch=1, max_policy_age=0, oversample=2.0
+        )
+        taking = asyncio.create_task(groups.take(1, 1, 100))
+        await settle_tasks()
+        assert groups.abort() == ([], 2)
+        taking.cancel()
+        await settle_tasks()
+        assert [draw["prompt"] for draw in groups.state()] == [draw.sample.id for draw in draws]
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_closed_experience_starts_no_group_in_place_of_a_dropped_one():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, keeps=lambda g: False)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.end(0)
+        await asyncio.sleep(0)  # the task has ended, and its callback has not run
+        await groups.close()
+        assert len(producer.draws) == 4 and not groups.in_flight
+        taking.cancel()
+
+    asyncio.run(run())
+
+
+def test_groups_that_start_after_a_step_have_keys_of_the_next():
+    """A run that resumes after the step deletes the records of later ones, so it never keeps theirs by mistake."""
+
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, keeps=lambda g: g.sample.id != producer.draws[2].sample.id)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.end(0, 1)
+        await taking
+        groups.release()
+        await settle_tasks()
+        state = groups.state()
+        producer.end(2)  # dropped while the checkpoint of step 1 is written
+        await settle_tasks()
+        assert [draw.step for draw in producer.draws] == [1, 1, 1, 1, 2, 2, 2]
+        await groups.close()
+        again = Producer()
+        resumed = experience(again, batch=20, unfinished=state)
+        taking = asyncio.create_task(resumed.take(2, 20, 100))
+        await settle_tasks()
+        keys = [(d.step, d.sample.id, d.attempt) for d in again.draws]
+        assert len(set(keys)) == len(keys) == 40
+        taking.cancel()
+        await resumed.close()
 
     asyncio.run(run())
 
@@ -373,6 +479,21 @@ def test_next_batch_is_sampled_during_training_by_the_policy_before():
     assert [len(m) for m in found] and len({r.key for r in records}) == len(records) == 3 * 4
 
 
+def test_last_step_starts_no_further_groups():
+    async def run() -> None:
+        controller, stream, _ = build()
+        controller.experiment = controller.experiment.model_copy(update={"steps": 2})
+        await controller.step(1, stream)
+        await settle_tasks()
+        before = len(controller.engine.keys)
+        await controller.step(2, stream)
+        await settle_tasks()
+        assert len(controller.engine.keys) == before == 3 * 2 * 2
+        await controller.experience.close()
+
+    asyncio.run(run())
+
+
 def test_group_that_became_too_old_is_recorded_as_stale():
     async def run() -> None:
         engine = Engine(slow=frozenset({PromptStream(SAMPLES, seed=0).take(1)[0].id}))
@@ -435,7 +556,8 @@ def test_oversampled_step_trains_on_the_first_groups_of_its_own_policy():
     assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
     unused = sum(m["rollout/surplus_groups"] for m in found)
     assert len({r.key for r in records}) == len(records) == 2 * (3 * 2 + unused)
-    assert sum(isinstance(r.total, Stale) for r in records) == 2 * unused
+    stale = [r.total for r in records if isinstance(r.total, Stale)]
+    assert len(stale) == 2 * unused and all("oversample" in total.detail for total in stale)
 
 
 def test_paused_engine_finishes_responses_under_way_and_holds_back_the_others():

@@ -66,6 +66,11 @@ def response_tokens(config: Config) -> float:
     return config.plan.response_tokens or config.rollout.max_new_tokens / 2
 
 
+def overlaps(config: Config) -> bool:
+    """Return whether groups of one step are generated in another."""
+    return config.experiment.asynchrony.max_policy_age > 0 or config.algorithm.dynamic_sampling.oversample > 1
+
+
 def turns_of(config: Config) -> float:
     """Return the mean number of responses in a dialogue. A dialogue is planned as one long response."""
     if not config.holds_dialogues:

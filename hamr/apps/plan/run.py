@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hamr.algorithms.credit import comparisons, episode_rewards
 from hamr.algorithms.dynamic_sampling import carries_signal
-from hamr.apps.plan.build import Past, steps_of
+from hamr.apps.plan.build import Past, overlaps, steps_of
 from hamr.apps.plan.measured import MeasuredResponse, MeasuredStep
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.load import load_dumped
@@ -23,9 +23,14 @@ Group = Sequence[RewardRecord]
 
 
 def read_past(path: Path | str) -> Past:
-    """Read a finished or running run. Raises RunFolderError if it has no complete RL step in its ledger."""
+    """Read a finished or running run. Raises RunFolderError if it has no complete RL step in its ledger, or if its
+    steps overlapped, since their times then do not show how long the work of one step takes.
+    """
     folder = RunFolder.open(path)
     config = load_dumped(folder.config)
+    if overlaps(config):
+        remedy = "trained asynchronously or with oversample, so that its steps cannot be measured; give another run"
+        raise RunFolderError("from", str(path), remedy)
     rows = {r["step"]: r for r in read_metrics(folder.metrics) if r["stage"] == "rl" and r.get("timing/step/total")}
     if not rows or not folder.ledger.is_file():
         raise RunFolderError("from", str(path), "has no finished step of RL to measure; give a run that trained")

@@ -8,6 +8,7 @@ from hamr.apps.plan.build import (
     Past,
     first_of,
     output_tokens,
+    overlaps,
     replayed_pools,
     replayed_workers,
     response_tokens,
@@ -33,6 +34,8 @@ def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
         f"a step: {workload.responses} {what} = ({rounds} groups) x {workload.samples}; "
         f"{workload.cascaded_frac:.0%} for the cascade, {workload.escalated_frac:.0%} of these for the judge",
     ]
+    if overlaps(config):
+        lines.append("planned as a synchronous one: the plan does not know experiment.asynchrony and oversample")
     if past is None:
         lines.append(f"times: assumed, roofline model of {config.plan.gpu}; the section plan lists all assumptions")
     else:

@@ -63,7 +63,12 @@ def _stop_pipeline(folder: Path, given: str) -> int:
             raise BadInput("run", given, f"runs on {owner['host']}, in a stage that takes no request; stop it there")
         return stop(str(runs[0]))
     print(f"stopping {folder} (process {owner['pid']} on {owner['host']})", flush=True)
-    os.kill(owner["pid"], signal.SIGTERM)
+    try:
+        os.kill(owner["pid"], signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # ended just now
+    except PermissionError:
+        raise BadInput("run", given, f"is another user's process {owner['pid']}; stop it as that user") from None
     limit_s = END_S + max((_grace_s(run) for run in runs), default=0.0)
     _wait_for_end(lambda: pipeline_owner(folder) is not None, limit_s, "pipeline was asked to stop")
     print(f"the pipeline has ended; continue with: hamr train resume={folder}")

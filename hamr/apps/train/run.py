@@ -311,7 +311,7 @@ class Job:
             )
         recorded = load_dumped(path / "config.yaml")
         if recorded.data.importer is not None and recorded.data.importer.samples is not None:
-            # An unnecessary repetition, as of a supervised run that is restarted.
+            # The samples are in the run folder, so its path is not needed. A restarted run repeats it all the same.
             functions = [arg for arg in functions if not arg.lstrip("+").startswith("data.importer.path=")]
         for key, _, value in (arg.partition("=") for arg in functions):
             if key.removeprefix("+").removesuffix(".path") not in recorded.functions:

@@ -322,12 +322,14 @@ async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dic
         replies.clear()
     if not scorers.check_every or step % scorers.check_every:
         return {}
-    found = await run.scorers.of_replies(replies)
+    # An asynchronous run scores further replies during the check; they are those of the next one.
+    checked = list(replies)
+    replies.clear()
+    found = await run.scorers.of_replies(checked)
     if scorers.on_alarm == "refit":
         if found.get("alarm/scorers_fooled") and step < run.config.experiment.steps:
-            await run.refit.run(step, replies)
+            await run.refit.run(step, checked)
         found["scorers/refits"] = float(len(run.refit.steps))
-    replies.clear()
     return found
 
 

@@ -53,7 +53,7 @@ class Store(RowFolder):
         before = self._in_force(read_settings(self.folder))
         check_settings(self.folder, before, self._settings, rejudge=self._rejudge)
         others = before.get("judging") != json.loads(json.dumps(self._settings.get("judging")))
-        if self._rejudge and others and self.judgements:
+        if self._rejudge and others and self._is_judged:
             for name in (JUDGEMENTS, READINGS, EXAMS):
                 if (self.folder / name).is_file():
                     (self.folder / name).replace(self.folder / name.replace(".jsonl", ".old.jsonl"))
@@ -88,6 +88,10 @@ class Store(RowFolder):
         if final:
             self._write(EXAMS, exam.to_json())
 
+    @property
+    def _is_judged(self) -> bool:
+        return bool(self.judgements or self.readings or self.exams)
+
     def _in_force(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the stored settings that finished work depends on, so that a mistyped model or endpoint may be
         corrected."""
@@ -95,7 +99,7 @@ class Store(RowFolder):
         if before is None or not finished:
             return {}
         held = {"agents": {t.agent for t in finished}, "scenarios": {t.plan.scenario for t in finished}}
-        found = {key: value for key, value in before.items() if key != "judging" or self.judgements}
+        found = {key: value for key, value in before.items() if key != "judging" or self._is_judged}
         return {
             key: {name: known for name, known in value.items() if name in held[key]} if key in held else value
             for key, value in found.items()

@@ -49,6 +49,17 @@ async def settled(groups, rewarder, **config):
     return result, waits, notes
 
 
+async def test_group_that_replaces_another_counts_with_the_rest_of_its_step():
+    before, failed = [group(*(Scored(value=1.0),) * 4)], [group(AWAY, AWAY)]
+    rewarder = Rewarder()
+    result = await settle(failed, rewarder, UnscoredConfig(), step=3, note=print, before=before)
+    assert (result.groups, rewarder.asked) == (failed, [])
+    before, notes = [group(AWAY, Scored(value=1.0))], []
+    config = UnscoredConfig(first_s=0.001, longest_s=0.001)
+    result = await settle(failed, rewarder, config, step=3, note=notes.append, before=before)
+    assert "3 of 4 responses have no reward" in notes[0] and result.rescored == 2 and len(result.groups) == 1
+
+
 async def test_failures_within_the_limit_are_not_rescored():
     groups = [group(AWAY, Scored(value=0.0)), group(AWAY, MalformedResponse(detail="x"))]
     result, waits, notes = await settled(groups, Rewarder())

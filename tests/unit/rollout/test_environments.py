@@ -157,6 +157,8 @@ RESET, REWARD = "    def reset(self): return None\n", "    def get_reward(self):
         (RESET + REWARD + "    def look(self): pass\n", "look has no docstring"),
         (RESET + REWARD + "    def look(self, at: open):\n        'Look.'\n", "look cannot be a tool: "),
         (RESET + REWARD + "    def look(self, at: 'Lost'):\n        'Look.'\n", "look cannot be a tool: .*Lost"),
+        (RESET + REWARD + "    def look(self, at: int, /):\n        'Look.'\n", "look cannot be a tool: .*by position"),
+        (RESET + REWARD + "    def look(self, *at: int):\n        'Look.'\n", "look cannot be a tool: .*by position"),
         (RESET + REWARD + "    def __init__(self): 1 / 0\n", r"cannot be created: ZeroDivisionError.*line 4"),
         (RESET + REWARD + "    def __init__(self, city): pass\n", r"cannot be called as Mine\(\)"),
     ],

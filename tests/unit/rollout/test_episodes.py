@@ -304,6 +304,34 @@ async def test_dialogue_that_takes_too_long_is_a_timeout() -> None:
     assert all(isinstance(r.total, FunctionTimeout) for r in group.records)
 
 
+async def test_aborted_dialogue_leaves_no_scoring_behind() -> None:
+    scorings = []
+
+    class SlowScorer(Scorer):
+        async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+            scorings.append(asyncio.current_task())
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    async def run(episode, ask):
+        await ask(episode.sample)
+        await asyncio.sleep(60)
+
+    own = controller(replace(runner(run), rewarder=SlowScorer()))
+    holding = asyncio.create_task(own.score_groups([sample(0)], [own.request(0, sample(0))]))
+    while len(scorings) < 3:
+        await asyncio.sleep(0)
+    holding.cancel()
+    await asyncio.wait([holding, *scorings], timeout=1)
+    assert all(task.cancelled() for task in scorings)
+
+
+async def test_dialogues_of_one_customer_in_several_steps_are_counted_apart() -> None:
+    _, group = await hold(ask_twice)
+    records = [replace(r, response_tokens=5, key=replace(r.key, step=step)) for step in (0, 1) for r in group.records]
+    assert episode_metrics(records)["episodes/tokens/mean"] == 10
+
+
 @pytest.mark.parametrize(
     ("returned", "why"),
     [

@@ -19,7 +19,7 @@ from hamr.telemetry.metrics import (
     router_metrics,
     std,
 )
-from hamr.types import Component, JudgeTimeout, MalformedResponse, ReferenceScore, RerankerUnavailable, Scored
+from hamr.types import Component, JudgeTimeout, MalformedResponse, ReferenceScore, RerankerUnavailable, Scored, Stale
 from tests.unit.telemetry.records import BANDS, FAILURES, call, record
 
 outcomes = st.sampled_from([Scored(value=0.5), MalformedResponse(), *(failure() for failure in FAILURES)])
@@ -48,6 +48,11 @@ def test_reward_metrics_match_hand_computed_values():
     assert m["reward/outcome/scored"] == 0.5
     assert m["reward/outcome/malformed_response"] == m["reward/outcome/judge_timeout"] == 0.25
     assert m["reward/outcome/reranker_unavailable"] == 0.0
+
+
+def test_responses_scored_too_late_count_as_stale_and_not_as_failed():
+    m = reward_metrics([record(0, 1.0), record(1, Stale())])
+    assert (m["reward/failed_frac"], m["reward/outcome/stale"], m["reward/total/mean"]) == (0.0, 0.5, 1.0)
 
 
 def test_step_with_only_failures_has_no_mean():

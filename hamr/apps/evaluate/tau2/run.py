@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateTau2
 
 GOLD, CASE = f"{SCRIPTED}gold", f"{SCRIPTED}case"
+CHANGEABLE = {"at_once", "attempts", "limit", "longest_wait_s", "trials"}
+"""Options that do not change a dialogue, so that an evaluation may go on with other values."""
 RESULTS, SETTINGS = "results.jsonl", "settings.json"
 Row = dict[str, Any]
 
@@ -51,7 +53,7 @@ def start(request: EvaluateTau2) -> int:
     points = samples(request.domain, request.split)[: request.limit]
     settings = {
         "package": version,
-        "options": request.options.model_dump(mode="json", exclude={"at_once", "attempts", "longest_wait_s", "trials"}),
+        "options": request.options.model_dump(mode="json", exclude=CHANGEABLE),
         "simulator": _settings_of(asked, request.simulator),
         "agents": {name: _settings_of(asked, name) for name in request.agents},
     }

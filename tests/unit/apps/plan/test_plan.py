@@ -15,6 +15,7 @@ from hamr.apps.plan.output import configuration
 from hamr.apps.plan.run import read_past, rounds
 from hamr.apps.plan.simulation import Service
 from hamr.apps.plan.sizing import Cluster, Study
+from hamr.apps.plan.tables import title
 from hamr.cluster.resource_requests import demands
 from hamr.config.load import dump_config, load_config
 from hamr.config.schema import Config
@@ -288,6 +289,15 @@ def test_bad_input_is_reported_in_one_line(args: list[str], said: str, capsys: p
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+def test_steps_that_overlap_are_neither_measured_nor_planned(tmp_path: Path) -> None:
+    config = load_config(["experiment=smoke", "experiment.asynchrony.max_policy_age=1"])
+    with RunFolder.create(tmp_path / "past", dump_config(config)) as folder:
+        pass
+    with pytest.raises(RunFolderError, match="trained asynchronously"):
+        read_past(folder.path)
+    assert "planned as a synchronous one" in title(config, build_workload(config, None), None).text
 
 
 def test_folder_without_a_trained_step_is_rejected(tmp_path: Path) -> None:

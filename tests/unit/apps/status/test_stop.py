@@ -145,6 +145,30 @@ def test_pipeline_gets_the_signal_and_can_be_continued(tmp_path: Path, capsys: p
         command(folder)
 
 
+def test_pipeline_that_ends_just_now_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    PipelinePlan(name="p", folder=tmp_path / "p", keep="all", inputs={}, stages=()).create()
+    lock = tmp_path / "p" / LOCK
+    lock.write_text(json.dumps(identity()))
+
+    def kill(pid: int, signum: int) -> None:
+        lock.write_text("")
+        raise ProcessLookupError
+
+    monkeypatch.setattr(module.os, "kill", kill)
+    assert command(tmp_path / "p") == 0
+
+
+def test_pipeline_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kill(pid: int, signum: int) -> None:
+        raise PermissionError
+
+    PipelinePlan(name="p", folder=tmp_path / "p", keep="all", inputs={}, stages=()).create()
+    (tmp_path / "p" / LOCK).write_text(json.dumps(identity()))
+    monkeypatch.setattr(module.os, "kill", kill)
+    with pytest.raises(BadInput, match="another user's process"):
+        command(tmp_path / "p")
+
+
 def test_pipeline_elsewhere_is_stopped_by_its_current_run(tmp_path: Path) -> None:
     folder = tmp_path / "p"
     PipelinePlan(name="p", folder=folder, keep="all", inputs={}, stages=()).create()

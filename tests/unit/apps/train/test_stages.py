@@ -16,6 +16,7 @@ from hamr.apps.scorer.pair_check import word_overlap
 from hamr.apps.shared.preemption import Preemption
 from hamr.apps.train import run as train
 from hamr.apps.train import stages
+from hamr.apps.train.scorer_refit import ScoredReply
 from hamr.apps.train.stages import Run, enter_rl, measure, warm_up
 from hamr.config.load import load_config
 from hamr.data.splits import Splits
@@ -224,6 +225,21 @@ def a_warm_up(tmp_path: Path, **trainers: Any) -> tuple[Run, WarmUpTrainers]:
     run.evaluate = evaluate  # type: ignore[method-assign,assignment]
     run.world.weights = SimpleNamespace(sync=sync)  # type: ignore[misc,assignment]
     return run, learner
+
+
+async def test_replies_scored_during_a_check_are_those_of_the_next_check() -> None:
+    first, second = ScoredReply(None, "first", 1.0), ScoredReply(None, "second", 1.0)
+    replies, checked = [first], []
+
+    async def of_replies(found: Sequence[ScoredReply]) -> dict[str, float]:
+        replies.append(second)
+        checked.append(list(found))
+        return {}
+
+    config = SimpleNamespace(scorers=SimpleNamespace(check_every=1, on_alarm="note"))
+    run = SimpleNamespace(config=config, scorers=SimpleNamespace(of_replies=of_replies))
+    await stages._check_scorers(run, 1, replies)
+    assert (checked, replies) == ([[first]], [second])
 
 
 async def test_resumed_warm_up_uses_the_batches_of_an_uninterrupted_one(tmp_path: Path) -> None:

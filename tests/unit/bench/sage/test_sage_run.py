@@ -12,7 +12,7 @@ import pytest
 
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.judging import TurnJudgement
-from hamr.bench.sage.reader_exam import exam_dialogues
+from hamr.bench.sage.reader_exam import ReaderExam, exam_dialogues
 from hamr.bench.sage.run import Cast, hold, summarise
 from hamr.bench.sage.scripted import KINDS, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
@@ -575,6 +575,17 @@ def test_stopped_rejudging_resumes(tmp_path):
     with Store(tmp_path, others, rejudge=True) as store:
         assert store.judgements == {("a", held().plan.id): {5: again}}
     assert json.loads((tmp_path / "judgements.old.jsonl").read_text())["turn"] == 1
+
+
+def test_rejudging_repeats_the_exams_and_readings_of_other_judges(tmp_path):
+    exam = ReaderExam(scenario="telecom_package", customers=10)
+    with Store(tmp_path, SETTINGS) as store:
+        store.add_trace(held())
+        store.add_exam(exam, final=True)
+    with Store(tmp_path, SETTINGS, rejudge=True) as store:
+        assert store.exams == {"telecom_package": exam}
+    with Store(tmp_path, {**SETTINGS, "judging": {"judges": ["strict"]}}, rejudge=True) as store:
+        assert store.exams == {}
 
 
 @pytest.mark.parametrize("line", ["nonsense\n", "[]\n", '{"agent": "a"}\n'])

