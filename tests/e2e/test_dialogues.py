@@ -17,7 +17,7 @@ from tests.e2e.runs import hamr
 pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(600)]
 
 HOOKS = DOCS / "reference" / "hooks.md"
-[COMMAND] = commands(DOCS / "concepts" / "algorithms.md")
+[COMMAND] = [c for c in commands(DOCS / "concepts" / "algorithms.md") if "experiment=dialogues" in c]
 SMALL = {
     "experiment.run_dir": "run",
     "experiment.steps": 2,
