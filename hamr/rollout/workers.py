@@ -70,6 +70,9 @@ class RolloutWorker:
     async def pid(self) -> int:
         return os.getpid()
 
+    async def count_unfinished(self) -> int:
+        return await self.engine.count_unfinished()
+
     async def worker_call(self, method: str, *args: Any) -> None:
         await self.engine.worker_call(method, *args)
 
@@ -191,9 +194,7 @@ class RolloutWorkers:
             while pending:
                 life = slot.life
                 try:
-                    stream = slot.actor.generate.options(num_returns="streaming").remote(_rest(requests, pending))
-                    async for reference in stream:
-                        rollout = await reference
+                    async for rollout in _stream(slot.actor, _rest(requests, pending)):
                         pending.discard(rollout.key)
                         slot.load -= 1
                         arrived.put_nowait(rollout)
@@ -311,6 +312,19 @@ class RolloutWorkers:
         for slot in self._slots:
             with contextlib.suppress(ray.exceptions.RayActorError):
                 ray.kill(slot.actor)
+
+
+async def _stream(actor: ActorHandle, requests: list[GenerationRequest]) -> AsyncIterator[Rollout]:
+    """Yield an actor's responses. If the caller is cancelled, abort in the engine those that have not arrived."""
+    import ray
+
+    stream = actor.generate.options(num_returns="streaming").remote(requests)
+    try:
+        async for reference in stream:
+            yield await reference
+    except asyncio.CancelledError:
+        ray.cancel(stream)
+        raise
 
 
 def _rest(requests: Iterable[GenerationRequest], pending: set[SampleKey]) -> list[GenerationRequest]:

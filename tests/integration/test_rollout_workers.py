@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -74,6 +76,19 @@ async def test_workers_stream_survive_a_crash_and_sync_weights(
     assert sorted(r.key.sample for r in seen if r.key.prompt == "short") == [0, 1]
     assert sorted(r.key.sample for r in seen if r.key.prompt == "long") == [0, 1, 2, 3]
     assert any(span.version == 1 for span in seen[-1].versions)
+
+    # Responses that nobody waits for any more are aborted in the engines: all end before one that began before them.
+    async def first_of(requests: Sequence[GenerationRequest]) -> None:
+        async with contextlib.aclosing(workers.generate(requests)) as stream:
+            await anext(stream)
+
+    patient = asyncio.create_task(first_of([request_of(prompt_ids, f"patient{i}", 1, 400) for i in range(2)]))
+    await asyncio.sleep(0)
+    aborted = [request_of(prompt_ids, f"aborted{i}", 8, 400) for i in range(2)]
+    await first_of([*aborted, request_of(prompt_ids, "short", 1, 2)])
+    while max([await handle.count_unfinished.remote() for handle in workers.handles]) > 1:
+        assert not patient.done()
+    await patient
 
     # A worker that is killed in the middle: every key arrives exactly once, and what its replacement generates comes
     # from the newest weights, not from those on disk.
