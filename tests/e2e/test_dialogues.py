@@ -81,7 +81,7 @@ def test_documented_episode_function_is_trained_on(tmp_path: Path, joined: tuple
     """Without scorers, since no reward of the configuration scores its turns."""
     page = DOCS / "reference" / "hooks.md"
     save_files(page, tmp_path)
-    [command] = [command for command in commands(page) if "rollout.episode.path" in command]
+    [command] = [command for command in commands(page) if "env=my_episode.py:run" in command]
     small = {"experiment.run_dir": "run", "experiment.steps": 1, "rewards.consistency.mode": "exact"}
     words = [*hamr(*shlex.split(command)[1:], **small), *joined]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
