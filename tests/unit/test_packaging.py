@@ -128,7 +128,7 @@ def locked(name: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("name", "fewest"), [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10), ("browser.txt", 2)]
+    ("name", "fewest"), [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10), ("browser.txt", 2), ("pii.txt", 10)]
 )
 def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     text = (ROOT / "locks" / name).read_text()
@@ -137,7 +137,7 @@ def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     assert len(locked(name)) > fewest
 
 
-@pytest.mark.parametrize("name", ["docs", "browser"])
+@pytest.mark.parametrize("name", ["docs", "browser", "pii"])
 def test_further_locks_only_add_packages_to_the_cpu_lock(name: str) -> None:
     assert locked(f"{name}.txt").keys().isdisjoint(locked("cpu.txt"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
