@@ -4,6 +4,7 @@
 # make test-benchmarks  the benchmarks' own code
 # make test-browser     the reports and the site in Chromium (install it first: apt-get install chromium)
 # make test-pii         names of persons with presidio and spaCy
+# make test-wheel       the built wheel in an environment of its own, which it downloads (4 GB)
 # make docs    build the documentation site in site/     make lock    regenerate the lock files
 # make clean   remove .venv and caches
 #
@@ -22,7 +23,7 @@ endif
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-deep test-benchmarks test-browser test-pii check docs lock clean
+.PHONY: help setup train test test-deep test-benchmarks test-browser test-pii test-wheel check docs lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Where/,$$d'
@@ -61,6 +62,9 @@ test-browser: docs
 test-pii: setup
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/pii.txt
 	@$(VENV)/bin/python -m pytest tests/unit/data/test_names.py $(ARGS)
+
+test-wheel: setup
+	@$(VENV)/bin/python -m pytest tests/wheel --timeout 3600 $(ARGS)
 
 lock:
 	@scripts/lock.sh
