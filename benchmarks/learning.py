@@ -175,12 +175,13 @@ def crossed(differences: np.ndarray, seed: int = 0) -> dict[str, float]:
 
 
 def as_rows(runs: dict[str, dict[int, Items]]) -> dict[str, Any]:
-    """Return the runs' held-out items as JSON: each item's act once, and one list of values a stage."""
+    """Return the runs' held-out items as JSON: each item's act once, and the values of a stage in one line."""
     stages = next(iter(next(iter(runs.values())).values()))
     acts = {item: act for item, (act, _) in next(iter(stages.values())).items()}
     shares = {
         arm: {
-            seed: {stage: [own[item][1] for item in acts] for stage, own in items.items()} for seed, items in of.items()
+            seed: {stage: " ".join(str(own[item][1]) for item in acts) for stage, own in items.items()}
+            for seed, items in of.items()
         }
         for arm, of in runs.items()
     }
@@ -193,7 +194,7 @@ def from_rows(rows: dict[str, Any]) -> dict[str, dict[int, Items]]:
     return {
         arm: {
             int(seed): {
-                stage: {item: (act, value) for (item, act), value in zip(acts, values, strict=True)}
+                stage: {item: (act, float(value)) for (item, act), value in zip(acts, values.split(), strict=True)}
                 for stage, values in stages.items()
             }
             for seed, stages in seeds.items()
