@@ -51,13 +51,13 @@ async def compute_score_async(
     extra_info: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> dict[str, float]:
-    """Return `compute_score`. Raise RewardRefused also if the caller gives up."""
+    """Return `compute_score`. Raise RewardRefused also if the caller cancels it."""
     call = partial(compute_score, data_source, solution_str, ground_truth, extra_info, **options)
     try:
         return await asyncio.get_running_loop().run_in_executor(_threads(), call)
     except asyncio.CancelledError as error:
         remedy = "raise reward.timeout, or set router.deadline_s of hamr serve below it"
-        raise RewardRefused(f"the reward manager gave up before the reward was there; {remedy}") from error
+        raise RewardRefused(f"the reward manager cancelled the call before the reward arrived; {remedy}") from error
 
 
 def compute_score(

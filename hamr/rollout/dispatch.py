@@ -67,7 +67,7 @@ class Dispatcher:
             raise
 
     def free(self, placement: Placement, responses: int = 1) -> None:
-        """Free the slots of responses that ended or are given up."""
+        """Free the slots of responses that ended or were cancelled."""
         placement.left -= responses
         load = self._loads[placement.worker]
         load.responses -= responses
@@ -104,7 +104,7 @@ class Dispatcher:
 
     def _choose(self, key: SampleKey, free: Sequence[int]) -> int:
         dialogue = replace(key, turn=0)
-        worker = self._homes.pop(dialogue, None) if key.turn else None
+        worker = self._homes.pop(dialogue, -1) if key.turn else -1
         if worker not in free:
             worker = min(free, key=lambda i: self._loads[i].tokens)
         self._homes[dialogue] = worker

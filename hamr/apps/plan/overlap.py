@@ -21,7 +21,7 @@ Group = tuple[tuple[SimulatedResponse, ...], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """How steps overlap. `most`: groups that may end in a step before it takes fewer than `batch`."""
+    """Rules by which steps overlap. `most`: groups that may end in a step before it takes fewer than `batch`."""
 
     batch: int
     max_policy_age: int

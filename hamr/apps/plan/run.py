@@ -56,7 +56,7 @@ def _step(config: Config, step: int, row: dict[str, float], records: list[Reward
     groups = [list(g) for _, g in groupby(records, key=lambda r: (r.key.prompt, r.key.attempt))]
     overlap = overlap_of(config)
     if overlap:
-        signal = [_trained(config, g, surplus=not overlap.max_policy_age) for g in groups]
+        signal = [_is_trainable(config, g, surplus=not overlap.max_policy_age) for g in groups]
         in_rounds, dropped = [groups], len(groups) - sum(signal)
     else:
         signal, in_rounds, dropped = [], rounds(config, groups), row.get("rollout/groups_dropped") or 0.0
@@ -72,7 +72,7 @@ def _step(config: Config, step: int, row: dict[str, float], records: list[Reward
     )
 
 
-def _trained(config: Config, group: Group, *, surplus: bool) -> bool:
+def _is_trainable(config: Config, group: Group, *, surplus: bool) -> bool:
     """Return whether a step could train on the group. With `surplus`, a stale one was only not needed."""
     if any(isinstance(r.total, Stale) for r in group):
         return surplus

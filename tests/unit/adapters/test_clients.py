@@ -201,7 +201,7 @@ def test_dataset_without_samples_is_rejected() -> None:
     assert call(TrlReward(Scripted(), column="ticket"), ticket=[A] * 4)[0] == 0.3
 
 
-def test_trl_pickles_the_reward_for_the_process_of_its_asynchronous_trainer(server: Server) -> None:
+def test_trl_reward_can_be_pickled_for_the_asynchronous_trainer(server: Server) -> None:
     """`AsyncRolloutWorker.start` pickles it; a group has neither `trainer_state` nor functions that log."""
     reward = TrlReward(client(server))
     given = {"prompts": ["p"] * 2, "completions": ["one", "hang"], "completion_ids": [[1]] * 2, "sample": [A] * 2}
@@ -263,7 +263,7 @@ def test_verl_requires_a_url_and_a_numeric_missing_value(server: Server, monkeyp
         verl.compute_score("x", "one", A, None, url=server.url, missing="null")  # type: ignore[arg-type]
 
 
-async def limited(timeout: float, **call: Any) -> float:
+async def ask_limited(timeout: float, **call: Any) -> float:
     """As verl's manager `rate_limited` calls a function and handles its errors."""
     try:
         return (await asyncio.wait_for(verl.compute_score_async(**call), timeout=timeout))["score"]
@@ -273,14 +273,14 @@ async def limited(timeout: float, **call: Any) -> float:
         return 0.0
 
 
-async def test_verl_rate_limited_manager_cannot_turn_a_refusal_into_zero(server: Server, pauses: list[float]) -> None:
+async def test_verl_rate_limited_manager_never_turns_a_refusal_into_zero(server: Server, pauses: list[float]) -> None:
     given = {"data_source": "x", "ground_truth": A, "extra_info": None, "url": server.url}
-    assert await limited(60.0, solution_str="sevenxx", **given) == 0.7
+    assert await ask_limited(60.0, solution_str="sevenxx", **given) == 0.7
     with pytest.raises(verl.RewardRefused, match="failure: stuck"):
-        await limited(60.0, solution_str="hang", **given)
+        await ask_limited(60.0, solution_str="hang", **given)
     server.slow.clear()
     with pytest.raises(verl.RewardRefused, match=r"raise reward\.timeout"):
-        await limited(0.01, solution_str="sevenxx", **given)
+        await ask_limited(0.01, solution_str="sevenxx", **given)
     server.slow.set()
 
 

@@ -34,7 +34,7 @@ async def test_request_starts_whole_on_the_worker_with_the_fewest_tokens() -> No
     assert [p.left for p in placed] == [1, 4, 3, 1, 2, 1]
 
 
-async def test_request_waits_for_a_slot_and_starts_where_the_first_one_gets_free() -> None:
+async def test_request_starts_where_the_first_slot_gets_free() -> None:
     dispatcher = Dispatcher(2, 2)
     first, second = [await dispatcher.place(request(name)) for name in "ab"]
     third = await waiting(dispatcher, request("c"))

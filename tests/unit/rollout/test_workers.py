@@ -175,7 +175,7 @@ def group(name: str, samples: int = 4) -> GenerationRequest:
     return GenerationRequest(keys=keys, seeds=tuple(range(samples)), prompt_ids=(1, 2), sampling=SamplingConfig())
 
 
-async def test_slower_worker_gets_fewer_requests_and_every_key_arrives_once_with_its_seed() -> None:
+async def test_slower_worker_gets_fewer_requests() -> None:
     slow, fast = Actor(turns=12), Actor(turns=2)
     requests = [group(str(i)) for i in range(20)]
     keys = [r.key async for r in several(slow, fast).generate(requests)]
@@ -184,7 +184,7 @@ async def test_slower_worker_gets_fewer_requests_and_every_key_arrives_once_with
     assert {str(r) for r in slow.asked + fast.asked} == set(map(str, requests)), "groups stay whole, with their seeds"
 
 
-async def test_rest_of_a_dead_workers_group_goes_to_another_while_its_replacement_starts() -> None:
+async def test_rest_of_a_dead_workers_group_goes_to_another() -> None:
     late = Actor()
     late.open.clear()
     dead, other = Actor(lasts=1), Actor()

@@ -98,7 +98,7 @@ def test_outlier_step_does_not_change_the_fit() -> None:
 @pytest.mark.parametrize("age", [1, 2])
 def test_steps_that_overlap_are_fitted_and_predicted(age: int) -> None:
     how = Overlap(batch=4, max_policy_age=age, oversample=1.0, in_flight=True, most=12)
-    steps = overlapped(how, 24)
+    steps = make_overlapped(how, 24)
     found = fit(steps, workers=WORKERS, pools=POOLS, first="reranker", overlap=how)
     assert found.rollout.seconds(16) == pytest.approx(TRUE.seconds(16) * found.mean_tokens / MEAN_TOKENS, rel=0.15)
     made = compare(steps, workers=WORKERS, pools=POOLS, first="reranker", overlap=how)
@@ -106,7 +106,7 @@ def test_steps_that_overlap_are_fitted_and_predicted(age: int) -> None:
     assert sum(p.measured_score_s > 0.5 for p in made) > 4, "steps wait"
 
 
-def overlapped(how: Overlap, n: int) -> list[MeasuredStep]:
+def make_overlapped(how: Overlap, n: int) -> list[MeasuredStep]:
     """Steps of four groups, of which the trainer of a known cluster has less work than the workers."""
     taken = [replace(step, rounds=((step.rounds[0] * 2)[:4],), signal=(True,) * 4) for step in made_steps(n)]
     trained = [1.0 + 0.01 * step.trained_tokens for step in taken]

@@ -20,7 +20,7 @@ def overlap(age: int = 1, batch: int = 1, **changes: object) -> Overlap:
     return Overlap(batch=batch, max_policy_age=age, **given)  # type: ignore[arg-type]
 
 
-def played(
+def play_steps(
     works: list[float], how: Overlap, *, workers: int = 1, train_s: float, sync_s: float = 0.0, steps: int = 4,
     without_signal: tuple[int, ...] = (),
 ) -> Overlapped:  # fmt: skip
@@ -33,7 +33,7 @@ def played(
 
 
 def waits(*args: object, **how: object) -> list[float]:
-    return [step.wait_s for step in played(*args, **how).steps]  # type: ignore[arg-type]
+    return [step.wait_s for step in play_steps(*args, **how).steps]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("train_s", "expected"), [(3.0, [2, 0, 0, 0]), (1.0, [2, 1, 1, 1])])
@@ -70,7 +70,7 @@ def test_group_that_got_too_old_is_replaced() -> None:
 
 
 def test_responses_end_before_weights_unless_they_are_loaded_in_flight() -> None:
-    [first, *_] = played([2.0, 9.0], overlap(in_flight=False), workers=2, train_s=1.0, sync_s=0.5).steps
+    [first, *_] = play_steps([2.0, 9.0], overlap(in_flight=False), workers=2, train_s=1.0, sync_s=0.5).steps
     assert (first.wait_s, first.sync_s, first.step_s) == (2.0, 6.5, 9.5)
 
 
@@ -78,7 +78,7 @@ def test_responses_end_before_weights_unless_they_are_loaded_in_flight() -> None
 def test_times_are_those_of_the_real_groups_in_flight(age: int, oversample: float) -> None:
     works = [float(1 + (7 * i) % 11) for i in range(23)]
     how = overlap(age, 3, oversample=oversample)
-    found = played(works, how, workers=2, train_s=6.0, sync_s=0.5, steps=8)
+    found = play_steps(works, how, workers=2, train_s=6.0, sync_s=0.5, steps=8)
     assert [step.wait_s for step in found.steps] == pytest.approx(simulated_time.run(real(works, how, 2, 6.0, 0.5, 8)))
 
 
