@@ -24,7 +24,7 @@ Group = Sequence[RewardRecord]
 
 def read_past(path: Path | str) -> Past:
     """Read a finished or running run. Raises RunFolderError if it has no complete RL step in its ledger."""
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, "from")
     config = load_dumped(folder.config)
     rows = {r["step"]: r for r in read_metrics(folder.metrics) if r["stage"] == "rl" and r.get("timing/step/total")}
     if not rows or not folder.ledger.is_file():
