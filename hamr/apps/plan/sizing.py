@@ -158,9 +158,8 @@ class Study:
         base = self.play(cluster).step_s
         larger = {ROLLOUT: 2 * cluster.rollout.replicas, **self.limit}
         saved = {name: base - self.play(cluster.with_replicas(**{name: size})).step_s for name, size in larger.items()}
-        for name, without in (("training", {"train_s": 0.0}), ("sync", {"sync_s": 0.0})):
-            saved[name] = base - self._mean_of(replace(cluster, **without)).step_s
-        return saved
+        without = {"training": replace(cluster, train_s=0.0), "sync": replace(cluster, sync_s=0.0)}
+        return saved | {name: base - self._mean_of(changed).step_s for name, changed in without.items()}
 
     def _limit(self, name: str, slots: int) -> int:
         asked = max((_count(step, name) for step in self.steps), default=0)
