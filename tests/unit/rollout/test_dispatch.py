@@ -1,4 +1,4 @@
-"""Where and when requests start."""
+"""Dispatch of requests to rollout workers."""
 
 from __future__ import annotations
 
