@@ -26,7 +26,7 @@ def read_past(path: Path | str) -> Past:
     """Read a finished or running run. Raises RunFolderError if it has no complete RL step in its ledger, or if its
     steps overlapped, since their times then do not show how long the work of one step takes.
     """
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, "from")
     config = load_dumped(folder.config)
     if overlaps(config):
         remedy = "trained asynchronously or with oversample, so that its steps cannot be measured; give another run"
