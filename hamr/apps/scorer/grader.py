@@ -88,12 +88,9 @@ class Grading:
 
     def examples(self, rows: Sequence[JudgedResponse]) -> list[ScorerExample]:
         """Half of them, by chance, without their reason: a grader whose label only ever followed the right reason would
-        believe its own, whatever it says."""
-        rng = Random(SEED)
-        return [
-            self._example(row, (row.reason or ("" if row.labels else NOTHING)) if rng.random() < 0.5 else "")
-            for row in rows
-        ]
+        believe its own, whatever it says. All of them, if no row has one: planted responses have none."""
+        rng, known = Random(SEED), any(row.reason for row in rows)
+        return [self._example(row, (row.reason or NOTHING) if known and rng.random() < 0.5 else "") for row in rows]
 
     def _example(self, row: JudgedResponse, reason: str) -> ScorerExample:
         ids, at = self.answer_ids(row.labels, reason)
