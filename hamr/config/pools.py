@@ -96,7 +96,7 @@ class ScorerTrainingConfig(Section):
     """Grader only: the judged reward that it learns, with the prompt of that reward in `rewards`."""
     labelled: str | None = None
     """Grader only, required: JSONL of samples with `response`, `label` ("none", or the error) and `reason`, as `hamr
-    data hallucination` writes them."""
+    data hallucination` writes them, or of labelled responses such as the planted.jsonl of `hamr data olabench`."""
     held_out: str | None = None
     """Grader only: a file of the same format for evaluation. null: a fifth of the samples of `labelled`."""
     dtype: DType = "auto"

@@ -602,6 +602,7 @@ class OlabenchItemsCommand(ConfiguredCommand):
     """Items for `hamr evaluate benchmark=olabench` in items.jsonl, and responses with known faults for grading judges
     in planted.jsonl. Teachers reword these; the responses of every third wording keep it, and are in held_out.jsonl."""
 
+    outputs: ClassVar = {"folder": ".", "items": "items.jsonl", "planted": "planted.jsonl"}
     takes_common = False
 
     output: Folder
