@@ -35,7 +35,7 @@ class Adapter:
     def is_zero(self) -> bool:
         return not any(up.any() for _, up in self.pairs.values())
 
-    def joined(self, later: Adapter) -> Adapter:
+    def join(self, later: Adapter) -> Adapter:
         """Return the sum of both as one adapter of scale 1, whose last rows are those of `later`."""
         pairs = {}
         for name in {**self.pairs, **later.pairs}:

@@ -398,7 +398,7 @@ class DeepSpeedTrainer:
             return
         adapter = adapters.trained_adapter(self.model)
         if self._earlier is not None and not self._earlier.is_zero:
-            adapter = self._earlier.joined(adapter)
+            adapter = self._earlier.join(adapter)
         if self.rank == 0:
             adapters.write_adapter(adapter, policy / adapters.FOLDER)
 

@@ -30,7 +30,7 @@ FEW = (
     "stages.dialogues.data.sage.train=48", "stages.dialogues.data.sage.validation=12",
     "stages.dialogues.data.sage.test=12", "sft.steps=60", "experiment.steps=2", "experiment.prompts_per_step=4",
     "rollout.samples_per_prompt=4", "data.max_eval=8", "pools.reranker.finetune.examples=200",
-    "pools.judge.finetune.examples=100",
+    "pools.judge.finetune.examples=100", "scorers.accept_chance=true",
 )  # fmt: skip
 PIPELINES = {
     "hrm_small": ("sft", "rl", ("stages.calibrate.most=40",)),

@@ -40,8 +40,8 @@ def explain_key(key: str, overrides: Sequence[str]) -> Iterator[str]:
         named = {".".join((*parts, *e.key.split(".")[len(parts) :])): e for e in reference if _is_in(e, parts)}
         if not named:
             raise UnknownKey(key, None, did_you_mean(key, known))
-        for each, entry in named.items():
-            yield from _explanation(each, entry, {}, origin)
+        for each, own in named.items():
+            yield from _explanation(each, own, {}, origin)
         return
     for each in known:
         if each == key or each.startswith(f"{key}."):

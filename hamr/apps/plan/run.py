@@ -55,6 +55,8 @@ def _by_count(
 def _step(config: Config, step: int, row: dict[str, float], records: list[RewardRecord]) -> MeasuredStep:
     groups = [list(g) for _, g in groupby(records, key=lambda r: (r.key.prompt, r.key.attempt))]
     overlap = overlap_of(config)
+    in_rounds: Sequence[Sequence[Group]]
+    dropped: float
     if overlap:
         signal = [_is_trainable(config, g, surplus=not overlap.max_policy_age) for g in groups]
         in_rounds, dropped = [groups], len(groups) - sum(signal)

@@ -92,8 +92,12 @@ def parts(config: Config, study: Study, ideal: Played, needed: Cluster) -> Table
         (Column("seconds of a step"), *seconds, Column("late responses", "{}")),
         tuple(
             (
-                *(label, p.step_s, *(p.rollout_s, p.tail_s)[: len(before)]),
-                *(train_s, p.sync_s, f"{p.late:g} {deadline}"),
+                label,
+                p.step_s,
+                *(p.rollout_s, p.tail_s)[: len(before)],
+                train_s,
+                p.sync_s,
+                f"{p.late:g} {deadline}",
             )
             for label, p in rows.items()
         ),

@@ -114,7 +114,7 @@ def test_help_desks_are_imported_without_internal_notes() -> None:
 
 def test_tickets_are_grouped_by_the_mapping_or_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a recogniser that finds one name."""
-    found = {"en_core_web_sm": lambda text: ["Friday"] if "Friday" in text else []}
+    found = {("en_core_web_sm", "de_core_news_sm"): lambda text: ["Friday"] if "Friday" in text else []}
     monkeypatch.setattr("hamr.apps.data.import_data.name_finder", found.__getitem__)
     assert len(run("hamr data import tickets input=")) == 4
     nameless = "".join(path.read_text() for path in Path("data/nameless").glob("*.jsonl"))

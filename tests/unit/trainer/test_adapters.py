@@ -55,7 +55,7 @@ def stages(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     write_model_folder(policy, second, torch.float32, 0, side_files(base))
     earlier = read_adapter(first / FOLDER)
     assert earlier is not None
-    write_adapter(earlier.joined(trained_adapter(policy)), second / FOLDER)
+    write_adapter(earlier.join(trained_adapter(policy)), second / FOLDER)
     return first, second
 
 

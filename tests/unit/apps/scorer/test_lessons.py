@@ -1,4 +1,4 @@
-"""What a scorer learns from."""
+"""Training examples of a scorer."""
 
 from __future__ import annotations
 
