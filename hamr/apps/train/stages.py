@@ -141,9 +141,10 @@ class Run:
                 truth=self.prepared.truth,
                 matching=self.config.rewards.consistency.matching,
             )
-            dialogues = {}
+            dialogues: dict[str, float] = {}
+            turns: list[RewardRecord] = []
             if self.config.holds_dialogues:
-                dialogues = await evaluate_customers(
+                dialogues, turns = await evaluate_customers(
                     self.episodes,
                     samples,
                     run=self.run_id,
@@ -155,8 +156,9 @@ class Run:
                         extra=self.config.rollout.sampling_extra,
                         max_new_tokens=self.config.rollout.max_new_tokens,
                     ),
+                    truth=self.prepared.truth,
                 )
-        self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, result.records)
+        self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, (*result.records, *turns))
         self.evaluations[stage] = result.as_dict()
         sage = self.config.experiment.sage
         if sage.scenarios and stage in sage.stages:
