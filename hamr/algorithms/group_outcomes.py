@@ -23,10 +23,14 @@ def is_right(record: RewardRecord, right_above: float) -> bool | None:
 
 def outcome(group: RolloutGroup, right_above: float) -> Outcome | None:
     """Return the outcome of a group, None if no response has a reward."""
+    share = right_share(group, right_above)
+    return None if share is None else {0.0: "all_wrong", 1.0: "all_right"}.get(share, "mixed")
+
+
+def right_share(group: RolloutGroup, right_above: float) -> float | None:
+    """Return the share of right ones among the responses with a reward, None if there are none."""
     right = [r for r in (is_right(record, right_above) for record in group.records) if r is not None]
-    if not right:
-        return None
-    return "all_right" if all(right) else "mixed" if any(right) else "all_wrong"
+    return sum(right) / len(right) if right else None
 
 
 def group_metrics(groups: Sequence[RolloutGroup], right_above: float) -> dict[str, float]:

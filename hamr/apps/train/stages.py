@@ -24,6 +24,7 @@ from hamr.cascade.cascade_controller import CascadeController, ControlledRewarde
 from hamr.config.custom import function_arguments
 from hamr.config.schema import Config
 from hamr.controller import Controller
+from hamr.data.curriculum import Curriculum
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
 from hamr.experience import Experience, PausableEngine
@@ -367,14 +368,16 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     Returns the order of the prompts and the number of steps already done.
     """
     experiment, trainers = run.config.experiment, run.world.trainers
-    seed = experiment.seed + 1
+    order = Curriculum if run.config.env.curriculum else PromptStream
+    stream = order(
+        run.prepared.splits.train, experiment.seed + 1, None if newest is None else newest.state["stream"]
+    )
     if newest is None:
-        stream = PromptStream(run.prepared.splits.train, seed)
         # RL starts from this checkpoint now, and also when the run is resumed before its first step is saved.
         start = await run.checkpoints.save(0, trainers.save_policy, run.state(stream))
         await asyncio.to_thread(shutil.rmtree, run.warm_ups.folder, ignore_errors=True)
     else:
-        stream, start = PromptStream(run.prepared.splits.train, seed, newest.state["stream"]), newest
+        start = newest
     fresh = start.step == 0
     policy = start.path / "policy" if fresh else run.prepared.model_path
     algorithm = run.config.algorithm
