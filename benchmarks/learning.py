@@ -8,7 +8,8 @@ Arms, each a whole `hamr train experiment=...` per seed: `rl`, as it ships; `tru
 no judge; `shuffled`, the rewards of `true` dealt out anew within each group; `sft`, no RL but more SFT steps, as many
 as take the wall time of the same seed's `rl` run (of `true` where `rl` was not asked for). A finished run folder is
 read instead of run again. Writes benchmarks/results/<name>.json and prints a table in Markdown; intervals are 95 %
-crossed bootstraps over seeds and held-out items.
+crossed bootstraps over seeds and held-out items. `--add` keeps the runs of an earlier call in that file, whose folders
+may be gone, and adds the seeds and arms of this one.
 """
 
 from __future__ import annotations
@@ -50,6 +51,10 @@ RULE_POOL = (
     "scorers.on_alarm=warn",  # a rule cannot be refitted
 )
 RESAMPLES = 10_000
+
+
+Items = dict[str, dict[str, tuple[str, float]]]
+"""Stage -> held-out item -> (its act, the share of its responses that are exact)."""
 
 
 class RuleScorer:
@@ -137,8 +142,8 @@ def equal_time(folder: Path) -> int:
     return round(config.experiment.sft.steps * (1 + timing["rl"] / timing["sft"]))
 
 
-def exact_items(folder: Path) -> dict[str, dict[str, tuple[str, float]]]:
-    """Stage -> held-out item -> (its act, the share of its responses that are exact)."""
+def exact_items(folder: Path) -> Items:
+    """Return the exact acts of a run's evaluations."""
     config = load_dumped(folder / "config.yaml")
     splits = load_splits(config.data, config.experiment.seed)
     samples = {s.id: s for s in splits.test}
@@ -169,7 +174,35 @@ def crossed(differences: np.ndarray, seed: int = 0) -> dict[str, float]:
     return {"mean": float(differences.mean()), "low": float(low), "high": float(high)}
 
 
-def compared(runs: dict[str, dict[int, dict[str, dict[str, tuple[str, float]]]]]) -> dict[str, Any]:
+def as_rows(runs: dict[str, dict[int, Items]]) -> dict[str, Any]:
+    """Return the runs' held-out items as JSON: each item's act once, and one list of values a stage."""
+    stages = next(iter(next(iter(runs.values())).values()))
+    acts = {item: act for item, (act, _) in next(iter(stages.values())).items()}
+    shares = {
+        arm: {
+            seed: {stage: [own[item][1] for item in acts] for stage, own in items.items()} for seed, items in of.items()
+        }
+        for arm, of in runs.items()
+    }
+    return {"acts": acts, "shares": shares}
+
+
+def from_rows(rows: dict[str, Any]) -> dict[str, dict[int, Items]]:
+    """Return what `as_rows` was given."""
+    acts = list(rows["acts"].items())
+    return {
+        arm: {
+            int(seed): {
+                stage: {item: (act, value) for (item, act), value in zip(acts, values, strict=True)}
+                for stage, values in stages.items()
+            }
+            for seed, stages in seeds.items()
+        }
+        for arm, seeds in rows["shares"].items()
+    }
+
+
+def compared(runs: dict[str, dict[int, Items]]) -> dict[str, Any]:
     """Every arm's last stage against its own warm-up, per act too, and against the SFT-only control."""
 
     def last(arm: str, seed: int) -> dict[str, tuple[str, float]]:
@@ -229,14 +262,19 @@ def main() -> None:
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--experiment", default="quickstart")
     parser.add_argument("--name", default="learning", help="of the results, and of the folder of the runs")
+    parser.add_argument("--add", action="store_true", help="keep the runs in the results file")
     parser.add_argument("--out", type=Path, help="folder of the runs; runs/<name> if not given")
     parser.add_argument("overrides", nargs="*", help="further key=value for every run")
     args = parser.parse_args()
     args.out = args.out or Path("runs") / args.name
-    runs: dict[str, dict[int, Any]] = {}
-    spent: dict[str, Any] = {}
+    results = HERE / "results" / f"{args.name}.json"
+    earlier = json.loads(results.read_text()) if args.add else {}
+    runs: dict[str, dict[int, Items]] = from_rows(earlier["items"]) if args.add else {}
+    spent: dict[str, Any] = earlier.get("runs", {})
     for seed in args.seeds:  # seed by seed, so that what is interrupted can be compared
         for arm in (a for a in ARMS if a in args.arms):
+            if args.add and seed in runs.get(arm, {}):
+                continue
             steps = None
             if arm == "sft":
                 steps = equal_time(args.out / f"{'rl' if 'rl' in args.arms else 'true'}_{seed}")
@@ -248,14 +286,14 @@ def main() -> None:
                 "timing": summary["timing"],
                 "memory_gb_peak": summary["memory_gb_peak"],
                 "cpu_capability": own.get("cpu_capability"),
+                "machine": machine()["cpu"],
             }
-            found = compared(runs)
-            results = HERE / "results" / f"{args.name}.json"
             results.parent.mkdir(exist_ok=True)
-            head = {"experiment": args.experiment, "overrides": args.overrides, "seeds": args.seeds}
+            head = {"experiment": args.experiment, "overrides": args.overrides}
             about = {"machine": machine(), "versions": versions()}
-            results.write_text(json.dumps({**head, **about, "arms": found, "runs": spent}, indent=2) + "\n")
-    print(markdown(found))
+            body = {**head, **about, "arms": compared(runs), "runs": spent, "items": as_rows(runs)}
+            results.write_text(json.dumps(body, indent=1) + "\n")
+    print(markdown(compared(runs)))
 
 
 if __name__ == "__main__":

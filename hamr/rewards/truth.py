@@ -99,13 +99,29 @@ class ExactAct:
         best: dict[str, float] = {}
         for act, known in self.wordings.items():
             for wording in known:
-                common, said, due = (words & wording).total(), words.total(), wording.total()
-                if said and due and common >= PRECISION * said and common >= RECALL * due:
-                    best[act] = max(best.get(act, 0.0), 2 * common / (said + due))
+                if nearness := _nearness(words, wording):
+                    best[act] = max(best.get(act, 0.0), nearness)
         ranked = sorted(best, key=best.__getitem__, reverse=True)
         if len(ranked) > 1 and best[ranked[0]] == best[ranked[1]]:
             return None
         return ranked[0] if ranked else None
+
+
+def says(reply: str, wording: str) -> bool:
+    """Return True if a reply has the words of a known wording, as far as `ExactAct` asks, and the same facts.
+
+    >>> says("Well, have a nice day. Goodbye!", "Have a nice day, goodbye!"), says("It costs 5.", "It costs 6.")
+    (True, False)
+    """
+    return _nearness(_words(reply), _words(wording)) > 0 and facts(reply) == facts(wording)
+
+
+def _nearness(said: Counter[str], due: Counter[str]) -> float:
+    """Return the F1 score of the words said, or 0 below PRECISION or RECALL."""
+    common = (said & due).total()
+    if not common or common < PRECISION * said.total() or common < RECALL * due.total():
+        return 0.0
+    return 2 * common / (said.total() + due.total())
 
 
 def _words(text: str) -> Counter[str]:

@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from learning import RuleScorer, ShufflingController, compared, crossed, equal_time, markdown
+from learning import RuleScorer, ShufflingController, as_rows, compared, crossed, equal_time, from_rows, markdown
 
 from hamr.config.load import dump_config, load_config
 from hamr.types import Question
@@ -71,3 +71,9 @@ def test_control_trains_as_long_as_warm_up_and_rl(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(dump_config(config))
     (tmp_path / "summary.json").write_text(json.dumps({"timing": {"sft": 50.0, "rl": 75.0}}))
     assert equal_time(tmp_path) == 250
+
+
+def test_stored_items_give_the_same_runs_back() -> None:
+    start = {"b": ("ask", 1.0), "a": ("order", 0.25)}
+    runs = {"rl": {3: {"sft": start, "rl": start}}, "sft": {3: {"sft": {"a": ("order", 0.5), "b": ("ask", 0.0)}}}}
+    assert from_rows(json.loads(json.dumps(as_rows(runs)))) == runs

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.metrics import read_jsonl, read_metrics
+from hamr.telemetry.metrics import mean, read_jsonl, read_metrics, total_rewards
 from hamr.telemetry.record_json import record_from_json
 from hamr.telemetry.recorder import show_response
 from hamr.telemetry.run_folder import RunFolder, read_config
 from hamr.telemetry.summary import STAGES, StageSummary, Summary, read_summary
+from hamr.types import RewardRecord
 
 STAGE_NAMES = {"base": "before", "sft": "after SFT", "rl": "after RL"}
 
@@ -45,6 +46,8 @@ class ReportData:
     """Reranker scores of all training responses that the reranker scored."""
     responses: int
     comparisons: Sequence[StageComparison]
+    dialogues: Sequence[Sequence[RewardRecord]] = ()
+    """Turns of some dialogues of the newest evaluation: the lowest mean rewards, then the highest."""
 
     @classmethod
     def read(cls, path: Path | str) -> ReportData:
@@ -67,7 +70,7 @@ class ReportData:
         for rows in steps.values():
             rows.sort(key=lambda r: r["step"])
         samples = list(read_jsonl(folder.samples))
-        s_r, responses, comparisons = _from_ledger(folder, samples)
+        s_r, responses, comparisons, dialogues = _from_ledger(folder, samples)
         return cls(
             folder=folder,
             config_text=folder.config.read_text(encoding="utf-8"),
@@ -79,6 +82,7 @@ class ReportData:
             s_r=s_r,
             responses=responses,
             comparisons=comparisons,
+            dialogues=dialogues,
         )
 
     @property
@@ -135,14 +139,14 @@ def _stage(figures: Mapping[str, Any]) -> StageSummary:
 
 def _from_ledger(
     folder: RunFolder, samples: Sequence[Mapping[str, Any]]
-) -> tuple[list[float], int, list[StageComparison]]:
+) -> tuple[list[float], int, list[StageComparison], list[list[RewardRecord]]]:
     if not folder.ledger.is_file():
-        return [], 0, []
+        return [], 0, [], []
     with Ledger(folder.ledger, readonly=True) as ledger:
         training = "run NOT LIKE '%/eval-%'"
         s_r = [v for (v,) in ledger.query(f"SELECT s_r FROM records WHERE s_r IS NOT NULL AND {training}")]
         (responses,) = ledger.query(f"SELECT COUNT(*) FROM records WHERE {training}")[0]
-        return s_r, responses, _comparisons(ledger, samples)
+        return s_r, responses, _comparisons(ledger, samples), _dialogues(ledger)
 
 
 def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int = 6) -> list[StageComparison]:
@@ -162,6 +166,17 @@ def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int
             made.append(StageComparison(customer=row["customer"], reference=row.get("reference", ""), said=said))
     made.sort(key=_gain, reverse=True)
     return made if len(made) <= most else [*made[: most - 1], made[-1]]
+
+
+def _dialogues(ledger: Ledger, each: int = 2) -> list[list[RewardRecord]]:
+    newest = "SELECT run FROM records WHERE run LIKE '%/eval-%/dialogues' ORDER BY rowid DESC LIMIT 1"
+    turns = f"SELECT record FROM records WHERE run = ({newest}) ORDER BY prompt, sample, turn"
+    found: dict[tuple[str, int], list[RewardRecord]] = {}
+    for (text,) in ledger.query(turns):
+        record = record_from_json(text)
+        found.setdefault((record.key.prompt, record.key.sample), []).append(record)
+    ordered = sorted(found.values(), key=lambda own: mean(total_rewards(own) or [0.0]))
+    return [*ordered[:each], *ordered[each:][-each:]]
 
 
 def _gain(c: StageComparison) -> float:

@@ -82,6 +82,13 @@ SECTIONS: dict[str, tuple[str, tuple[RunFigure, ...]]] = {
                 wide=True,
             ),
             RunFigure(
+                "completion",
+                "Completed cases",
+                "Share of the dialogues in which the customer's case ended with the due action.",
+                dialogues.completion_curve,
+                wide=True,
+            ),
+            RunFigure(
                 "dialogues",
                 "Whole dialogues",
                 "SAGE with simulated customers, out of 100. Own case: by the assigned persona, without a judge.",

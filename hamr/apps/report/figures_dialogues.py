@@ -1,4 +1,4 @@
-"""Whole dialogues with the policy (`experiment.sage`) in a run's report: a curve and a table."""
+"""Whole dialogues in a run's report: SAGE evaluations of the policy (`experiment.sage`), and RL on dialogues."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hamr.apps.report.data import STAGE_NAMES, ReportData
-from hamr.report.drawing import BLUE, GREEN, ORANGE, RED, WIDE, axes, legend
-from hamr.report.values import Column, Table
+from hamr.apps.report.figures_learning import held_out_curve, smooth
+from hamr.report.drawing import BLUE, GREEN, ORANGE, RED, WIDE, axes, legend, percent
+from hamr.report.values import Cell, Column, Parts, Prose, Table
+from hamr.telemetry.recorder import show_response
+from hamr.types import Failure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,6 +64,52 @@ def dialogue_curve(data: ReportData) -> Figure | None:
     ax.set_ylim(-3, 103)
     legend(ax, ncols=len(CURVES))
     return figure
+
+
+def completion_curve(data: ReportData) -> Figure | None:
+    """Draw the share of completed cases in RL on dialogues."""
+    held_out = held_out_curve(data, "episodes/completion")
+    steps, completed = data.series("episodes/component/completion")
+    if not held_out and not steps:
+        return None
+    figure, ax = axes(WIDE)
+    ax.plot(steps, smooth(completed), color=BLUE, label="training customers")
+    if held_out:
+        ax.plot(*zip(*held_out, strict=True), color=ORANGE, marker="o", ms=5, label="held-out customers")
+    ax.set_xlabel("RL step")
+    percent(ax)
+    legend(ax, ncols=2)
+    return figure
+
+
+def episode_table(data: ReportData) -> Table:
+    """Return held-out figures of RL on dialogues, a row for each stage."""
+    columns = {
+        "n": ("dialogues", "{:.0f}"),
+        "completion": ("completed", "{:.1%}"),
+        "turn_reward": ("reward of a turn", "{:.2f}"),
+        "turns": ("turns", "{:.1f}"),
+        "failed_frac": ("failed", "{:.1%}"),
+    }
+    rows = tuple(
+        (stage_name(stage), *(figures.get(f"episodes/{name}") for name in columns))
+        for stage, (_, figures) in data.evaluations.items()
+        if "episodes/n" in figures
+    )
+    return Table("", (Column("stage"), *(Column(title, form) for title, form in columns.values())), rows)
+
+
+def episode_turns(data: ReportData) -> Table:
+    """Return the dialogues of `data.dialogues`, a row for each turn."""
+    rows: list[tuple[Cell, ...]] = []
+    for number, turns in enumerate(data.dialogues, start=1):
+        for record in turns:
+            parts = {c.name: c.value for c in record.components if c.weight and c.value is not None}
+            total = record.total.kind.replace("_", " ") if isinstance(record.total, Failure) else record.total.value
+            said = show_response(record)
+            rows.append((number, Prose(record.observation or ""), Prose(said or "(blank)"), total, Parts(parts, "")))
+    names = (Column("dialogue", "{}"), Column("customer or tool"), Column("policy"), Column("reward", "{:.2f}"))
+    return Table("", (*names, Column("components")), tuple(rows))
 
 
 def stage_name(stage: str) -> str:

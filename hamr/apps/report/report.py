@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from hamr.apps.report.data import STAGE_NAMES, ReportData
 from hamr.apps.report.figures import LATER, SCORING, SECTIONS
-from hamr.apps.report.figures_dialogues import dialogue_table
+from hamr.apps.report.figures_dialogues import dialogue_table, episode_table, episode_turns
 from hamr.apps.report.figures_sft import sft_verdict
 from hamr.report.html import write_page
 from hamr.report.values import (
@@ -75,6 +75,12 @@ def run_page(data: ReportData, *, live: bool = False) -> Page:
                 "Whole dialogues",
                 dialogue_table(data),
                 lead="SAGE with simulated customers; each stage's own report is sage/<stage>/report.html.",
+            ),
+            PageSection.of(
+                "Dialogues with held-out customers",
+                episode_table(data),
+                episode_turns(data),
+                lead="Of the last evaluation, the dialogues with the lowest and the highest mean reward of a turn.",
             ),
             PageSection.of(
                 "Responses to the same message by stage",

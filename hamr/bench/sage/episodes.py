@@ -23,10 +23,11 @@ from hamr.data.customer_audit import CustomerCase, Ending, WordingReader, audit_
 from hamr.data.sage_samples import SampleMaker, act_of_walk
 from hamr.errors import DataError
 from hamr.procedures import Scenario, Walk
-from hamr.procedures.acts import Context
+from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.contract import read_output
 from hamr.procedures.schema import Value
-from hamr.procedures.words import Words, customer_turns, load_words
+from hamr.procedures.words import SPLITS, Words, customer_turns, load_words
+from hamr.rewards.truth import says
 from hamr.types import (
     AskPolicy,
     Component,
@@ -157,6 +158,14 @@ class Customer:
         said = (r.action.content for r in self.sample.references if isinstance(r.action, Reply))
         return any(read_output(text, self.scenario).output is not None for text in said)
 
+    def is_closed_by(self, reply: str) -> bool:
+        """Return whether the case's final action is a reply, and this one says it in a wording of any split."""
+        if not self.scenario.file.actions[self.action].reply:
+            return False
+        acts = SageActs(scenario=self.scenario, words=self.words)
+        contexts = (Context(split=split, shown=self.plan.fields, values=self.plan.system) for split in SPLITS)
+        return any(says(reply, text) for context in contexts for text in acts.right(self.action, context))
+
     def messages(self) -> Iterator[tuple[str, dict[str, Value], Walk]]:
         """Yield the customer's messages with the fields shown so far and the progress of the procedure."""
         return customer_turns(
@@ -220,9 +229,7 @@ class _Dialogue:
         elif isinstance(action, Reply):
             self.history.append(Turn(role="agent", content=action.content))
             self.answered = True
-            self.completed = (
-                last and not self._actions() and self.customer.scenario.file.actions[self.customer.action].reply
-            )
+            self.completed = last and not self._actions() and self.customer.is_closed_by(action.content)
         else:
             self._call(action, last)
 

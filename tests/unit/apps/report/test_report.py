@@ -1,5 +1,7 @@
 import json
 import re
+from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -8,9 +10,11 @@ from hamr.apps.report.figures_learning import held_out_curve, smooth
 from hamr.apps.report.report import verdict, write_report
 from hamr.apps.shared.commands import parse_command
 from hamr.errors import BadInput, HamrError, RunFolderError
+from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import read_summary, write_summary
-from tests.unit.telemetry.synthetic import make_run
+from hamr.types import SampleKey
+from tests.unit.telemetry.synthetic import make_run, scored_response
 
 PNG = b"\x89PNG\r\n"
 
@@ -147,6 +151,33 @@ def test_comparisons_cover_every_stage_and_sort_by_gain(run):
     assert all(list(c.said) == ["base", "sft", "rl"] for c in data.comparisons)
     assert gains == sorted(gains, reverse=True)
     assert len({c.customer for c in data.comparisons}) == len(data.comparisons)
+
+
+def test_rl_on_dialogues_shows_completion_and_whole_dialogues(tmp_path):
+    folder = make_run(tmp_path / "run", steps=1, finished=False)
+    with RunRecorder(folder) as recorder:
+        for step, name in enumerate(("sft", "rl")):
+            records = [
+                replace(
+                    scored_response(
+                        Random(turn), SampleKey(run=f"synthetic/eval-{name}/dialogues", step=step, **key), 0.5
+                    ),
+                    observation=f"message {turn} <{key['prompt']}>",
+                )
+                for prompt in ("a", "b", "c", "d", "e")
+                for turn in range(3)
+                for key in [{"prompt": prompt, "sample": 0, "turn": turn}]
+            ]
+            figures = {"n": 5.0, "turns": 3.0, "completion": 0.4 + 0.2 * step, "turn_reward": 1.0, "failed_frac": 0.0}
+            prefix = f"eval/{name}/episodes"
+            recorder.evaluation(name, step, {f"{prefix}/{k}": v for k, v in figures.items()}, records)
+    page = write_report(folder.path).read_text()
+    assert "Plot: Completed cases" in page and "Dialogues with held-out customers" in page
+    assert "40.0%" in page and "60.0%" in page
+    shown = ReportData.read(folder.path).dialogues
+    assert [len(turns) for turns in shown] == [3] * 4 and len({turns[0].key.prompt for turns in shown}) == 4
+    assert all(turns[0].key.run.endswith("eval-rl/dialogues") for turns in shown)
+    assert "message 2 &lt;" in page
 
 
 def test_histogram_uses_training_scores_only(run):

@@ -125,6 +125,16 @@ async def test_wrong_final_action_does_not_complete_the_case() -> None:
     assert values(episode)["completion"] == 0.0
 
 
+@pytest.mark.parametrize("name", scenario_names())
+async def test_only_the_due_reply_completes_a_case_that_ends_with_a_reply(name: str) -> None:
+    closing = [s for s in samples(name) if SCENARIOS[name].file.actions[s.privileged["case"]["action"]].reply]
+    assert closing
+    for sample in closing:
+        for text in ("and, to for a", "May I ask one more thing?"):
+            episode, _ = await talk(sample, lambda turn, text=text: text)
+            assert episode.outcome == "ended" and values(episode)["completion"] == 0.0
+
+
 async def test_premature_call_is_executed_and_leaves_the_case_incomplete() -> None:
     sample = next(s for s in samples() if ends_with_tool(s) and len(s.history) > 2)
     action = sample.privileged["case"]["action"]
