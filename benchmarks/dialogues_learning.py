@@ -1,10 +1,18 @@
 """Does RL on whole dialogues learn? Exact act in dialogues with held-out customers, before and after RL.
 
     python benchmarks/dialogues_learning.py --seeds 0 1                        # every arm
-    python benchmarks/dialogues_learning.py --arms rl --seeds 0 experiment.steps=20
+    python benchmarks/dialogues_learning.py experiment.steps=20 --arms rl --seeds 0
 
-Driven by `hamr.controller` with hamr's own customers, credit, rewards and losses, in one process on one thread: the engine
-is a batched torch sampler and the optimiser plain AdamW, so that an arm takes minutes and starts no cluster.
+The recipe is `experiment=dialogues` without the paths in HELD_OUT: one warm-up for each seed, and every arm starts
+from it. Controller, customers, credit, rewards and losses are hamr's. They run in one process on one thread, with a
+batched torch sampler as the engine and plain AdamW, so that an arm takes minutes and starts no cluster.
+
+Arms: `rl`, as it ships; `outcome`, the completion of the case as the only reward; `dense`, the plain sum of the later
+rewards (`credit=turn`); `unpaired`, 8 different customers in a group; `curriculum`, `env.curriculum=true`; `single`,
+RL on single decisions, with so many prompts a step that it samples about as many tokens. All are evaluated in
+dialogues, with one sampled dialogue for each customer. Figures: the share of exact turns (`exact`), dialogues whose
+turns are all exact (`whole`) and completed cases (`completed`), by the customer's own case, in points of 100;
+intervals are 95 % crossed bootstraps over seeds and customers.
 """
 
 from __future__ import annotations
@@ -13,33 +21,35 @@ import argparse
 import asyncio
 import json
 import random
+import shutil
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
+from benchmarks.learning import crossed  # noqa: E402
 from hamr.algorithms.aggregation import divisors  # noqa: E402
 from hamr.algorithms.losses import Correction, policy_loss, sft_loss  # noqa: E402
 from hamr.algorithms.objectives import configured_objective  # noqa: E402
 from hamr.algorithms.packing import pack  # noqa: E402
 from hamr.algorithms.schedule import learning_rate  # noqa: E402
 from hamr.apps.shared.preparation import Codec, Prepared, prepare  # noqa: E402
+from hamr.apps.shared.summary import machine, versions  # noqa: E402
 from hamr.apps.train.episodes import episode_runner, evaluate_customers  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.schema import SageDataConfig, TrainerConfig  # noqa: E402
 from hamr.controller import Controller  # noqa: E402
+from hamr.data.curriculum import Curriculum  # noqa: E402
 from hamr.data.sage_samples import generate_samples  # noqa: E402
 from hamr.data.samples import write_samples  # noqa: E402
 from hamr.data.sft import sft_batch  # noqa: E402
@@ -60,6 +70,7 @@ class TorchEngine:
     codec: Codec
     version: int = 0
     tokens: int = 0
+    _flushing: asyncio.Task[None] | None = None
     _waiting: list[tuple[GenerationRequest, int, asyncio.Future[Rollout]]] = field(default_factory=list)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
@@ -71,7 +82,7 @@ class TorchEngine:
                 futures.append(loop.create_future())
                 self._waiting.append((request, i, futures[-1]))
         if first:
-            loop.create_task(self._flush())
+            self._flushing = loop.create_task(self._flush())
         for future in futures:
             yield await future
 
@@ -260,8 +271,8 @@ TRAINED, UNTRAINED = "telecom_package", "property_service"
 HELD_OUT = ("1-2-4-5-7 TransHuman", "1-2-3-6-4-5 ChangeOrder", "1-2-5-7 ChangeOrder")
 """Paths, with their action, that neither the warm-up nor RL sees. Each of their turns is on another path."""
 SIZES = {"held_out": 150, "seen": 63, "untrained": 60}
-"""Customers of an evaluation: of the paths held out, of the trained ones, and of a procedure that was never trained. All
-have wordings and cases that are in no training data."""
+"""Customers of an evaluation: of the paths held out, of the trained ones, and of a procedure that was never trained.
+Their wordings and cases are in no training data."""
 
 
 def route(sample: ServiceSample) -> str:
@@ -319,9 +330,7 @@ class UnpairedController(Controller):
     ) -> list[RolloutGroup]:
         made = []
         drawn = [(r, i, s) for r in requests for i, s in enumerate(self.customers.take(len(r.keys)))]
-        single = [
-            replace(r, keys=(replace(r.keys[i], prompt=s.id),), seeds=(r.seeds[i],)) for r, i, s in drawn
-        ]
+        single = [replace(r, keys=(replace(r.keys[i], prompt=s.id),), seeds=(r.seeds[i],)) for r, i, s in drawn]
         assert self.dialogues is not None
         held = await self.dialogues.hold([s for _, _, s in drawn], single)
         for sample, request in zip(samples, requests, strict=True):
@@ -342,7 +351,8 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "outcome": ("algorithm.credit=outcome",),
     "dense": ("algorithm.credit=turn",),
     "unpaired": (),
-    "single": ("env=decision",),
+    "curriculum": ("env.curriculum=true",),
+    "single": ("env=decision", "experiment.prompts_per_step=21"),
 }
 
 
@@ -361,7 +371,9 @@ class Lab:
         write_data(folder, sage)
         files = {"train": "train", "validation": "validation", "test": "test", "sft": "for_sft"}
         data = ["data.type=jsonl", *(f"data.{key}={folder / name}.jsonl" for key, name in files.items())]
-        return prepare(load_config(["experiment=dialogues", f"experiment.seed={self.seed}", *self.overrides, *data, *more]))
+        return prepare(
+            load_config(["experiment=dialogues", f"experiment.seed={self.seed}", *self.overrides, *data, *more])
+        )
 
     async def warm_up(self) -> Path:
         """Return the folder of the warmed-up policy, trained now if it is not there."""
@@ -369,7 +381,7 @@ class Lab:
         if (folder / "items.json").is_file():
             return folder
         prepared = self.prepared()
-        sft, started = prepared.config.experiment.sft, time.perf_counter()
+        sft, started, begun_cpu = prepared.config.experiment.sft, time.perf_counter(), time.process_time()
         trainer = TorchTrainer(prepared.model_path, prepared.config)
         own = {name: getattr(sft, name) for name in ("learning_rate", "schedule", "warmup_frac")}
         trainer.begin(sft.steps, prepared.config.trainer.model_copy(update=own))
@@ -383,10 +395,9 @@ class Lab:
             if step % 50 == 0:
                 print(f"sft {step} {time.perf_counter() - started:.0f}s {short(found)}", flush=True)
         folder.mkdir(parents=True, exist_ok=True)
-        prepared.codec.tokenizer.core.save(str(folder / "tokenizer.json"))
         save_policy(trainer, prepared.model_path, folder)
         items = await self.evaluate(prepared, trainer, "sft")
-        (folder / "items.json").write_text(json.dumps({"items": items, "seconds": time.perf_counter() - started}))
+        (folder / "items.json").write_text(json.dumps({"items": items, **spent(started, begun_cpu)}))
         print("sft", summary(items), flush=True)
         return folder
 
@@ -415,7 +426,7 @@ class Lab:
             return found
         warm = await self.warm_up()
         prepared = self.prepared(f"model.path={warm}", *ARMS[name])
-        config, started = prepared.config, time.perf_counter()
+        config, started, begun_cpu = prepared.config, time.perf_counter(), time.process_time()
         trainer = TorchTrainer(warm, config)
         trainer.begin(config.experiment.steps)
         engine, quiet = engine_of(prepared, trainer), Quiet()
@@ -424,18 +435,22 @@ class Lab:
         kind = UnpairedController if name == "unpaired" else Controller
         controller = kind(
             run="run", experiment=config.experiment, rollout=config.rollout, algorithm=config.algorithm,
-            encode=prepared.codec.prompt, engine=engine, rewarder=rewarder, trainer=trainer, weights=Copy(trainer, engine),
-            recorder=quiet, dialogues=runner,
+            encode=prepared.codec.prompt, engine=engine, rewarder=rewarder, trainer=trainer,
+            weights=Copy(trainer, engine), recorder=quiet, dialogues=runner,
             answer=prepared.codec.answer if config.algorithm.all_wrong.reference else None,
         )  # fmt: skip
         if isinstance(controller, UnpairedController):
             controller.customers = PromptStream(prepared.splits.train, self.seed + 2)
-        stream, course = PromptStream(prepared.splits.train, self.seed + 1), {}
+        order = Curriculum if config.env.curriculum else PromptStream
+        stream, course = order(prepared.splits.train, self.seed + 1), {}
         for step in range(1, config.experiment.steps + 1):
             begun = time.perf_counter()
             found = await controller.step(step, stream)
             if step % 10 == 0:
-                print(f"{name} {step} {time.perf_counter() - begun:.1f}s {short(step_figures(found, quiet.last))}", flush=True)
+                print(
+                    f"{name} {step} {time.perf_counter() - begun:.1f}s {short(step_figures(found, quiet.last))}",
+                    flush=True,
+                )
             every = config.experiment.eval_every
             if step == config.experiment.steps or (every and step % every == 0):
                 course[step] = await self.evaluate(prepared, trainer, f"rl-{step}")
@@ -443,7 +458,7 @@ class Lab:
         result = {
             "items": course[config.experiment.steps],
             "course": {step: summary(items) for step, items in course.items()},
-            "seconds": time.perf_counter() - started,
+            **spent(started, begun_cpu),
             "sampled_tokens": engine.tokens,
             "computed_once_frac": 1 - trainer.computed / trainer.alone,
         }
@@ -451,6 +466,11 @@ class Lab:
         (self.out / f"{name}_{self.seed}_last.json").write_text(json.dumps([shown(r) for r in quiet.last], indent=1))
         file.write_text(json.dumps(result))
         return result
+
+
+def spent(since: float, cpu: float) -> dict[str, float]:
+    """Return the wall and CPU seconds since then. The process has one thread."""
+    return {"seconds": round(time.perf_counter() - since, 1), "cpu_s": round(time.process_time() - cpu, 1)}
 
 
 def item_of(sample: ServiceSample, turns: Sequence[RewardRecord]) -> dict[str, Any]:
@@ -487,7 +507,8 @@ def step_figures(found: Mapping[str, float], records: Sequence[RewardRecord]) ->
 
 def shown(record: RewardRecord) -> dict[str, Any]:
     return {
-        "customer": record.observation, "response": record.response, "sample": record.key.sample, "turn": record.key.turn,
+        "customer": record.observation, "response": record.response,
+        "sample": record.key.sample, "turn": record.key.turn,
         "prompt": record.key.prompt, "total": getattr(record.total, "value", str(record.total)),
         "episode": None if record.episode is None else {c.name: c.value for c in record.episode.components},
     }  # fmt: skip
@@ -509,7 +530,9 @@ def short(values: Mapping[str, float]) -> str:
 def engine_of(prepared: Prepared, trainer: TorchTrainer) -> TorchEngine:
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(prepared.model_path, dtype=torch.float32, attn_implementation="sdpa").eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        prepared.model_path, dtype=torch.float32, attn_implementation="sdpa"
+    ).eval()
     model.load_state_dict(trainer.model.causal_lm.state_dict())
     return TorchEngine(model=model, codec=prepared.codec)
 
@@ -523,8 +546,6 @@ def router(prepared: Prepared) -> RewardRouter:
 
 def save_policy(trainer: TorchTrainer, source: Path, folder: Path) -> None:
     """Write the policy as a model folder, with the tokenizer of `source`."""
-    import shutil
-
     folder.mkdir(parents=True, exist_ok=True)
     for file in Path(source).iterdir():
         if file.is_file() and file.suffix != ".safetensors":
@@ -532,23 +553,100 @@ def save_policy(trainer: TorchTrainer, source: Path, folder: Path) -> None:
     trainer.model.causal_lm.save_pretrained(folder)
 
 
+FIGURES = ("exact", "whole", "completed")
+
+
+def collect(folder: Path, seeds: Sequence[int], known: dict[str, Any]) -> dict[str, Any]:
+    """Return the items and the costs of all finished runs, those of an earlier results file included."""
+    items = known.get("items", {"parts": {}, "routes": {}, "values": {}})
+    runs = known.get("runs", {})
+    for seed in seeds:
+        for arm in ("warm_up", *ARMS):
+            file = folder / (f"warm_up_{seed}/items.json" if arm == "warm_up" else f"{arm}_{seed}.json")
+            if not file.is_file():
+                continue
+            found = json.loads(file.read_text())
+            own = found.pop("items")
+            items["parts"] |= {name: item["part"] for name, item in own.items()}
+            items["routes"] |= {name: item["route"] for name, item in own.items()}
+            rows = {figure: [round(own[name][figure], 3) for name in items["parts"]] for figure in FIGURES}
+            items["values"].setdefault(arm, {})[str(seed)] = rows
+            runs[f"{arm}_{seed}"] = found
+    return {"runs": runs, "items": items}
+
+
+def compared(items: Mapping[str, Any]) -> dict[str, Any]:
+    """Return each arm's means before and after, its gain over its own warm-up, and what `rl` has over it."""
+    values, parts = items["values"], np.array(list(items["parts"].values()))
+    found: dict[str, Any] = {}
+    for arm in (a for a in ARMS if a in values):
+        found[arm] = {}
+        for part, figure in ((p, f) for p in SIZES for f in FIGURES):
+
+            def table(of: str, seeds: Any = values[arm], part: str = part, figure: str = figure) -> np.ndarray:
+                return 100 * np.array([values[of][seed][figure] for seed in seeds])[:, parts == part]
+
+            ends, starts = table(arm), table("warm_up")
+            own = {"start": float(starts.mean()), "end": float(ends.mean()), "gain": crossed(ends - starts)}
+            own["by_seed"] = {
+                seed: [float(a), float(b)] for seed, a, b in zip(values[arm], starts.mean(1), ends.mean(1), strict=True)
+            }
+            shared = [seed for seed in values[arm] if seed in values.get("rl", {})]
+            if arm != "rl" and shared:
+                own["over_rl"] = crossed(table(arm, shared) - table("rl", shared))
+            found[arm].setdefault(part, {})[figure] = own
+    return rounded(found)
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: rounded(own) for name, own in value.items()}
+    if isinstance(value, list):
+        return [rounded(own) for own in value]
+    return round(value, 2) if isinstance(value, float) else value
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    lines = [
+        "| arm | customers | figure | after SFT | after RL | gain | against `rl` |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for arm, parts in found.items():
+        for part, figures in parts.items():
+            for figure, own in figures.items():
+                gain, over = (
+                    f"{c['mean']:+.1f} ({c['low']:.1f} to {c['high']:.1f})" if c else ""
+                    for c in (own["gain"], own.get("over_rl"))
+                )
+                lines.append(f"| {arm} | {part} | {figure} | {own['start']:.1f} | {own['end']:.1f} | {gain} | {over} |")
+    return "\n".join(lines)
+
+
 async def run(args: argparse.Namespace) -> None:
     for seed in args.seeds:
         lab = Lab(seed=seed, out=args.out, overrides=args.overrides)
         await lab.warm_up()
         for name in args.arms:
-            print(seed, name, (await lab.arm(name))["course"], flush=True)
+            await lab.arm(name)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
-    parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS))
-    parser.add_argument("--out", type=Path, default=Path("runs/dialogues_learning"))
+    parser.add_argument("--arms", nargs="*", choices=list(ARMS), default=list(ARMS), help="none: the warm-up alone")
+    parser.add_argument("--out", type=Path, default=Path("runs/dialogues_learning"), help="folder of the runs")
+    parser.add_argument("--results", type=Path, help="file of the results; runs that it has already are kept")
     parser.add_argument("overrides", nargs="*", help="further key=value for every arm")
     args = parser.parse_args()
     torch.set_num_threads(1)
     asyncio.run(run(args))
+    known = json.loads(args.results.read_text()) if args.results and args.results.is_file() else {}
+    body = collect(args.out, args.seeds, known)
+    found = compared(body["items"])
+    print(markdown(found))
+    if args.results:
+        about = {"machine": machine(), "versions": versions(), "overrides": args.overrides}
+        args.results.write_text(json.dumps({**about, "arms": found, **body}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
