@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from hamr.telemetry.ledger import Ledger
-from tests.docs_pages import DOCS, commands, save_files
+from tests.docs_pages import DOCS, commands, run_python, save_files
 from tests.e2e.runs import hamr
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(600)]
 
 HOOKS = DOCS / "reference" / "hooks.md"
-[COMMAND] = [c for c in commands(DOCS / "concepts" / "algorithms.md") if "experiment=dialogues" in c]
+TUTORIAL = DOCS / "tutorials" / "5-dialogues.md"
+COMMAND, *_ = (c for c in commands(TUTORIAL) if "experiment=dialogues" in c)
 SMALL = {
-    "experiment.run_dir": "run",
     "experiment.steps": 2,
     "experiment.prompts_per_step": 2,
     "experiment.eval_every": 0,
@@ -51,7 +51,9 @@ def test_environment_class_trains_as_documented(tmp_path: Path, joined: tuple[st
     assert records and all(r.observation.startswith("Where is my parcel ") for r in records if not r.key.turn)
 
 
-def test_few_steps_of_dialogues(tmp_path: Path, joined: tuple[str, ...]) -> None:
+def test_few_steps_of_dialogues(
+    tmp_path: Path, joined: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     command = [*hamr(*shlex.split(COMMAND)[1:], **SMALL), *joined]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -69,12 +71,17 @@ def test_few_steps_of_dialogues(tmp_path: Path, joined: tuple[str, ...]) -> None
         found = {k.rpartition("/")[2]: v for k, v in stages[f"eval-{stage}"].items() if f"eval/{stage}/episodes/" in k}
         assert found["n"] == 8 and 1 <= found["turns"] <= 4 and 0 <= found["completion"] <= 1
     with Ledger(tmp_path / "run/ledger.sqlite", readonly=True) as ledger:
-        records = [r for r in ledger.rows() if "/eval-" not in r.key.run]
+        every = list(ledger.rows())
+    records = [r for r in every if "/eval-" not in r.key.run]
     held = groupby(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample))
     for _, dialogue in held:
         turns = list(dialogue)
         assert [r.key.turn for r in turns] == list(range(len(turns))) and all(r.observation for r in turns)
         assert [r.episode is not None for r in turns] == [False] * (len(turns) - 1) + [True]
+    monkeypatch.chdir(tmp_path)
+    run_python(TUTORIAL)
+    printed = capsys.readouterr().out
+    assert printed.count("  policy:   ") == sum(1 for r in every if r.key.run.endswith("/eval-rl/dialogues")) >= 8
 
 
 def test_documented_episode_function_is_trained_on(tmp_path: Path, joined: tuple[str, ...]) -> None:

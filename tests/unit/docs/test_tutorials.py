@@ -20,9 +20,10 @@ from tests.docs_pages import DOCS, PAGES, ROOT, TUTORIALS, blocks, commands, run
 
 GROUPS = {folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
 KEYS = set(known_keys(Config, {"pools": {"NAME": {}}, "rewards": {"custom": {"NAME": {}}, "judged": {"NAME": {}}}}))
-TICKETS, REWARD, _, CALIBRATE, SAGE, CLUSTER, _ = TUTORIALS
+TICKETS, REWARD, _, CALIBRATE, _, SAGE, CLUSTER, _ = TUTORIALS
 ELSEWHERE = {
     "hamr train experiment=own_data data=FOLDER": "tests/e2e/test_own_data.py",
+    "hamr train experiment=dialogues": "tests/e2e/test_dialogues.py",
     "hamr score ": "tests/integration/test_tutorials.py",
     "hamr submit train experiment=smoke cluster=ray": "tests/e2e/test_cluster.py",
     "hamr submit train resume=RUN": "tests/e2e/test_cluster.py",
