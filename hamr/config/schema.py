@@ -175,7 +175,7 @@ class EnvConfig(Section):
     @model_validator(mode="after")
     def _check_curriculum(self) -> EnvConfig:
         if self.curriculum and self.type != "sage":
-            raise ValueError(f"curriculum=true but type={self.type!r}; only customers of type=sage have paths")
+            raise ValueError(f"curriculum=true but type={self.type!r}; only customers of type='sage' have paths")
         return self
 
 
