@@ -10,9 +10,9 @@ batched torch sampler as the engine and plain AdamW, so that an arm takes minute
 Arms: `rl`, as it ships; `outcome`, the completion of the case as the only reward; `dense`, the plain sum of the later
 rewards (`credit=turn`); `unpaired`, 8 different customers in a group; `curriculum`, `env.curriculum=true`; `single`,
 RL on single decisions, with so many prompts a step that it samples about as many tokens. All are evaluated in
-dialogues, with one sampled dialogue for each customer. Figures: the share of exact turns (`exact`), dialogues whose
-turns are all exact (`whole`) and completed cases (`completed`), by the customer's own case, in points of 100;
-intervals are 95 % crossed bootstraps over seeds and customers.
+dialogues, with one sampled dialogue for each customer. Figures, by the customer's own case and in points of 100: the
+share of turns with the due act (`act`), of turns with the due act and facts (`exact`), of dialogues whose turns are all
+exact (`whole`) and of completed cases (`completed`). Intervals are 95 % crossed bootstraps over seeds and customers.
 """
 
 from __future__ import annotations
@@ -42,13 +42,16 @@ from hamr.algorithms.losses import Correction, policy_loss, sft_loss  # noqa: E4
 from hamr.algorithms.objectives import configured_objective  # noqa: E402
 from hamr.algorithms.packing import pack  # noqa: E402
 from hamr.algorithms.schedule import learning_rate  # noqa: E402
+from hamr.apps.shared.dialogue_checks import customer_scenarios  # noqa: E402
 from hamr.apps.shared.preparation import Codec, Prepared, prepare  # noqa: E402
 from hamr.apps.shared.summary import machine, versions  # noqa: E402
-from hamr.apps.train.episodes import episode_runner, evaluate_customers  # noqa: E402
+from hamr.apps.train.episodes import customer_seed, episode_runner, evaluate_customers  # noqa: E402
+from hamr.bench.sage.episodes import SageEnvironment  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.schema import SageDataConfig, TrainerConfig  # noqa: E402
 from hamr.controller import Controller  # noqa: E402
+from hamr.data.actions import parse_action  # noqa: E402
 from hamr.data.curriculum import Curriculum  # noqa: E402
 from hamr.data.sage_samples import generate_samples  # noqa: E402
 from hamr.data.samples import write_samples  # noqa: E402
@@ -57,7 +60,20 @@ from hamr.data.stream import PromptStream  # noqa: E402
 from hamr.protocols import GenerationRequest, SamplingConfig  # noqa: E402
 from hamr.trainer.policy_batch import build_batch  # noqa: E402
 from hamr.trainer.policy_model import load_policy  # noqa: E402
-from hamr.types import RewardRecord, Rollout, RolloutGroup, ServiceSample, TrainBatch, VersionSpan  # noqa: E402
+from hamr.types import (  # noqa: E402
+    Episode,
+    EpisodeLimit,
+    MalformedResponse,
+    RewardRecord,
+    Rollout,
+    RolloutGroup,
+    SampleKey,
+    ServiceSample,
+    ToolCall,
+    TrainBatch,
+    VersionSpan,
+    derive_seed,
+)
 
 # --- engine ------------------------------------------------------------------------------------
 
@@ -457,7 +473,7 @@ class Lab:
                 print(f"{name} {step} {time.perf_counter() - started:.0f}s", summary(course[step]), flush=True)
         result = {
             "items": course[config.experiment.steps],
-            "course": {step: summary(items) for step, items in course.items()},
+            "course": {step: items for step, items in course.items() if step < config.experiment.steps},
             **spent(started, begun_cpu),
             "sampled_tokens": engine.tokens,
             "computed_once_frac": 1 - trainer.computed / trainer.alone,
@@ -553,11 +569,39 @@ def save_policy(trainer: TorchTrainer, source: Path, folder: Path) -> None:
     trainer.model.causal_lm.save_pretrained(folder)
 
 
-FIGURES = ("exact", "whole", "completed")
+FIGURES = ("act", "exact", "whole", "completed")
 
 
-def collect(folder: Path, seeds: Sequence[int], known: dict[str, Any]) -> dict[str, Any]:
+async def act_share(prepared: Prepared, sample: ServiceSample, responses: Sequence[str]) -> float:
+    """Return the share of turns with the due act, whatever their facts, from a replay of the dialogue."""
+    assert prepared.truth is not None, "generated samples name their acts"
+    right: list[bool] = []
+
+    async def ask(point: Any, **_: Any) -> Rollout:
+        if len(right) == len(responses):
+            raise EpisodeLimit("max_turns")
+        text = responses[len(right)]
+        action = parse_action(text, "plain")
+        names = {point.meta["act"], *(r.action.name for r in point.references if isinstance(r.action, ToolCall))}
+        right.append(not isinstance(action, MalformedResponse) and prepared.truth.act_of(action) in names)
+        return Rollout(key=key, prompt_ids=(), token_ids=(), logprobs=(), text=text, finish_reason="stop", versions=())
+
+    key = SampleKey(run="replay", step=0, prompt=sample.id, sample=0)
+    seed = derive_seed(customer_seed(sample), "environment")
+    config = prepared.config
+    environment = SageEnvironment(
+        config=config.env,
+        scenarios=customer_scenarios(config),
+        max_turns=config.rollout.max_turns,
+        format_of=lambda s: "plain",
+    )
+    await environment(Episode(key=key, sample=sample, seed=seed), ask)
+    return sum(right) / len(right)
+
+
+async def collect(prepared: Prepared, folder: Path, seeds: Sequence[int], known: dict[str, Any]) -> dict[str, Any]:
     """Return the items and the costs of all finished runs, those of an earlier results file included."""
+    samples = {sample.id: sample for sample in prepared.splits.test}
     items = known.get("items", {"parts": {}, "routes": {}, "values": {}})
     runs = known.get("runs", {})
     for seed in seeds:
@@ -566,20 +610,28 @@ def collect(folder: Path, seeds: Sequence[int], known: dict[str, Any]) -> dict[s
             if not file.is_file():
                 continue
             found = json.loads(file.read_text())
-            own = found.pop("items")
-            items["parts"] |= {name: item["part"] for name, item in own.items()}
-            items["routes"] |= {name: item["route"] for name, item in own.items()}
-            rows = {figure: [round(own[name][figure], 3) for name in items["parts"]] for figure in FIGURES}
-            items["values"].setdefault(arm, {})[str(seed)] = rows
+            of_stages = {arm: found.pop("items")}
+            of_stages |= {
+                f"{arm}@{step}": own for step, own in found.pop("course", {}).items() if samples.keys() <= own.keys()
+            }
+            for stage, own in of_stages.items():
+                for name, item in own.items():
+                    said = [response for _, response, _ in item["said"]]
+                    item["act"] = await act_share(prepared, samples[name], said)
+                items["parts"] |= {name: item["part"] for name, item in own.items()}
+                items["routes"] |= {name: item["route"] for name, item in own.items()}
+                rows = {figure: [round(own[name][figure], 3) for name in items["parts"]] for figure in FIGURES}
+                items["values"].setdefault(stage, {})[str(seed)] = rows
             runs[f"{arm}_{seed}"] = found
     return {"runs": runs, "items": items}
 
 
 def compared(items: Mapping[str, Any]) -> dict[str, Any]:
-    """Return each arm's means before and after, its gain over its own warm-up, and what `rl` has over it."""
+    """Return the means of each arm, and of its evaluations before the end (`rl@30`), its gain over the warm-up, and its
+    difference from `rl`."""
     values, parts = items["values"], np.array(list(items["parts"].values()))
     found: dict[str, Any] = {}
-    for arm in (a for a in ARMS if a in values):
+    for arm in (a for a in values if a != "warm_up"):
         found[arm] = {}
         for part, figure in ((p, f) for p in SIZES for f in FIGURES):
 
@@ -622,12 +674,14 @@ def markdown(found: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-async def run(args: argparse.Namespace) -> None:
+async def run(args: argparse.Namespace) -> dict[str, Any]:
     for seed in args.seeds:
         lab = Lab(seed=seed, out=args.out, overrides=args.overrides)
         await lab.warm_up()
         for name in args.arms:
             await lab.arm(name)
+    known = json.loads(args.results.read_text()) if args.results and args.results.is_file() else {}
+    return await collect(lab.prepared(), args.out, args.seeds, known)
 
 
 def main() -> None:
@@ -639,9 +693,7 @@ def main() -> None:
     parser.add_argument("overrides", nargs="*", help="further key=value for every arm")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    asyncio.run(run(args))
-    known = json.loads(args.results.read_text()) if args.results and args.results.is_file() else {}
-    body = collect(args.out, args.seeds, known)
+    body = asyncio.run(run(args))
     found = compared(body["items"])
     print(markdown(found))
     if args.results:

@@ -51,6 +51,11 @@ def episode_runner(
     )
 
 
+def customer_seed(sample: ServiceSample) -> int:
+    """Return the seed of the dialogue with a held-out customer."""
+    return zlib.crc32(f"{sample.id}/dialogue".encode()) & 0x7FFFFFFF
+
+
 async def evaluate_customers(
     runner: EpisodeRunner,
     samples: Sequence[ServiceSample],
@@ -70,7 +75,7 @@ async def evaluate_customers(
         GenerationRequest(
             prompt_ids=(),
             keys=(SampleKey(run=f"{run}/eval-{stage}/dialogues", step=step, prompt=sample.id, sample=0),),
-            seeds=(zlib.crc32(f"{sample.id}/dialogue".encode()) & 0x7FFFFFFF,),
+            seeds=(customer_seed(sample),),
             sampling=sampling,
         )
         for sample in samples
