@@ -2,7 +2,10 @@
 # make check   lint, types, unit tests                   make setup   .venv from locks/cpu.txt
 # make test-deep        property tests with ten times as many examples, larger sizes, and long scenarios
 # make test-benchmarks  the benchmarks' own code
+# make test-trainers    the adapters with verl's, OpenRLHF's and TRL's own code (locks/trainers.txt)
 # make test-browser     the reports and the site in Chromium (install it first: apt-get install chromium)
+# make test-pii         names of persons with presidio and spaCy
+# make test-wheel       the built wheel in an environment of its own, which it downloads (4 GB)
 # make docs    build the documentation site in site/     make lock    regenerate the lock files
 # make clean   remove .venv and caches
 #
@@ -21,7 +24,7 @@ endif
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-deep test-benchmarks test-browser check docs lock clean
+.PHONY: help setup train test test-deep test-benchmarks test-trainers test-browser test-pii test-wheel check docs lock clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Where/,$$d'
@@ -47,7 +50,7 @@ test-deep: setup
 test-benchmarks: setup
 	@$(VENV)/bin/python -m pytest tests/benchmarks -n 2 --dist loadfile $(ARGS)
 
-# --no-deps: docs.txt and browser.txt hold only what cpu.txt lacks. Nothing is downloaded where it is installed already.
+# --no-deps: docs.txt, browser.txt and pii.txt hold only what cpu.txt lacks. Nothing is downloaded where it is installed already.
 docs: setup
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/docs.txt
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build -q
@@ -56,6 +59,16 @@ docs: setup
 test-browser: docs
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/browser.txt
 	@$(VENV)/bin/python -m pytest tests/browser $(ARGS)
+
+test-trainers: setup
+	@scripts/test_trainers.sh $(ARGS)
+
+test-pii: setup
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/pii.txt
+	@$(VENV)/bin/python -m pytest tests/unit/data/test_names.py $(ARGS)
+
+test-wheel: setup
+	@$(VENV)/bin/python -m pytest tests/wheel --timeout 3600 $(ARGS)
 
 lock:
 	@scripts/lock.sh

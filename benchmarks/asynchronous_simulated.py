@@ -38,6 +38,7 @@ from hamr.controller import Controller  # noqa: E402
 from hamr.data.stream import PromptStream  # noqa: E402
 from hamr.experience import Experience  # noqa: E402
 from hamr.protocols import GenerationRequest  # noqa: E402
+from hamr.rollout.dispatch import Dispatcher, Placement  # noqa: E402
 from hamr.types import (  # noqa: E402
     Component,
     Reference,
@@ -107,7 +108,7 @@ class World:
     def __init__(self, setting: Setting, seed: int) -> None:
         self.setting, self.seed, self.version = setting, seed, 0
         self.places = [asyncio.Semaphore(setting.slots) for _ in range(setting.engines)]
-        self.load = [0] * setting.engines
+        self.dispatcher = Dispatcher(setting.engines, setting.slots)
         self.reranker = Station(setting.rerankers, 0.15, 0.012, 64)
         self.judge = Station(setting.judges or 0, 12.0, 0.18, 64)
         self.servers = [
@@ -122,28 +123,31 @@ class World:
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
         done: asyncio.Queue[Rollout] = asyncio.Queue()
-        tasks = []
-        for request in requests:
-            engine = min(range(len(self.load)), key=self.load.__getitem__)
-            self.load[engine] += len(request.keys)
-            tasks += [asyncio.ensure_future(self._respond(engine, key, done)) for key in request.keys]
+        tasks = [asyncio.ensure_future(self._serve(request, done)) for request in requests]
         try:
-            for _ in tasks:
+            for _ in (key for request in requests for key in request.keys):
                 yield await done.get()
         finally:
             for task in tasks:
                 task.cancel()
 
-    async def _respond(self, engine: int, key: SampleKey, done: asyncio.Queue[Rollout]) -> None:
+    async def _serve(self, request: GenerationRequest, done: asyncio.Queue[Rollout]) -> None:
+        placement = await self.dispatcher.place(request)
         try:
-            async with self.places[engine]:
-                version = self.version
-                mu = math.log(self.setting.tokens) - self.setting.sigma**2 / 2
-                drawn = self.draw("tokens", key).lognormvariate(mu, self.setting.sigma)
-                tokens = min(max(1, round(drawn)), self.setting.most_tokens)
-                await asyncio.sleep(tokens * self.setting.token_s)
+            async with asyncio.TaskGroup() as group:
+                for key in request.keys:
+                    group.create_task(self._respond(placement, key, done))
         finally:
-            self.load[engine] -= 1
+            self.dispatcher.free(placement, placement.left)
+
+    async def _respond(self, placement: Placement, key: SampleKey, done: asyncio.Queue[Rollout]) -> None:
+        async with self.places[placement.worker]:
+            version = self.version
+            mu = math.log(self.setting.tokens) - self.setting.sigma**2 / 2
+            drawn = self.draw("tokens", key).lognormvariate(mu, self.setting.sigma)
+            tokens = min(max(1, round(drawn)), self.setting.most_tokens)
+            await asyncio.sleep(tokens * self.setting.token_s)
+        self.dispatcher.free(placement)
         span = VersionSpan(version=version, start=0, end=1)
         done.put_nowait(
             Rollout(

@@ -175,12 +175,13 @@ def crossed(differences: np.ndarray, seed: int = 0) -> dict[str, float]:
 
 
 def as_rows(runs: dict[str, dict[int, Items]]) -> dict[str, Any]:
-    """Return the runs' held-out items as JSON: each item's act once, and one list of values a stage."""
+    """Return the runs' held-out items as JSON: each item's act once, and the values of a stage in one line."""
     stages = next(iter(next(iter(runs.values())).values()))
     acts = {item: act for item, (act, _) in next(iter(stages.values())).items()}
     shares = {
         arm: {
-            seed: {stage: [own[item][1] for item in acts] for stage, own in items.items()} for seed, items in of.items()
+            seed: {stage: " ".join(str(own[item][1]) for item in acts) for stage, own in items.items()}
+            for seed, items in of.items()
         }
         for arm, of in runs.items()
     }
@@ -193,7 +194,7 @@ def from_rows(rows: dict[str, Any]) -> dict[str, dict[int, Items]]:
     return {
         arm: {
             int(seed): {
-                stage: {item: (act, value) for (item, act), value in zip(acts, values, strict=True)}
+                stage: {item: (act, float(value)) for (item, act), value in zip(acts, values.split(), strict=True)}
                 for stage, values in stages.items()
             }
             for seed, stages in seeds.items()
@@ -209,9 +210,9 @@ def compared(runs: dict[str, dict[int, Items]]) -> dict[str, Any]:
         stages = runs[arm][seed]
         return stages.get("rl", stages["sft"])
 
-    def table(arm: str, of: Any, against: Any) -> np.ndarray:
+    def table(arm: str, seeds: Sequence[int], of: Any, against: Any) -> np.ndarray:
         rows = []
-        for seed in runs[arm]:
+        for seed in seeds:
             ours, theirs = of(seed), against(seed)
             rows.append([ours[item][1] - theirs[item][1] for item in sorted(ours)])
         return np.array(rows)
@@ -219,7 +220,7 @@ def compared(runs: dict[str, dict[int, Items]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for arm, seeds in runs.items():
         own: dict[str, Any] = {"seeds": {}}
-        for seed, stages in seeds.items():
+        for seed, stages in sorted(seeds.items()):
             now = last(arm, seed)
             acts = sorted({act for act, _ in now.values()})
             own["seeds"][seed] = {
@@ -229,11 +230,13 @@ def compared(runs: dict[str, dict[int, Items]]) -> dict[str, Any]:
                 }
                 for stage, items in stages.items()
             }
-        own["gain"] = crossed(table(arm, lambda seed, a=arm: last(a, seed), lambda seed, a=arm: runs[a][seed]["sft"]))
-        if arm != "sft" and set(seeds) <= set(runs.get("sft", {})):
-            own["over_sft_only"] = crossed(
-                table(arm, lambda seed, a=arm: last(a, seed), lambda seed: last("sft", seed))
-            )
+        own["gain"] = crossed(
+            table(arm, sorted(seeds), lambda seed, a=arm: last(a, seed), lambda seed, a=arm: runs[a][seed]["sft"])
+        )
+        common = sorted(set(seeds) & set(runs.get("sft", {})))
+        if arm != "sft" and common:
+            ahead = table(arm, common, lambda seed, a=arm: last(a, seed), lambda seed: last("sft", seed))
+            own["over_sft_only"] = {**crossed(ahead), "seeds": common}
         found[arm] = own
     return found
 

@@ -143,7 +143,6 @@ def arms(args: argparse.Namespace, fitted: Cascade) -> list[Arm]:
     tau_a, tau_b, w1, w2 = fitted.parameters
     fit = {"cascade": {"tau_a": tau_a, "tau_b": tau_b, "w1": w1, "w2": w2}}
     budget = {"budget": {"judge_frac": args.frac, "max_move": 0.1, "window": 2000}}
-    adaptive = {"adaptive": {"enabled": True, "reach": 1.0, "max_move": 0.1}, "audit_frac": args.audit_frac}
     found = [
         Arm("judge only", {"mode": "soft_judge"}),
         Arm("reranker only", {"mode": "reranker"}),
@@ -151,12 +150,8 @@ def arms(args: argparse.Namespace, fitted: Cascade) -> list[Arm]:
         Arm("calibrated", fit),
         Arm("calibrated, cache", fit, cached=True),
         Arm("budget, cache", {**fit, **budget}, cached=True),
-        Arm("budget + adaptive, cache", {**fit, **budget, **adaptive}, cached=True),
-        Arm("adaptive, cache", {**fit, **adaptive}, cached=True),
     ]
-    return [
-        replace(arm, steering=_steering(arm)) if {"budget", "adaptive"} & set(arm.consistency) else arm for arm in found
-    ]
+    return [replace(arm, steering=_steering(arm)) if "budget" in arm.consistency else arm for arm in found]
 
 
 def _steering(arm: Arm) -> CascadeController:
@@ -299,7 +294,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--shift", type=float, default=0.2, help="by which the policy is better than at calibration")
     parser.add_argument("--repeats", type=float, default=0.15, help="share that says what a sibling says")
     parser.add_argument("--frac", type=float, default=0.4, help="most judge calls of the fit, and the budget")
-    parser.add_argument("--audit-frac", type=float, default=0.05)
     parser.add_argument("--judge-s", type=float, default=2.0, help="of one question; the reranker's is a tenth")
     parser.add_argument("--judge-places", type=int, default=16)
     parser.add_argument("--reranker-places", type=int, default=64)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Regenerates locks/cpu.txt, cuda.txt, docs.txt and browser.txt from their .in files. Metadata only: nothing is installed.
-# usage: scripts/lock.sh [cpu|cuda|docs|browser]...        (default: all)
+# Regenerates the files of locks/ from their .in files. Metadata only: nothing is installed.
+# usage: scripts/lock.sh [cpu|cuda|docs|browser|pii]...        (default: all)
 # Versions that are already locked stay unless UPGRADE=1; UV names the uv program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,7 +31,7 @@ compile() {  # compile <name> [extra uv options]
   echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"
 }
 
-# The documentation and the browser tests use the CPU environment: docs.txt and browser.txt hold what that lacks, at
+# The documentation, the browser tests and those of names use the CPU environment: their files hold what that lacks, at
 # versions that go with it.
 compile_addition() {  # compile_addition <name>
   local name=$1 all
@@ -49,13 +49,13 @@ compile_addition() {  # compile_addition <name>
   echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"
 }
 
-for name in "${@:-cpu cuda docs browser}"; do
+for name in "${@:-cpu cuda docs browser pii}"; do
   for one in $name; do
     case $one in
       cpu) compile cpu --override <(printf "%s; python_version < '3'\n" "${LEFT_OUT[@]}") ;;
       cuda) compile cuda ;;
-      docs | browser) compile_addition "$one" ;;
-      *) echo "lock: '$one': there are cpu, cuda, docs and browser" >&2; exit 2 ;;
+      docs | browser | pii) compile_addition "$one" ;;
+      *) echo "lock: '$one': there are cpu, cuda, docs, browser and pii" >&2; exit 2 ;;
     esac
   done
 done

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -50,9 +51,16 @@ class RewardClient:
         self._timeout_s, self._attempts, self._pause_s, self._sleep = timeout_s, max(1, attempts), pause_s, sleep
         token = token or os.environ.get(TOKEN)
         self._headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for pickling; TRL's AsyncGRPOTrainer scores in a process of its own."""
+        return {name: value for name, value in vars(self).items() if name != "_opener"}
+
+    @cached_property
+    def _opener(self) -> urllib.request.OpenerDirector:
         # Do not use a proxy from the environment for this machine.
-        near = [urllib.request.ProxyHandler({})] if is_loopback(parts.hostname) else []
-        self._opener = urllib.request.build_opener(_NoRedirect(), *near)
+        near = [urllib.request.ProxyHandler({})] if is_loopback(urlsplit(self.url).hostname or "") else []
+        return urllib.request.build_opener(_NoRedirect(), *near)
 
     def score(self, samples: Sequence[tuple[Mapping[str, Any], Sequence[str]]]) -> list[list[dict[str, Any]]]:
         """Return the full records of every group, as `hamr score` writes them."""

@@ -3,6 +3,8 @@
     TrlReward(RewardClient("http://localhost:8711"))            # `hamr serve` runs elsewhere
     TrlReward(RewardSystem.from_config(["pools=mine"]))          # Ray and the scorers next to the trainer
 
+AsyncGRPOTrainer (`trl.experimental.async_grpo`) pickles its reward functions for another process: give it the first.
+
 The dataset has a column `sample` with the JSON of the sample in addition to `prompt`; TRL passes every column on. The
 reward of a response that could not be scored is None. In TRL (checked in 1.16), a completion for which every reward
 function returns None is excluded from the mean and deviation of its group, and its advantage is 0, as in hamr's own

@@ -1,35 +1,63 @@
 """hamr as verl's custom reward function, over HTTP (`hamr serve`). Standard library only.
 
-    custom_reward_function.path=$(python -c "import hamr.adapters.verl as m; print(m.__file__)")
-    custom_reward_function.name=compute_score                  # one response per call: the default reward managers
-    +custom_reward_function.reward_kwargs.url=http://localhost:8711
+    reward.custom_reward_function.path=pkg://hamr.adapters.verl
+    reward.custom_reward_function.name=compute_score_async     # one response per call, in verl's event loop
+    +reward.custom_reward_function.reward_kwargs.url=http://localhost:8711
 
-`name=compute_score_batch` is for reward managers that score whole batches. Comparative judges then see the group. The
-JSON of the sample is in `reward_model.ground_truth` of the row, or in `extra_info["sample"]`.
+`compute_score` is the same for the manager `remote`, which takes no async function; `compute_score_batch` is for reward
+managers that score whole batches, so that comparative judges see the group. The JSON of the sample is in
+`reward_model.ground_truth` of the row, or in `extra_info["sample"]`.
 
 verl accepts only numbers: it builds a tensor of them, and a NaN invalidates its whole group. A response that could not
-be scored is therefore retried, and then an error ends the run (`missing="refuse"`). `group_mean` (for batches) and
-`nan` are alternatives. None of them is 0.
+be scored is therefore retried, and then RewardRefused ends the run (`missing="refuse"`). `group_mean` (for batches) and
+`nan` are alternatives. None of them is 0: the manager `rate_limited` turns any Exception, and a call that exceeds its
+`reward.timeout`, into 0.0, so RewardRefused is not one, and `compute_score_async` raises it when it is cancelled. The
+batch manager of early verl versions (spring 2025) turns any score that is not a bare number into 0.0. Use one that
+passes `reward_kwargs` on, as all later ones do.
 
-The batch manager of early verl versions (spring 2025) turns any error, and any score that is not a bare number, into
-0.0. Use one that passes `reward_kwargs` on, as all later ones do.
+Checked with verl 0.9.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
 from typing import Any
 
 from hamr.adapters.client import RewardClient
 from hamr.adapters.groups import Missing, group_responses, list_unscored, rewards_as_numbers
-from hamr.errors import BadInput
+from hamr.errors import BadInput, HamrError
 
 _MISSING: tuple[Missing, ...] = ("refuse", "group_mean", "nan")
 URL = "HAMR_REWARD_URL"
 """Environment variable with the server address if `url` is not given."""
+
+CONCURRENT = 256
+"""Concurrent calls of `compute_score_async` in a process."""
+
+
+class RewardRefused(BaseException):
+    """A response has no reward. Not an Exception, because verl's manager `rate_limited` replaces these by 0.0."""
+
+
+async def compute_score_async(
+    data_source: Any,
+    solution_str: str,
+    ground_truth: Any,
+    extra_info: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, float]:
+    """Return `compute_score`. Raise RewardRefused also if the caller cancels it."""
+    call = partial(compute_score, data_source, solution_str, ground_truth, extra_info, **options)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+    except asyncio.CancelledError as error:
+        remedy = "raise reward.timeout, or set router.deadline_s of hamr serve below it"
+        raise RewardRefused(f"the reward manager cancelled the call before the reward arrived; {remedy}") from error
 
 
 def compute_score(
@@ -46,7 +74,7 @@ def compute_score(
 ) -> dict[str, float]:
     """Return {"score": total reward, "malformed", "escalated": 0 or 1}.
 
-    Raise RewardMissing after `asks` failures. The wait before each retry is `pause_s`, doubled each time.
+    Raise RewardRefused after `asks` failures. The wait before each retry is `pause_s`, doubled each time.
     """
     [scored] = compute_score_batch(
         [data_source],
@@ -77,7 +105,22 @@ def compute_score_batch(
     """Return `compute_score` for a batch. Neighbours with the same sample form a group of at most `group_size`
     (`rollout.n`)."""
     samples = [(info or {}).get("sample", truth) for info, truth in zip(extra_infos, ground_truths, strict=True)]
-    groups = group_responses(samples, list(solution_strs), "ground_truth", group_size)
+    try:
+        return _score(samples, list(solution_strs), url, missing, asks, pause_s, group_size)
+    except HamrError as error:
+        raise RewardRefused(str(error)) from error
+
+
+def _score(
+    samples: list[Any],
+    responses: list[str],
+    url: str | None,
+    missing: Missing,
+    asks: int,
+    pause_s: float,
+    group_size: int | None,
+) -> list[dict[str, float]]:
+    groups = group_responses(samples, responses, "ground_truth", group_size)
     if missing not in _MISSING:
         raise BadInput("missing", missing, f"verl takes numbers only; use one of {', '.join(_MISSING)}")
     client = _client(url)
@@ -108,5 +151,10 @@ def _client_of(url: str) -> RewardClient:
 def _client(url: str | None) -> RewardClient:
     given = url or os.environ.get(URL)
     if not given:
-        raise BadInput("url", given, f"set custom_reward_function.reward_kwargs.url, or the variable {URL}")
+        raise BadInput("url", given, f"set reward.custom_reward_function.reward_kwargs.url, or the variable {URL}")
     return _client_of(given)
+
+
+@lru_cache(maxsize=1)
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(CONCURRENT, thread_name_prefix="hamr")

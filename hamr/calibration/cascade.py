@@ -84,7 +84,11 @@ class Cascade:
             raise MissingScore(
                 f"S_R={s_r} is {band} the trust interval [{self.tau_a}, {self.tau_b}]: the judge's score is needed"
             )
-        weight = self.w1 if band == "below" else self.w2
+        return self.audited_mix(s_r, s_j)
+
+    def audited_mix(self, s_r: float, s_j: float) -> float:
+        """Return R if the judge is called in any case. Inside the interval the weights are those below it."""
+        weight = self.w2 if s_r > self.tau_b else self.w1
         return weight * s_r + (1.0 - weight) * s_j
 
     def highest(self, s_r: float) -> float:

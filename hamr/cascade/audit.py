@@ -53,6 +53,8 @@ class _Reply:
     def of(cls, record: RewardRecord) -> _Reply | None:
         """Return None if Eq. 4 was not used for the reward, gave no reward, or ran without an available judge."""
         reward = next((c.value for c in record.components if c.name == "consistency"), None)
+        if reward is not None and record.correction is not None:
+            reward = record.correction.shifted  # as if not audited: an audited reply represents those that are not
         if reward is None or record.band not in CASCADE_BANDS or not record.reference_scores or record.fallback:
             return None
         judged = [score.s_j for score in record.reference_scores]

@@ -2,9 +2,8 @@
 
 The reranker scores every reply, so a window of its scores gives the share that any interval would send to the judge. No
 trial steps are needed, and there is no feedback controller that could oscillate. The position of an interval with the
-target share remains a choice. The budget alone keeps the balance between the two ends: of the judged replies, the share
-below the interval stays as at the start (half if none lay outside). With `adaptive`, the interval with the target share
-and the smallest loss is selected (`hamr.cascade.adaptive_interval`).
+target share remains a choice. The budget keeps the balance between the two ends: of the judged replies, the share below
+the interval stays as at the start (half if none lay outside).
 
 Replies with equal scores are judged together or not at all, so not every share is reachable. The nearest reachable
 share is selected. The interval moves only if that brings the share nearer by more than the tolerance, so a target
@@ -15,12 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats
-from hamr.cascade.adaptive_interval import GAINED, Ends, Measure, loss
+from hamr.cascade.certificate import Ends
 from hamr.cascade.reply_window import Bounds, ReplyWindow
 
-_SHARES, _PLACES = 101, 33
+_SHARES = 101
 
 
 def without_audits(judge_frac: float, audit_frac: float) -> float:
@@ -52,31 +50,6 @@ def balance_interval(
     if off[0] <= off.min() + tolerance:
         return now
     return bounds.towards(now, _nearest(pairs[off <= off.min() + tolerance / 2], now))
-
-
-def place_interval(
-    evidence: ReplyWindow,
-    now: Ends,
-    bounds: Bounds,
-    *,
-    share: float,
-    tolerance: float,
-    cascade: Cascade,
-    measure: Measure,
-) -> Ends:
-    """Return the next interval on the way to one with `share` and the smallest loss, regardless of the balance.
-
-    If no loss is known, the nearest interval with `share` is the target.
-    """
-    pairs = _intervals(evidence, now, bounds, np.linspace(0.0, 1.0, _PLACES), np.array([0.0, share, 1.0]))
-    off = np.abs(evidence.escalated_share(pairs[:, 0], pairs[:, 1]) - share)
-    right = pairs[off <= off.min() + tolerance / 2]
-    # The present interval is first where its share is right. Its loss is computed in any case.
-    lost = loss(evidence, np.concatenate([[now], right]), cascade, measure)
-    best = lost[1:].min()
-    if off[0] <= off.min() + tolerance and (lost[0] <= best + GAINED or not np.isfinite(best)):
-        return now
-    return bounds.towards(now, _nearest(right[lost[1:] <= best], now))
 
 
 def _nearest(pairs: Floats, now: Ends) -> Ends:

@@ -1,8 +1,8 @@
-"""Controller of a moving cascade: the cascade in force, the window of replies, and the update between steps.
+"""Controller of what the run learns between steps: the cascade in force, its certificate and the correction by audits.
 
 It runs on the driver and sends the cascade with every response (`ControlledRewarder`). The router keeps no copy: a
 restarted or replaced router uses the cascade of the request, never the starting values. All responses of a step are
-scored by the same cascade.
+scored by the same cascade and corrected by the same audits, those of earlier steps.
 """
 
 from __future__ import annotations
@@ -11,52 +11,72 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
+from hamr.calibration.audit_correction import AuditCorrection
 from hamr.calibration.cascade import Cascade
-from hamr.cascade.adaptive_interval import Ends, loss, most_trusted
-from hamr.cascade.budget import balance, balance_interval, place_interval, without_audits
+from hamr.cascade.audited_rewards import correct, correction_metrics, gap_of, residuals
+from hamr.cascade.budget import balance, balance_interval, without_audits
+from hamr.cascade.certificate import Certificate, Ends
 from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
 from hamr.config.rewards import ConsistencyConfig
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
 
 class CascadeController:
-    """Adaptive interval, judge budget, or both, over a window of the replies of the run."""
+    """Judge budget, certificate and correction of a run."""
 
     def __init__(self, config: ConsistencyConfig) -> None:
-        self._config = config
-        self._adaptive = config.adaptive if config.adaptive.enabled else None
-        self._budget = config.budget if config.budget.judge_frac is not None else None
-        wanted = [section for section in (self._adaptive, self._budget) if section is not None]
+        self._config, budget = config, config.budget
         self.cascade = Cascade.from_config(config.cascade)
-        self._moves = bool(wanted)
-        self._fewest = max((section.min_rows for section in wanted), default=0)
-        self._seen: deque[WindowReply] = deque(maxlen=max((section.window for section in wanted), default=1))
+        self._seen: deque[WindowReply] = deque(maxlen=budget.window)
         self._bounds = Bounds(
-            start=(self.cascade.tau_a, self.cascade.tau_b),
-            reach=min((section.reach for section in wanted), default=0.0),
-            max_move=min((section.max_move for section in wanted), default=0.0),
+            start=(self.cascade.tau_a, self.cascade.tau_b), reach=budget.reach, max_move=budget.max_move
         )
-        self._limit: float | None = None
         self._below: float | None = None
+        self._certificate = Certificate() if config.audit_frac and config.mode == "hybrid" else None
+        self._correction = AuditCorrection() if config.correction == "stratified" else None
+        self._step = 0
+
+    def correct(self, record: RewardRecord, sample: ServiceSample) -> RewardRecord:
+        """Return the record corrected by the audits of earlier steps. Without `correction` it is the record itself."""
+        if self._correction is None:
+            return record
+        return correct(record, sample, self._correction, self._config.audit_frac)
 
     def step_ended(self, records: Sequence[RewardRecord]) -> dict[str, float]:
-        """Add the records of a step, move the interval, and return `cascade/*` of the finished step.
+        """Add the records of a step, move the interval, and return the metrics of the finished step.
 
-        tau_a, tau_b: the interval that scored its responses. window: replies in the window. judge_frac: the share of
-        them that this interval sends to the judge, audits included. loss: gap or 1 - rho of the interval (with
-        `adaptive`). moved: the larger move of the two ends for the next step. Empty if the cascade is fixed.
+        cascade/tau_a, tau_b: the interval that scored its responses. window: replies in the window. judge_frac: the
+        share of them that this interval sends to the judge, audits included. moved: the larger move of the two ends for
+        the next step. Those are empty if the cascade is fixed. audit/bound_*: the certificate. audit/correction_*: the
+        correction.
         """
-        if not self._moves:
-            return {}
-        # Sort by key: the arrival order is random, and a resumed run must move in the same way.
+        self._step += 1
+        # Sort by key: the arrival order is random, and a resumed run must continue in the same way.
         ordered = sorted(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample, r.key.turn))
-        found = (WindowReply.of(record, self._config.audit_frac) for record in ordered)
+        figures: dict[str, float] = {}
+        if self._correction is not None:
+            figures |= correction_metrics(ordered, self._correction)
+            self._correction.update(self._step, residuals(ordered, self._step - 1))
+        if self._certificate is not None:
+            self._certificate.add([gap for gap in map(gap_of, ordered) if gap is not None])
+            figures |= self._certificate.metrics()
+        limit = self._config.certificate.limit
+        excess = self._certificate.excess(limit) if self._certificate is not None and limit is not None else 0.0
+        if limit is not None:
+            figures["audit/bound_excess"] = excess
+        if not self._config.moves_interval:
+            return figures
+        found = (WindowReply.of(record) for record in ordered)
         self._seen.extend(row for row in found if row is not None)
         now: Ends = (self.cascade.tau_a, self.cascade.tau_b)
-        figures = {"cascade/tau_a": now[0], "cascade/tau_b": now[1], "cascade/window": float(len(self._seen))}
-        goal, known = self._next(now)
+        goal, known = self._next(now, excess)
         self.cascade = Cascade(*goal, self.cascade.w1, self.cascade.w2)
         moved = max(abs(to - at) for at, to in zip(now, goal, strict=True))
+        if self._certificate is not None and moved:
+            self._certificate = Certificate()
+        figures |= {"cascade/tau_a": now[0], "cascade/tau_b": now[1], "cascade/window": float(len(self._seen))}
         return {**figures, **known, "cascade/moved": moved}
 
     def state(self) -> dict[str, Any]:
@@ -64,64 +84,55 @@ class CascadeController:
         return {
             "tau_a": self.cascade.tau_a,
             "tau_b": self.cascade.tau_b,
-            "limit": self._limit,
             "below": self._below,
-            "seen": [[row.low, row.high, row.s_r, row.s_j, row.weight] for row in self._seen],
+            "seen": [[row.low, row.high] for row in self._seen],
+            "step": self._step,
+            "certificate": self._certificate.state() if self._certificate is not None else None,
+            "correction": self._correction.state() if self._correction is not None else None,
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the state of a checkpoint. A checkpoint without a moving cascade has none."""
-        if not state or not self._moves:
+        """Restore the state of a checkpoint. Parts that an older one or another configuration lacks start anew."""
+        if not state:
             return
-        self.cascade = Cascade(state["tau_a"], state["tau_b"], self.cascade.w1, self.cascade.w2)
-        self._limit, self._below = state["limit"], state["below"]
-        self._seen.clear()
-        for low, high, s_r, s_j, weight in state["seen"]:
-            self._seen.append(WindowReply(low=low, high=high, s_r=s_r, s_j=s_j, weight=weight))
+        self._step = state.get("step", 0)
+        if self._certificate is not None and state.get("certificate"):
+            self._certificate.restore(state["certificate"])
+        if self._correction is not None and state.get("correction"):
+            self._correction.restore(self._step, state["correction"])
+        if self._config.moves_interval:
+            self.cascade = Cascade(state["tau_a"], state["tau_b"], self.cascade.w1, self.cascade.w2)
+            self._below = state["below"]
+            self._seen.clear()
+            self._seen.extend(WindowReply(low=low, high=high) for low, high, *_ in state["seen"])
 
-    def _next(self, now: Ends) -> tuple[Ends, dict[str, float]]:
+    def _next(self, now: Ends, excess: float) -> tuple[Ends, dict[str, float]]:
         if not self._seen:
             return now, {}
         evidence = ReplyWindow.of(tuple(self._seen))
-        ends = ReplyWindow.ends(now)
-        outside = float(evidence.escalated_share(ends[:, 0], ends[:, 1])[0])
-        known = {"cascade/judge_frac": outside + (1.0 - outside) * self._config.audit_frac}
-        heard = int(evidence.heard.sum())
-        if self._adaptive is not None:
-            lost = float(loss(evidence, ends, self.cascade, self._adaptive.measure)[0])
-            known |= {"cascade/loss": lost} if lost != float("inf") else {}
-        if (heard if self._adaptive is not None else len(self._seen)) < self._fewest:
+        known = {"cascade/judge_frac": self._judge_frac(evidence, now)}
+        share, certificate = self._config.budget.judge_frac, self._config.certificate
+        if share is not None:
+            if len(self._seen) < self._config.budget.min_rows:
+                return now, known
+            if self._below is None:
+                self._below = balance(evidence, now)
+            share = without_audits(share, self._config.audit_frac)
+            tolerance = self._config.budget.tolerance
+            goal = balance_interval(
+                evidence, now, self._bounds, share=share, below=self._below, tolerance=tolerance
+            )  # fmt: skip
+            return goal, known
+        assert self._certificate is not None
+        assert certificate.limit is not None
+        if not excess:
             return now, known
-        if self._budget is not None:
-            return self._within_budget(evidence, now), known
-        return self._next_interval(evidence, now, known), known
+        goal = self._certificate.largest_part(now, certificate.limit)
+        return (goal if self._judge_frac(evidence, goal) <= certificate.max_judge_frac else now), known
 
-    def _next_interval(self, evidence: ReplyWindow, now: Ends, known: Mapping[str, float]) -> Ends:
-        assert self._adaptive is not None, "without a budget, only adaptive moves anything"
-        measure = self._adaptive.measure
-        if self._limit is None:
-            given = self._adaptive.limit
-            if given is not None:
-                self._limit = 1.0 - given if measure == "rank" else given
-            elif "cascade/loss" in known:
-                self._limit = known["cascade/loss"]
-            else:
-                return now  # no judged reply inside the interval yet
-        return most_trusted(evidence, now, self._bounds, cascade=self.cascade, measure=measure, limit=self._limit)
-
-    def _within_budget(self, evidence: ReplyWindow, now: Ends) -> Ends:
-        assert self._budget is not None
-        assert self._budget.judge_frac is not None
-        share = without_audits(self._budget.judge_frac, self._config.audit_frac)
-        tolerance = self._budget.tolerance
-        if self._adaptive is not None:
-            measure = self._adaptive.measure
-            return place_interval(
-                evidence, now, self._bounds, share=share, tolerance=tolerance, cascade=self.cascade, measure=measure
-            )
-        if self._below is None:
-            self._below = balance(evidence, now)
-        return balance_interval(evidence, now, self._bounds, share=share, below=self._below, tolerance=tolerance)
+    def _judge_frac(self, evidence: ReplyWindow, ends: Ends) -> float:
+        outside = float(evidence.escalated_share(np.array([ends[0]]), np.array([ends[1]]))[0])
+        return outside + (1.0 - outside) * self._config.audit_frac
 
 
 class CascadeRouter(Protocol):
@@ -133,7 +144,8 @@ class CascadeRouter(Protocol):
 
 
 class ControlledRewarder:
-    """protocols.Rewarder for training: scores each response with the cascade in force and collects the records."""
+    """protocols.Rewarder for training: scores each response with the cascade in force, corrects it and collects the
+    records."""
 
     def __init__(self, router: CascadeRouter, controller: CascadeController) -> None:
         self._router, self._controller = router, controller
@@ -141,6 +153,7 @@ class ControlledRewarder:
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         record = await self._router.score(sample, rollout, cascade=self._controller.cascade)
+        record = self._controller.correct(record, sample)
         self._records[record.key] = record  # a rescored response counts once
         return record
 

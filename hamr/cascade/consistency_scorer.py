@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hamr.calibration.cascade import Cascade
 from hamr.cascade.cached_pool import CachedPool, Role, failure_of
 from hamr.cascade.consistency import combine, to_judge
 from hamr.cascade.metrics import RouterMetrics
@@ -140,9 +141,11 @@ class ConsistencyScorer:
         for index, answer in zip(unheard, answers, strict=True):
             heard[index] = answer.score if failure_of("judge", answer) is None else None
         known = [s_j for s_j in heard.values() if s_j is not None]
-        return Audit(
-            s_r=decisive.s_r, s_j=heard[decisive.reference], best=max(known) if len(known) == len(heard) else None
-        )
+        if len(known) < len(heard):
+            return Audit(s_r=decisive.s_r, s_j=heard[decisive.reference])
+        cascade = Cascade.from_config(self._config.cascade)
+        mixes = [cascade.audited_mix(s.s_r, s_j) for s, s_j in zip(scores, known, strict=True) if s.s_r is not None]
+        return Audit(s_r=decisive.s_r, s_j=heard[decisive.reference], best=max(known), mix=max(mixes))
 
     async def _ask_judge(self, index: int, *, patient: bool = True) -> Answer:
         """Ask the judge. Retry with another sample of its reasoning while the answer is unparseable."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hamr.calibration.cascade import Cascade
+from hamr.cascade.audited_rewards import corrected_value
 from hamr.cascade.consistency import combine
 from hamr.config.judged import JudgeSection
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
@@ -21,6 +22,9 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
     Another configuration answers "what if" questions: other weights, another mode, another scale of the judges' grades,
     as far as the recorded scores allow. Length, rules and the user's own functions and episodes keep their recorded
     values, since their texts are not read again.
+
+    A correction by audits belongs to the cascade value that it was estimated for. It is applied if `rewards` has one
+    and gives the reply that value.
 
     The cascade is the one in force when the response was scored (it may move during a run), or that of `rewards` if the
     record has none. `cascade` overrides it.
@@ -55,6 +59,9 @@ def _again(
             {score.reference: failure for score in record.reference_scores} if isinstance(failure, Failure) else {}
         )
         outcome = combine(record.reference_scores, consistency, failures).outcome
+        own = record.correction
+        if own is not None and consistency.correction != "off" and outcome == Scored(value=own.value):
+            outcome = Scored(value=corrected_value(own, record.audit))
     if isinstance(section, JudgeSection) and section.weight:
         outcome = _judged_value(component, record, rewards)
     return replace(component, outcome=outcome, weight=section.weight)

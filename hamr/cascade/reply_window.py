@@ -1,9 +1,4 @@
-"""Window of the replies of a run: reranker scores of all, judge scores of some, and sampling weights.
-
-A reply that Eq. 4 sent to the judge has weight 1. A reply that the reranker decided is judged only if it was audited,
-by a draw with probability f, and has weight 1 / f (Horvitz and Thompson 1952). Weighted means over the window therefore
-estimate those of a judge that scores all replies, regardless of the interval in force for each reply.
-"""
+"""Window of the reranker scores of a run's replies, and the bounds within which an interval moves."""
 
 from __future__ import annotations
 
@@ -11,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from hamr.calibration.ranks import Floats
 from hamr.types import CASCADE_BANDS, RewardRecord
@@ -19,70 +13,32 @@ from hamr.types import CASCADE_BANDS, RewardRecord
 
 @dataclass(frozen=True, kw_only=True)
 class WindowReply:
-    """One reply.
-
-    `low` and `high`: the lowest and the highest S_R over its references; they determine for every interval whether the
-    judge is called. `s_r`, `s_j`: scores of the decisive reference; `s_j` is None without a judge score. `weight`:
-    number of replies that the pair represents; 0 without `s_j`.
-    """
+    """Lowest and highest S_R of one reply over its references. They determine for every interval whether the judge is
+    called."""
 
     low: float
     high: float
-    s_r: float
-    s_j: float | None = None
-    weight: float = 0.0
 
     @classmethod
-    def of(cls, record: RewardRecord, audit_frac: float) -> WindowReply | None:
-        """Return None if the cascade was not used for the reward, or the reranker failed.
-
-        With several references the decisive one represents the reply, although another interval could have another
-        decisive reference. If an audit or a judge failed, only S_R is known.
-        """
+    def of(cls, record: RewardRecord) -> WindowReply | None:
+        """Return None if the cascade was not used for the reward, or the reranker failed."""
         scores = [s.s_r for s in record.reference_scores]
         known = [s_r for s_r in scores if s_r is not None]
         if record.band not in CASCADE_BANDS or record.s_r is None or len(known) < len(scores):
             return None
-        low, high, s_r = min([record.s_r, *known]), max([record.s_r, *known]), record.s_r
-        if record.band in ("below", "above") and record.s_j is not None:
-            return cls(low=low, high=high, s_r=s_r, s_j=record.s_j, weight=1.0)
-        if record.audit is not None and record.audit.s_j is not None:
-            return cls(low=low, high=high, s_r=s_r, s_j=record.audit.s_j, weight=1.0 / audit_frac)
-        return cls(low=low, high=high, s_r=s_r)
+        return cls(low=min([record.s_r, *known]), high=max([record.s_r, *known]))
 
 
 @dataclass(frozen=True, eq=False)
 class ReplyWindow:
-    """Window as columns of equal length n. `s_j` is NaN where `weight` is 0."""
+    """Window as columns of equal length."""
 
     low: Floats
     high: Floats
-    s_r: Floats
-    s_j: Floats
-    weight: Floats
 
     @classmethod
     def of(cls, rows: Sequence[WindowReply]) -> ReplyWindow:
-        def column(values: Sequence[float | None]) -> Floats:
-            return np.array(values, dtype=np.float64)  # None becomes NaN
-
-        return cls(
-            low=column([row.low for row in rows]),
-            high=column([row.high for row in rows]),
-            s_r=column([row.s_r for row in rows]),
-            s_j=column([row.s_j for row in rows]),
-            weight=column([row.weight for row in rows]),
-        )
-
-    @staticmethod
-    def ends(interval: tuple[float, float]) -> Floats:
-        """Return one interval as the (1, 2) array that `hamr.cascade.adaptive_interval` takes."""
-        return np.array([interval])
-
-    @property
-    def heard(self) -> npt.NDArray[np.bool_]:
-        """Mask of the replies with a judge score."""
-        return self.weight > 0.0
+        return cls(low=np.array([row.low for row in rows]), high=np.array([row.high for row in rows]))
 
     def escalated_share(self, tau_a: Floats, tau_b: Floats) -> Floats:
         """Return the share of the replies with a reference outside [tau_a[i], tau_b[i]], for every i."""

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import PositiveFloat, PositiveInt
 
 from hamr.config.custom import CallbacksConfig
-from hamr.config.section import Fraction, Section
+from hamr.config.section import Fraction, NonNegative, Section
 
 
 class WandbConfig(Section):
@@ -42,6 +42,9 @@ class AlarmsConfig(Section):
 
     audit_drift: PositiveFloat | None = 4.0
     """Change of the distance between reranker and judge inside the trust interval, in standard errors."""
+    audit_bound: NonNegative | None = 0.0
+    """Amount by which the mean gap inside the trust interval certainly exceeds its limit
+    (`rewards.consistency.certificate.limit`)."""
     length_correlation: Fraction | None = 0.8
     """Absolute correlation of reward and response length."""
     duplicate_frac: Fraction | None = None

@@ -112,7 +112,8 @@ def _choice(group: str, name: str, names: Sequence[str]) -> list[str]:
     if name == "null":
         return [] if group == "experiment" else [f"~{group}"]
     if name not in names:
-        raise ConfigError(group, name, no_such_choice(name, names))
+        place = "no such file or folder, and " if group == "data" else ""
+        raise ConfigError(group, name, place + no_such_choice(name, names))
     return [f"{group}={name}"]
 
 

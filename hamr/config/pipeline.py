@@ -40,7 +40,7 @@ Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
 Keep = Literal["policy", "all"]
 Job = Literal[
     "train", "sft", "calibrate", "evaluate", "generate", "data sage", "data patm", "data dra", "data multigt",
-    "data thought", "data sampled", "data rubrics", "data hallucination",
+    "data thought", "data sampled", "data rubrics", "data hallucination", "data olabench",
 ]  # fmt: skip
 
 

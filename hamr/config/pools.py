@@ -88,11 +88,15 @@ class ScorerTrainingConfig(Section):
     num_gpus: Literal[0, 1] = 0
     """1 trains on a GPU of the machine where the command runs, before pools and trainer have theirs, and recomputes
     activations. 0: on the CPU. A `cross_encoder` is always trained on the CPU."""
+    part: Fraction = 0.5
+    """`cross_encoder` only: score that it learns for a reply in which a detail is missing or too much. 0.5 is the
+    middle verdict of the paper. A policy that cannot get a detail right then learns to leave it out, for half of the
+    reward; 0 does not pay for that."""
     reward: Literal["risk", "hallucination"] = "hallucination"
     """Grader only: the judged reward that it learns, with the prompt of that reward in `rewards`."""
     labelled: str | None = None
     """Grader only, required: JSONL of samples with `response`, `label` ("none", or the error) and `reason`, as `hamr
-    data hallucination` writes them."""
+    data hallucination` writes them, or of labelled responses such as the planted.jsonl of `hamr data olabench`."""
     held_out: str | None = None
     """Grader only: a file of the same format for evaluation. null: a fifth of the samples of `labelled`."""
     dtype: DType = "auto"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     PositiveFloat,
     PositiveInt,
     model_validator,
 )
 
-from hamr.config.cascade_controller import AdaptiveConfig, BudgetConfig
+from hamr.config.cascade_controller import BudgetConfig, CertificateConfig
 from hamr.config.custom import CustomRewardConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.matching import MatchingConfig
@@ -71,6 +72,11 @@ class SageLogicConfig(Section):
     """Files of the user's own procedures. Shipped procedures are always available."""
 
 
+def _unquoted_off(value: object) -> object:
+    """Return "off" for the YAML word off, which is read as false."""
+    return "off" if value is False else value
+
+
 class ConsistencyConfig(Section):
     """The first paper's reward: type mismatch 0, tool calls by exact match, replies by the cascade."""
 
@@ -101,14 +107,23 @@ class ConsistencyConfig(Section):
     max_reasks: Annotated[int, Field(ge=0)] = 1
     """Number of judge retries for an unparseable verdict. After them, the outcome is a failure."""
     audit_frac: Fraction = 0.0
-    """Share of the replies not judged, or not against all references, that are audited by the judge. Their reward is
-    unchanged. The audit shows what the fast pass hides (`audit/*`)."""
-    adaptive: AdaptiveConfig = AdaptiveConfig()
+    """Share of the replies not judged, or not against all references, that are audited by the judge, drawn at random.
+    Without `correction` their reward is unchanged. The audit shows what the fast pass hides (`audit/*`)."""
+    correction: Annotated[Literal["off", "stratified"], BeforeValidator(_unquoted_off)] = "off"
+    """Correction of the rewards inside the trust interval during training by the audits of earlier steps: `stratified`
+    adds the mean difference between judge and reranker of similar audited replies, and an audited reply takes the
+    judge's reward. Needs `audit_frac`."""
+    certificate: CertificateConfig = CertificateConfig()
     budget: BudgetConfig = BudgetConfig()
     fallback: Literal["exclude", "wait", "reranker"] = "exclude"
     """Behaviour if a scorer is unavailable (timeout, unavailable, circuit breaker of its pool open). `exclude`: the
     response has a typed failure and no reward. `wait`: retry until the response's deadline (`router.deadline_s`).
     `reranker`: if the judge is unavailable, the reranker takes its part of Eq. 4, R = S_R, and the record is marked."""
+
+    @property
+    def moves_interval(self) -> bool:
+        """True if the trust interval may move during a run."""
+        return self.budget.judge_frac is not None or self.certificate.narrow
 
     @model_validator(mode="after")
     def _stand_in(self) -> ConsistencyConfig:

@@ -206,11 +206,9 @@ def _decode(raw: bytes, path: Path, encoding: str) -> str:
 
 def _columns(raw: bytes, path: Path) -> list[Row]:
     """Read Parquet, or the Arrow stream that `datasets` writes to disk."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise DataError("input", str(path), "needs pyarrow: pip install pyarrow, or export CSV or JSONL") from error
+    import pyarrow
+    import pyarrow.parquet
+
     source = pyarrow.BufferReader(raw)
     try:
         if path.suffix.lower() == ".arrow":

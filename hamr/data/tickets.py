@@ -163,7 +163,9 @@ def collect_tickets(
         for kind, count in aliases.counts.items():
             hidden[kind] = hidden.get(kind, 0) + count
     if not kept:
-        first = min(faults, key=lambda fault: fault.line).message if faults else f"{path}: contains no ticket"
+        if not faults:
+            raise DataError("input", str(path), "contains no ticket; give an export with rows")
+        first = min(faults, key=lambda fault: fault.line).message
         raise DataError(str(path), f"{len(made) or len(faults)} tickets", f"none of them is valid; the first: {first}")
     return Tickets(
         trajectories=tuple(kept.values()),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.data.samples import read_rows
-from hamr.errors import BadInput, DataError
+from hamr.errors import DataError
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 FIELDS = ("s_r", "s_j", "y")
@@ -78,10 +78,8 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ModuleNotFoundError as error:
-        raise BadInput("scores", str(path), "Parquet needs pyarrow, which is not installed") from error
+    from pyarrow import ArrowException, parquet
+
     try:
         present = parquet.read_schema(path).names
         table = parquet.read_table(path, columns=[name for name in names if name in present])

@@ -1,8 +1,8 @@
 """Rollout workers: one vLLM engine per Ray actor; each response is returned as soon as it ends.
 
-The samples of one prompt stay on one worker, where they share its prefill. A prompt goes to the worker with the least
-unfinished work. A worker that dies is replaced, gets the newest weights, and repeats exactly the keys that had not
-arrived. A replacement that dies while it starts is replaced after a back-off, up to `MAX_REPLACEMENTS` in `WINDOW_S`.
+`dispatch.py` decides where and when a request starts. A worker that dies is replaced and gets the newest weights;
+meanwhile, exactly the keys that had not arrived are repeated on any worker. A replacement that dies while it starts is
+replaced after a back-off, up to `MAX_REPLACEMENTS` in `WINDOW_S`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import CapacityError, EngineDied
 from hamr.garbage import collect_rarely
 from hamr.protocols import GenerationRequest
+from hamr.rollout.dispatch import Dispatcher
 from hamr.types import Rollout, SampleKey
 
 if TYPE_CHECKING:
@@ -82,15 +83,14 @@ class RolloutWorker:
 
 @dataclass(kw_only=True, eq=False)
 class _Slot:
-    """Slot of a worker. The actor in it may be replaced; `life` counts the actors. `load` is unfinished responses,
-    `deaths` are the times of the latest deaths."""
+    """Slot of a worker. The actor in it may be replaced; `life` counts the actors, `deaths` are the times of the
+    latest deaths."""
 
     seed: int
     actor: ActorHandle
     life: int = 0
-    load: int = 0
     deaths: list[float] = field(default_factory=list)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    replacement: asyncio.Task[None] | None = None
 
 
 class _StartFailed(Exception):
@@ -106,6 +106,7 @@ class RolloutWorkers:
         self.version = 0
         self.last_prompt: tuple[int, ...] = ()
         self._slots = list(slots)
+        self._dispatcher = Dispatcher(len(slots), config.engine.max_num_seqs)
         self._spawn = spawn
         self._newest: Path | None = None
 
@@ -152,7 +153,7 @@ class RolloutWorkers:
         """
         arrived: asyncio.Queue[Rollout | BaseException] = asyncio.Queue()
         waiting = {key for request in requests for key in request.keys}
-        tasks = [asyncio.create_task(self._serve(slot, share, arrived)) for slot, share in self._assign(requests)]
+        tasks = [asyncio.create_task(self._serve(request, arrived)) for request in requests]
         try:
             while waiting:
                 item = await self._next(arrived, len(waiting))
@@ -174,38 +175,30 @@ class RolloutWorkers:
             message = f"no response in {self.config.deadline_s:g} s while {left} were due; see rollout.deadline_s"
             return EngineDied(message)
 
-    def _assign(self, requests: Sequence[GenerationRequest]) -> list[tuple[_Slot, list[GenerationRequest]]]:
-        """Assign each request to the least-loaded worker, counting the requests of this call."""
-        shares: dict[int, list[GenerationRequest]] = {}
-        for request in requests:
-            index = min(range(len(self._slots)), key=lambda i: self._slots[i].load)
-            self._slots[index].load += len(request.keys)
-            shares.setdefault(index, []).append(request)
-        return [(self._slots[index], share) for index, share in shares.items()]
-
-    async def _serve(
-        self, slot: _Slot, requests: list[GenerationRequest], arrived: asyncio.Queue[Rollout | BaseException]
-    ) -> None:
-        """Stream one worker's share into `arrived`. If the worker dies, its replacement gets the rest."""
+    async def _serve(self, request: GenerationRequest, arrived: asyncio.Queue[Rollout | BaseException]) -> None:
+        """Stream the responses to one request into `arrived`. If the worker dies, place the rest again."""
         from ray.exceptions import RayActorError, RayTaskError
 
-        pending = {key for request in requests for key in request.keys}
+        pending = set(request.keys)
         try:
             while pending:
+                rest = _rest(request, pending)
+                placement = await self._dispatcher.place(rest)
+                slot = self._slots[placement.worker]
                 life = slot.life
                 try:
-                    async for rollout in _stream(slot.actor, _rest(requests, pending)):
+                    async for rollout in _stream(slot.actor, [rest]):
                         pending.discard(rollout.key)
-                        slot.load -= 1
+                        self._dispatcher.free(placement)
                         arrived.put_nowait(rollout)
                 except (RayActorError, EngineDied) as error:
-                    await self._replace(slot, life, error)
+                    self._replace(slot, life, error)
+                finally:
+                    self._dispatcher.free(placement, placement.left)
         except RayTaskError as error:  # the worker's own exception, without Ray's traceback
             arrived.put_nowait(error.cause)
         except Exception as error:
             arrived.put_nowait(error)
-        finally:
-            slot.load -= len(pending)
 
     # --- weights ---
 
@@ -222,7 +215,7 @@ class RolloutWorkers:
         try:
             await self._in_time(slot.actor.load_weights.remote(str(path), version), "load weights")
         except EngineDied as error:
-            await self._replace(slot, life, error)
+            await asyncio.shield(self._replace(slot, life, error))
 
     async def commit_version(self, version: int) -> None:
         """Set the version of weights received over NCCL in every engine, and drop the old ones' KV cache."""
@@ -238,32 +231,48 @@ class RolloutWorkers:
 
     # --- lifecycle ---
 
-    async def _replace(self, slot: _Slot, life: int, error: Exception) -> None:
-        """Replace the actor that died of `error` in its `life` by a new one with the newest weights.
+    def _replace(self, slot: _Slot, life: int, error: Exception) -> asyncio.Task[None]:
+        """Replace the actor that died of `error` in its `life`, unless that has begun. Return the replacement's task.
+
+        The task is not part of a call, because a cancelled call must not leave an actor without the newest weights.
+        """
+        if slot.replacement is None or (slot.replacement.done() and slot.life == life):
+            self._dispatcher.set_up(self._slots.index(slot), False)
+            slot.replacement = asyncio.create_task(self._start_replacement(slot, error))
+            slot.replacement.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return slot.replacement
+
+    async def _start_replacement(self, slot: _Slot, error: Exception) -> None:
+        try:
+            await self._start_new(slot, error)
+        except Exception as failed:
+            self._dispatcher.fail(failed)
+            raise
+        self._dispatcher.set_up(self._slots.index(slot), True)
+
+    async def _start_new(self, slot: _Slot, error: Exception) -> None:
+        """Start an actor with the newest weights instead of the one that died of `error`.
 
         Raises EngineDied, with the reason of the last death, once the worker has died too often within `WINDOW_S`.
         """
         from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
-        async with slot.lock:
-            if slot.life != life:
-                return
-            if self.config.transfer == "nccl" and self.version:
-                # The replacement would start from version 0, outside of the trainer's NCCL group.
-                reason = death_reason(error)
-                raise EngineDied(f"a rollout worker died under transfer=nccl, which cannot replace it: {reason}")
-            self._count_death(slot, error)
-            tries = AsyncRetrying(
-                retry=retry_if_exception_type(_StartFailed),
-                wait=wait_exponential(multiplier=FIRST_BACKOFF_S, max=LONGEST_BACKOFF_S),
-            )
-            async for attempt in tries:
-                with attempt:
-                    try:
-                        await self._start_again(slot)
-                    except EngineDied as failed:
-                        self._count_death(slot, failed)
-                        raise _StartFailed from failed
+        if self.config.transfer == "nccl" and self.version:
+            # The replacement would start from version 0, outside of the trainer's NCCL group.
+            reason = death_reason(error)
+            raise EngineDied(f"a rollout worker died under transfer=nccl, which cannot replace it: {reason}")
+        self._count_death(slot, error)
+        tries = AsyncRetrying(
+            retry=retry_if_exception_type(_StartFailed),
+            wait=wait_exponential(multiplier=FIRST_BACKOFF_S, max=LONGEST_BACKOFF_S),
+        )
+        async for attempt in tries:
+            with attempt:
+                try:
+                    await self._start_again(slot)
+                except EngineDied as failed:
+                    self._count_death(slot, failed)
+                    raise _StartFailed from failed
 
     def _count_death(self, slot: _Slot, error: Exception) -> None:
         now = time.monotonic()
@@ -310,6 +319,8 @@ class RolloutWorkers:
         import ray
 
         for slot in self._slots:
+            if slot.replacement is not None:
+                slot.replacement.cancel()
             with contextlib.suppress(ray.exceptions.RayActorError):
                 ray.kill(slot.actor)
 
@@ -327,15 +338,10 @@ async def _stream(actor: ActorHandle, requests: list[GenerationRequest]) -> Asyn
         raise
 
 
-def _rest(requests: Iterable[GenerationRequest], pending: set[SampleKey]) -> list[GenerationRequest]:
-    """Return `requests` restricted to the keys in `pending`, with their seeds."""
-    rest = []
-    for request in requests:
-        kept = [(key, seed) for key, seed in zip(request.keys, request.seeds, strict=True) if key in pending]
-        if kept:
-            keys, seeds = zip(*kept, strict=True)
-            rest.append(replace(request, keys=keys, seeds=seeds))
-    return rest
+def _rest(request: GenerationRequest, pending: set[SampleKey]) -> GenerationRequest:
+    """Return `request` restricted to the keys in `pending`, with their seeds."""
+    kept = [(key, seed) for key, seed in zip(request.keys, request.seeds, strict=True) if key in pending]
+    return replace(request, keys=tuple(key for key, _ in kept), seeds=tuple(seed for _, seed in kept))
 
 
 def _check_capacity(config: RolloutConfig, cluster: Mapping[str, float]) -> None:

@@ -129,7 +129,7 @@ METRICS: tuple[Metric, ...] = (
     _metric(
         "pool/<pool>/prefix_hit_frac", "Share of prompt tokens found in a prefix cache since the start", "share", "up"
     ),
-    # The cascade of a run that adapts it (adaptive, budget)
+    # The cascade of a run that moves its interval (certificate, budget)
     _metric("cascade/tau_a", "Lower end of the trust interval used in the step", "score", "watch"),
     _metric("cascade/tau_b", "Upper end of the trust interval used in the step", "score", "watch"),
     _metric("cascade/moved", "Larger of the two changes of the interval's ends after the step", "score", "watch"),
@@ -139,10 +139,7 @@ METRICS: tuple[Metric, ...] = (
         "share",
         "watch",
     ),
-    _metric(
-        "cascade/loss", "Gap to the judge inside the interval, or 1 - rho with the judge, over the window", "", "down"
-    ),
-    _metric("cascade/window", "Replies used to adapt the interval", "count", "watch"),
+    _metric("cascade/window", "Replies used to move the interval", "count", "watch"),
     # Audits of the fast pass, over the last 2,000 replies and 400 audits
     _metric("audit/answered", "Audits of the step that the judge answered", "count", "watch"),
     _metric("audit/failed", "Audits of the step that the judge did not answer", "count", "zero"),
@@ -159,6 +156,19 @@ METRICS: tuple[Metric, ...] = (
         "audit/disagree_frac", "Share of audited replies with S_R and S_J on different sides of 0.5", "share", "down"
     ),
     _metric("audit/drift", "Change of the inside gap, in standard errors", "se", "zero"),
+    # Certificate of the trust interval: anytime-valid 95 % bounds on the mean of reward - judge's reward inside it
+    _metric("audit/bound_lower", "Lower bound on the mean excess of rewards inside the interval", "score", "zero"),
+    _metric("audit/bound_upper", "Upper bound on the mean excess of rewards inside the interval", "score", "down"),
+    _metric("audit/bound_audits", "Audits behind these bounds", "count", "watch"),
+    _metric("audit/bound_excess", "Amount by which the lower bound exceeds the configured limit", "score", "zero"),
+    # Correction of rewards by audits
+    _metric("audit/correction_mean", "Mean absolute correction of the replies inside the interval", "score", "watch"),
+    _metric("audit/correction_max", "Largest absolute correction of the step", "score", "watch"),
+    _metric("audit/correction_audits", "Audits behind the corrections", "count", "watch"),
+    _metric("audit/correction_strata", "Strata with audits", "count", "watch"),
+    _metric(
+        "audit/both_wrong_frac", "Share of audited replies that reranker and judge misjudge together", "share", "down"
+    ),
     # Signs of reward hacking
     _metric("watch/length_correlation", "Correlation of total reward and response tokens", "r", "zero"),
     _metric("watch/duplicate_frac", "Share of responses that a sibling repeats verbatim", "share", "watch"),
@@ -383,6 +393,12 @@ METRICS: tuple[Metric, ...] = (
     _metric("eval/<stage>/failed_frac", "Share of held-out responses that could not be scored", "share", "down"),
     _metric("eval/<stage>/n", "Evaluated held-out decisions", "count", "watch"),
     _metric("eval/<stage>/reward/<component>", "Mean held-out reward (`total`) or component value", "reward", "up"),
+    _metric(
+        "eval/<stage>/consistency_debiased/<figure>",
+        "Mean held-out consistency corrected by audits: mean, low and high of its 95 % interval, audits",
+        "of the figure",
+        "watch",
+    ),
     # Whole dialogues with held-out customers, per stage (env=sage)
     _metric("eval/<stage>/episodes/completion", "Share of held-out customers whose case was completed", "share", "up"),
     _metric("eval/<stage>/episodes/exact_act", "Share of exact turns with held-out customers", "share", "up"),

@@ -25,6 +25,7 @@ from hamr.types import (
     Outcome,
     ReferenceScore,
     Reply,
+    RewardCorrection,
     RewardRecord,
     SampleKey,
     Scored,
@@ -108,6 +109,7 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "seconds": record.seconds,
         "judgements": [asdict(j) for j in record.judgements],
         "audit": asdict(record.audit) if record.audit else None,
+        **({"correction": asdict(record.correction)} if record.correction else {}),
         "fallback": record.fallback,
         "cascade": record.cascade,
         "mean_logprob": record.mean_logprob,
@@ -162,6 +164,7 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         # answer's end.
         judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
         audit=Audit(**data["audit"]) if data.get("audit") else None,
+        correction=_correction(data.get("correction")),
         fallback=data.get("fallback"),
         cascade=_cascade(data.get("cascade")),
         mean_logprob=data.get("mean_logprob"),
@@ -170,6 +173,10 @@ def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
         observation=data.get("observation", ""),
         episode=_episode_from_dict(data["episode"]) if data.get("episode") else None,
     )
+
+
+def _correction(data: Mapping[str, Any] | None) -> RewardCorrection | None:
+    return RewardCorrection(**{**data, "strata": tuple(data["strata"])}) if data else None
 
 
 def _cascade(data: Sequence[float] | None) -> tuple[float, float, float, float] | None:

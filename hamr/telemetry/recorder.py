@@ -149,6 +149,15 @@ class RunRecorder:
         share = sum(map(sum, by_act.values())) / len(known)
         metrics = {"truth/exact_act": share}
         metrics |= {f"truth/exact_by_act/{metric_word(act)}": mean(held) for act, held in by_act.items()}
+        audited = [
+            (r.audit.s_r, r.audit.s_j, self._truth.is_exact(r.action, sample))
+            for r, sample in known
+            if r.audit is not None and r.audit.s_j is not None
+        ]
+        if audited:
+            # Where judge and reranker are wrong together, no audit corrects the reward.
+            both = [(s_r >= 0.5) != right and (s_j >= 0.5) != right for s_r, s_j, right in audited]
+            metrics["audit/both_wrong_frac"] = sum(both) / len(both)
         if rewards := total_rewards(records):
             metrics["truth/drop"] = self._truths.add(mean(rewards), share)
         return metrics

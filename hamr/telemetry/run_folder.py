@@ -101,12 +101,13 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, path: Path | str) -> RunFolder:
-        """Open the folder of an earlier run for reading. Raises RunFolderError if it is not one."""
+    def open(cls, path: Path | str, key: str = "resume") -> RunFolder:
+        """Open the folder of an earlier run for reading. Raises RunFolderError, with the option `key`, if it is not
+        one."""
         path = Path(path).absolute()
         if not (path / "config.yaml").is_file():
             remedy = "has no config.yaml, so it is not a run folder; give the folder that the run printed"
-            raise RunFolderError("resume", str(path), remedy if path.exists() else "no such folder; check the path")
+            raise RunFolderError(key, str(path), remedy if path.exists() else "no such folder; check the path")
         return cls(path, locked=False)
 
     @property

@@ -101,6 +101,11 @@ _SAYS = {
         "audit/drift",
         "the reranker has drifted from the judge inside the trust interval; recalibrate",
     ),
+    "audit_bound": (
+        "audit/bound_excess",
+        "rewards inside the trust interval are too high by the judge's audits; recalibrate or set "
+        "rewards.consistency.correction=stratified",
+    ),
     "length_correlation": ("watch/length_correlation", "the reward correlates with the response length"),
     "duplicate_frac": ("watch/duplicate_frac", "responses of a group are identical"),
     "scorer_gap": ("watch/scorer_gap", "reranker and judge disagree"),

@@ -31,6 +31,7 @@ from hamr.errors import TrainingDiverged
 from hamr.garbage import no_collection
 from hamr.models.cpu_env import hand_back_freed_memory
 from hamr.security.functions import FunctionSource, load_function
+from hamr.trainer import adapters
 from hamr.trainer import deepspeed_engine as backend
 from hamr.trainer.deepspeed_checkpoint import OptimiserProgress, load_state, save_state
 from hamr.trainer.deepspeed_weights import (
@@ -111,6 +112,7 @@ class DeepSpeedTrainer:
         self.config, self.total_steps = config, total_steps
         self.device = backend.device_of(config)
         self.files = side_files(Path(model_path))
+        self._earlier = adapters.read_adapter(Path(model_path) / adapters.FOLDER)  # merged into the model
         self.progress = OptimiserProgress()
         # Seed all ranks equally, so that a fresh adapter is the same; then differently, so that dropout differs.
         torch.manual_seed(self.seed)
@@ -389,9 +391,16 @@ class DeepSpeedTrainer:
         save_state(self.engine, folder / "trainer", self.config, self.rank, self.world, self.progress)
 
     def save_policy(self, folder: Path) -> None:
-        """Write `folder/policy` only, which suffices to start a stage."""
-        dtype = getattr(torch, self.config.dtype)
-        write_model_folder(self.model, Path(folder) / "policy", dtype, self.rank, self.files)
+        """Write `folder/policy` only, which suffices to start a stage; also the LoRA adapter that is merged into it."""
+        dtype, policy = getattr(torch, self.config.dtype), Path(folder) / "policy"
+        write_model_folder(self.model, policy, dtype, self.rank, self.files)
+        if self.config.lora is None:
+            return
+        adapter = adapters.trained_adapter(self.model)
+        if self._earlier is not None and not self._earlier.is_zero:
+            adapter = self._earlier.joined(adapter)
+        if self.rank == 0:
+            adapters.write_adapter(adapter, policy / adapters.FOLDER)
 
     def load(self, folder: Path) -> None:
         """Restore exactly the state of `save`. Call right after construction or `reset`.
@@ -400,6 +409,9 @@ class DeepSpeedTrainer:
         """
         folder = Path(folder)
         self.progress = load_state(self.engine, folder / "trainer", self.config, self.rank, self.world)
+        if self.config.lora is not None:
+            written = adapters.read_adapter(folder / "policy" / adapters.FOLDER)
+            self._earlier = None if written is None else written.without_last(self.config.lora.rank)
         if self.reference is not None:
             read_weight_file(self.reference, folder / "reference" / "model.safetensors")
 

@@ -62,7 +62,7 @@ def full_weights(model: PolicyModel, dtype: torch.dtype) -> Iterator[tuple[str, 
     Collective under ZeRO-3: every rank must iterate to the end. A tensor is valid until the next one is requested.
     """
     for chunk in _chunks(_entries(model)):
-        with _gather([p for e in chunk for p in _needed_parameters(e)]), torch.no_grad():
+        with gather([p for e in chunk for p in _needed_parameters(e)]), torch.no_grad():
             for entry in chunk:
                 weight = entry.parameter.detach()
                 if entry.lora is not None:
@@ -91,7 +91,8 @@ def _chunks(entries: list[_Entry]) -> Iterator[list[_Entry]]:
         yield chunk
 
 
-def _gather(parameters: list[nn.Parameter]) -> Any:
+def gather(parameters: list[nn.Parameter]) -> Any:
+    """Return a context in which parameters that ZeRO-3 has partitioned are whole. Collective."""
     import deepspeed
 
     partitioned = [p for p in dict.fromkeys(parameters) if hasattr(p, "ds_id")]

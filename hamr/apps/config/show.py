@@ -34,9 +34,15 @@ def explain_key(key: str, overrides: Sequence[str]) -> Iterator[str]:
     config, origin = load_with_origin(overrides)
     values = config.model_dump(mode="json")
     known = list(known_keys(Config, values))
-    if key not in known:
-        raise UnknownKey(key, None, did_you_mean(key, known))
     reference = list(entries())
+    if key not in known:  # a name of the user's choice that the configuration does not have yet
+        parts = key.split(".")
+        named = {".".join((*parts, *e.key.split(".")[len(parts) :])): e for e in reference if _is_in(e, parts)}
+        if not named:
+            raise UnknownKey(key, None, did_you_mean(key, known))
+        for each, entry in named.items():
+            yield from _explanation(each, entry, {}, origin)
+        return
     for each in known:
         if each == key or each.startswith(f"{key}."):
             entry = next((entry for entry in reference if _is_of(entry, each)), None)
@@ -56,6 +62,12 @@ def _explanation(key: str, entry: KeyEntry, value: Any, origin: Origin) -> Itera
 def _is_of(entry: KeyEntry, key: str) -> bool:
     """Return whether a key of the reference, with `<name>` for names of the user's choice, stands for this key."""
     return re.fullmatch(re.escape(entry.key).replace("<name>", "[^.]+"), key) is not None
+
+
+def _is_in(entry: KeyEntry, section: Sequence[str]) -> bool:
+    """Return whether a key of the reference is this key or in this section."""
+    own = entry.key.split(".")[: len(section)]
+    return len(own) == len(section) and all(a in ("<name>", b) for a, b in zip(own, section, strict=True))
 
 
 def _value(values: Any, key: str) -> Any:

@@ -17,8 +17,7 @@ from hamr.apps.data.recipes.hallucination_loop import (
     sets_of,
 )
 from hamr.apps.shared.outputs import output_folder
-from hamr.apps.shared.pools_up import writing_pool
-from hamr.config.schema import Config
+from hamr.apps.shared.pools_up import judging_pool, writing_pool
 from hamr.data.formats import Formats
 from hamr.data.progress import WorkItem
 from hamr.data.responses import stream_groups
@@ -52,7 +51,8 @@ def build_hallucination(command: HallucinationCommand) -> int:
     config = command.config()
     if command.judge == command.second:
         raise BadInput("second", command.second, "is the judge itself; name another pool")
-    judge, second = judging_pool(config, command.judge), writing_pool(config, "second", command.second)
+    judge = judging_pool(config, "judge", command.judge, "hallucination")
+    second = writing_pool(config, "second", command.second)
     earlier = read_earlier(command.earlier)
     team = Team(teachers=(), judge=judge, second=second)
     items = hallucination_items(groups, language, team.by(config))
@@ -101,14 +101,6 @@ def build_hallucination(command: HallucinationCommand) -> int:
     print(f"written: {', '.join(str(folder / f'{name}.jsonl') for name in SETS if sets[name])}")
     print(f"to train a judge: {folder / JUDGE} ({len(learnt)} responses)")
     return 0
-
-
-def judging_pool(config: Config, name: str) -> str:
-    """Return the judge's pool: one that can write, or the grader of an earlier round. Raises BadInput."""
-    pool = config.pools.get(name)
-    if pool is not None and pool.role == "grader" and pool.finetune and pool.finetune.reward == "hallucination":
-        return name
-    return writing_pool(config, "judge", name)
 
 
 def read_earlier(folder: Path | None) -> list[Mapping[str, Any]]:

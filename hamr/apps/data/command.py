@@ -188,9 +188,9 @@ class ImportCommand(Command):
     """hide: typed aliases for cards, bank accounts, identity numbers, dates of birth, phones, account, order and
     parcel numbers, e-mails, domains, IP and MAC addresses, postal addresses, keys and long numbers. The default for
     tickets and messages; a corpus of decision points then keeps the logged reference alone."""
-    names: str | None = None
-    """spaCy pipeline (its name or folder) that finds names of persons to hide, through presidio, such as
-    en_core_web_sm. Requires pii=hide."""
+    names: Annotated[Names, Field(title="PIPELINE,PIPELINE")] = ()
+    """spaCy pipelines (names or folders) that find names of persons to hide, through presidio, such as
+    en_core_web_sm: one for each language of the tickets. Requires pii=hide."""
 
 
 def _known_encoding(name: str | None) -> str | None:
@@ -602,6 +602,7 @@ class OlabenchItemsCommand(ConfiguredCommand):
     """Items for `hamr evaluate benchmark=olabench` in items.jsonl, and responses with known faults for grading judges
     in planted.jsonl. Teachers reword these; the responses of every third wording keep it, and are in held_out.jsonl."""
 
+    outputs: ClassVar = {"folder": ".", "items": "items.jsonl", "planted": "planted.jsonl"}
     takes_common = False
 
     output: Folder

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation", "test")
 _FILES = tuple(f"{name}.jsonl" for name in (*SPLITS, "trajectories"))
 _SHOWN_FAULTS = 10
-_NAMES = "names=<spaCy pipeline> hides them"
+_NAMES = "names=<spaCy pipelines> hides them"
 
 
 def import_tickets(command: ImportTickets) -> int:
@@ -115,10 +115,10 @@ def import_corpus(command: ImportCorpus) -> int:
 
 
 def _name_finder(command: ImportCommand, *, hide: bool) -> NameFinder | None:
-    if command.names is None:
+    if not command.names:
         return None
     if not hide:
-        raise BadInput("names", command.names, "requires pii=hide; add it, or remove names")
+        raise BadInput("names", ",".join(command.names), "requires pii=hide; add it, or remove names")
     return name_finder(command.names)
 
 

@@ -14,6 +14,7 @@ from hamr.data.samples import action_json, turn_json
 from hamr.data.tables import read_table
 from hamr.data.tickets import Tickets, read_tickets
 from hamr.data.trajectories import decision_points
+from hamr.errors import DataError
 from hamr.types import ServiceSample
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def preview_tickets(command: PreviewTickets) -> int:
     """Print a proposed mapping as YAML; all other lines are comments, so the output is a mapping file. Raises
     DataError."""
     table = read_table(command.input, encoding=command.encoding, delimiter=command.delimiter)
+    if not table.rows:
+        raise DataError("input", str(command.input), "contains no ticket; give an export with rows")
     proposal = propose_mapping([row for _, row in table.rows], str(command.input))
     tickets = read_tickets(
         command.input,

@@ -11,8 +11,8 @@ from hamr.apps.shared.commands import Command, Folder, NonNegativeCount, Word
 
 class ExportCommand(Command):
     """Write a run's policy as a folder that servers of Hugging Face models load: weights (a LoRA adapter is merged into
-    them), tokenizer with chat template, generation settings, and a model card that shows how requests have to look so
-    that the policy sees the prompts of its training.
+    them, and alone in adapter/), tokenizer with chat template, generation settings, and a model card that shows how
+    requests have to look so that the policy sees the prompts of its training.
     """
 
     examples = ("hamr export runs/own output=models/desk",)

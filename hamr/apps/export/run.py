@@ -17,9 +17,13 @@ from hamr.errors import BadInput
 from hamr.models.bundled import BUNDLED, describe, folder_written_aside
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
 from hamr.telemetry.summary import STAGES
+from hamr.trainer.adapters import FOLDER, SETTINGS
 
 if TYPE_CHECKING:
     from hamr.apps.export.command import ExportCommand
+
+LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's `--max-lora-rank`."""
 
 
 def export(command: ExportCommand) -> int:
@@ -34,10 +38,13 @@ def export(command: ExportCommand) -> int:
         with folder_written_aside(out) as aside:
             shutil.copytree(policy.model, aside, dirs_exist_ok=True)
             _write_generation_config(aside / "generation_config.json", policy, tokenizer)
-            (aside / "README.md").write_text(model_card(policy, chat, out.name), encoding="utf-8")
+            rank = _name_base(aside / FOLDER / SETTINGS, policy)
+            (aside / "README.md").write_text(model_card(policy, chat, out.name, rank), encoding="utf-8")
     except OSError as error:
         raise BadInput("output", str(command.output), f"cannot be written ({error.strerror or error})") from error
     print(f"model of step {policy.step}: {out}")
+    if rank is not None:
+        print(f"its LoRA adapter alone: {out / FOLDER}")
     print(f"to serve it: python -m vllm.entrypoints.openai.api_server --model {out}{_tool_flags(chat)}")
     print(f"requests that match the training: {out / 'README.md'}")
     return 0
@@ -58,13 +65,29 @@ def _write_generation_config(path: Path, policy: TrainedPolicy, tokenizer: Token
     path.write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def model_card(policy: TrainedPolicy, chat: PolicyChat, name: str) -> str:
+def _public_base(policy: TrainedPolicy) -> str:
+    """Return the name of the model that the run started from, empty for a local path, as what is exported is shared."""
+    path = policy.config.model.path
+    return path if path in BUNDLED or (path.count("/") == 1 and not Path(path).exists()) else ""
+
+
+def _name_base(settings: Path, policy: TrainedPolicy) -> int | None:
+    """Name the base model in the settings of an adapter. Return the adapter's rank, or None without an adapter."""
+    if not settings.is_file():
+        return None
+    adapter = json.loads(settings.read_text())
+    adapter["base_model_name_or_path"] = adapter["base_model_name_or_path"] or _public_base(policy) or None
+    settings.write_text(json.dumps(adapter, indent=2) + "\n")
+    return adapter["r"]
+
+
+def model_card(policy: TrainedPolicy, chat: PolicyChat, name: str, rank: int | None = None) -> str:
     """Return README.md: what was trained, how well it did on held-out samples, and how requests have to look.
 
-    Local paths are left out, since the card is made to be shared.
+    Args:
+        rank: Rank of the adapter in the folder, None without one.
     """
-    model = policy.config.model
-    is_public = model.path in BUNDLED or (model.path.count("/") == 1 and not Path(model.path).exists())
+    model, base = policy.config.model, _public_base(policy)
     templates = Environment(
         loader=PackageLoader("hamr.apps.export"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
@@ -72,13 +95,15 @@ def model_card(policy: TrainedPolicy, chat: PolicyChat, name: str) -> str:
         name=name,
         run=policy.config.experiment.name,
         step=policy.step,
-        base=model.path if is_public else "",
-        on_hub=is_public and model.path not in BUNDLED,
+        base=base,
+        on_hub=base and base not in BUNDLED,
         facts=describe(policy.model),
         native=chat.native,
         flags=_tool_flags(chat),
         response_format=model.response_format,
         lora=policy.config.trainer.lora,
+        rank=rank,
+        most_rank=next((most for most in LORA_RANKS if most >= (rank or 0)), rank),
         rollout=policy.config.rollout,
         stages=_stages(policy),
         max_context=model.max_context,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from hamr.apps.plan.costs import GPUS, answer_time, sync_time, train_time
 from hamr.apps.plan.measured import Fit, MeasuredStep, fit, pool_times
 from hamr.apps.plan.models import model_size
+from hamr.apps.plan.overlap import Overlap
 from hamr.apps.plan.simulation import Service, Station
 from hamr.apps.plan.sizing import Cluster
 from hamr.apps.plan.workload import Workload, WorkSpread
@@ -36,6 +38,7 @@ class Past:
             workers=replayed_workers(self.config),
             pools=replayed_pools(self.config),
             first=first_of(self.config),
+            overlap=overlap_of(self.config),
         )
 
 
@@ -66,9 +69,19 @@ def response_tokens(config: Config) -> float:
     return config.plan.response_tokens or config.rollout.max_new_tokens / 2
 
 
-def overlaps(config: Config) -> bool:
-    """Return whether groups of one step are generated in another."""
-    return config.experiment.asynchrony.max_policy_age > 0 or config.algorithm.dynamic_sampling.oversample > 1
+def overlap_of(config: Config) -> Overlap | None:
+    """Return how groups of one step are generated in another, or started beyond its need; None if neither is so."""
+    asynchrony, sampling = config.experiment.asynchrony, config.algorithm.dynamic_sampling
+    if not asynchrony.max_policy_age and sampling.oversample <= 1:
+        return None
+    batch = config.experiment.prompts_per_step
+    return Overlap(
+        batch=batch,
+        max_policy_age=asynchrony.max_policy_age,
+        oversample=sampling.oversample,
+        in_flight=asynchrony.in_flight,
+        most=math.ceil(batch * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample)),
+    )
 
 
 def turns_of(config: Config) -> float:
@@ -117,6 +130,7 @@ def build_workload(config: Config, past: Past | None) -> Workload:
         length=length,
         longest=config.rollout.max_new_tokens * (config.rollout.max_turns if config.holds_dialogues else 1) / mean,
         service=service,
+        overlap=overlap_of(config),
         **shares,
     )
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
+from hamr.apps.plan.overlap import Overlap, simulate_overlap
 from hamr.apps.plan.simulation import Service, SimulatedResponse, Station, simulate
 
 Call = tuple[str, float, float]
@@ -29,7 +31,11 @@ class MeasuredResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """One RL step. `rounds` has the groups of each generation round; a group has its responses."""
+    """One RL step. `rounds` has the groups of each generation round; a group has its responses.
+
+    If steps overlap, there is one round: the groups that the step took, and those that ended without signal since the
+    step before. `signal` says which are the former, and `rollout_score_s` is the time that the step waited for them.
+    """
 
     step: int
     rollout_score_s: float
@@ -38,6 +44,7 @@ class MeasuredStep:
     trained_tokens: float
     groups_dropped: float
     rounds: tuple[tuple[tuple[MeasuredResponse, ...], ...], ...]
+    signal: tuple[bool, ...] = ()
 
     @property
     def responses(self) -> list[MeasuredResponse]:
@@ -99,46 +106,78 @@ class Prediction:
     measured_score_s: float
     predicted_s: float
     measured_s: float
+    overlaps: bool = False
+
+    @property
+    def score_error(self) -> float:
+        """Error of generation and scoring, relative to it or, if it overlaps training, to the whole step."""
+        scale = self.measured_s if self.overlaps else self.measured_score_s
+        return abs(self.predicted_score_s - self.measured_score_s) / scale
+
+    @property
+    def error(self) -> float:
+        """Relative error of the whole step."""
+        return abs(self.predicted_s - self.measured_s) / self.measured_s
 
 
-def fit(steps: Sequence[MeasuredStep], *, workers: Station, pools: Mapping[str, Station], first: str) -> Fit:
+def fit(
+    steps: Sequence[MeasuredStep],
+    *,
+    workers: Station,
+    pools: Mapping[str, Station],
+    first: str,
+    overlap: Overlap | None = None,
+) -> Fit:
     """Fit to all of `steps`.
 
     `workers` has the number of workers and their slots, `pools` the service times to assume. `first` is the pool that
-    is asked first about a response (the reranker).
+    is asked first about a response (the reranker). If no step waits, the workers are at most as slow as returned.
     """
     mean_tokens = float(np.mean([r.tokens for step in steps for r in step.responses]))
-    observed = {name: times.service_s for name, times in pool_times(steps).items()}
-    replays = [(replay(step, observed, mean_tokens, first), step.rollout_score_s) for step in steps]
+    replays = _Replays(steps, steps, mean_tokens, first, pools, overlap)
+    trained, sync_s = [s.train_s for s in steps], _sync_s(steps, overlap)
+    waited = [s.total_s - s.train_s - sync_s if overlap else s.rollout_score_s for s in steps]
+    scale = [s.total_s if overlap else s.rollout_score_s for s in steps]
+
+    def waits(service: Service) -> list[float]:
+        return replays.waits(replace(workers, service=service), trained, sync_s)
 
     def error(service: Service) -> float:
-        at = replace(workers, service=service)
-        times = [(simulate(rounds, rollout=at, pools=pools), took) for rounds, took in replays]
-        return float(np.mean([abs(s.rollout_s + s.tail_s - took) / took for s, took in times]))
+        found = zip(waits(service), waited, scale, strict=True)
+        return float(np.mean([abs(wait - took) / size for wait, took, size in found]))
 
     def at_scale(share: float) -> Service:
         """Find, by bisection, the scale at which the simulated steps take as long in total as the measured ones."""
-        wanted, low, high = sum(took for _, took in replays), 0.0, max(took for _, took in replays)
+        wanted, low, high = sum(waited), 0.0, sum(scale)
         for _ in range(30):
-            scale = (low + high) / 2
-            service = Service(fixed_s=scale * (1 - share), each_s=scale * share / workers.slots)
-            at = replace(workers, service=service)
-            spent = sum(s.rollout_s + s.tail_s for s in (simulate(r, rollout=at, pools=pools) for r, _ in replays))
-            low, high = (low, scale) if spent > wanted else (scale, high)
+            mean_s = (low + high) / 2
+            service = Service(fixed_s=mean_s * (1 - share), each_s=mean_s * share / workers.slots)
+            low, high = (low, mean_s) if sum(waits(service)) > wanted else (mean_s, high)
         return service
 
-    train_fixed, train_token = _line([s.trained_tokens for s in steps], [s.train_s for s in steps])
+    train_fixed, train_token = _line([s.trained_tokens for s in steps], trained)
     return Fit(
         rollout=min((at_scale(share) for share in SHARES), key=error),
         mean_tokens=mean_tokens,
         train_fixed_s=train_fixed,
         train_token_s=train_token,
-        sync_s=float(np.median([s.total_s - s.rollout_score_s - s.train_s for s in steps])),
+        sync_s=sync_s,
     )
 
 
+def _sync_s(steps: Sequence[MeasuredStep], overlap: Overlap | None) -> float:
+    rest = [s.total_s - s.rollout_score_s - s.train_s for s in steps]
+    # The simulation adds the time until the responses under way have ended.
+    return float(np.median(rest)) if overlap is None or overlap.in_flight else min(rest)
+
+
 def compare(
-    steps: Sequence[MeasuredStep], *, workers: Station, pools: Mapping[str, Station], first: str
+    steps: Sequence[MeasuredStep],
+    *,
+    workers: Station,
+    pools: Mapping[str, Station],
+    first: str,
+    overlap: Overlap | None = None,
 ) -> list[Prediction]:
     """Fit to the first half of the steps and predict all of them.
 
@@ -148,24 +187,55 @@ def compare(
     if len(steps) < 4:
         raise ValueError(f"{len(steps)} steps are too few to fit one half and predict the other; at least 4 are needed")
     known = steps[: len(steps) // 2]
-    found = fit(known, workers=workers, pools=pools, first=first)
-    observed = {name: times.service_s for name, times in pool_times(known).items()}
-    at = replace(workers, service=found.rollout)
-    made = []
-    for index, step in enumerate(steps):
-        played = simulate(replay(step, observed, found.mean_tokens, first), rollout=at, pools=pools)
-        score = played.rollout_s + played.tail_s
-        made.append(
-            Prediction(
-                step=step.step,
-                fitted=index < len(known),
-                predicted_score_s=score,
-                measured_score_s=step.rollout_score_s,
-                predicted_s=score + found.train_s(step.trained_tokens) + found.sync_s,
-                measured_s=step.total_s,
-            )
+    found = fit(known, workers=workers, pools=pools, first=first, overlap=overlap)
+    replays = _Replays(steps, known, found.mean_tokens, first, pools, overlap)
+    trained = [found.train_s(step.trained_tokens) for step in steps]
+    waits = replays.waits(replace(workers, service=found.rollout), trained, found.sync_s)
+    return [
+        Prediction(
+            step=step.step,
+            fitted=index < len(known),
+            predicted_score_s=wait,
+            measured_score_s=step.rollout_score_s,
+            predicted_s=wait + train_s + found.sync_s,
+            measured_s=step.total_s,
+            overlaps=overlap is not None,
         )
-    return made
+        for index, (step, wait, train_s) in enumerate(zip(steps, waits, trained, strict=True))
+    ]
+
+
+class _Replays:
+    """The responses of measured steps, with service times of scorers drawn from the steps `known`."""
+
+    def __init__(
+        self,
+        steps: Sequence[MeasuredStep],
+        known: Sequence[MeasuredStep],
+        mean_tokens: float,
+        first: str,
+        pools: Mapping[str, Station],
+        overlap: Overlap | None,
+    ) -> None:
+        observed = {name: times.service_s for name, times in pool_times(known).items()}
+        self.rounds = [replay(step, observed, mean_tokens, first) for step in steps]
+        self.signal = [step.signal for step in steps]
+        self.pools, self.overlap = pools, overlap
+
+    def waits(self, workers: Station, train_s: Sequence[float], sync_s: float) -> list[float]:
+        """Return the seconds that each step generates and scores or, if steps overlap, waits for its groups."""
+        if self.overlap is None:
+            played = [simulate(rounds, rollout=workers, pools=self.pools) for rounds in self.rounds]
+            return [step.rollout_s + step.tail_s for step in played]
+        groups = [
+            (tuple(members), signal)
+            for [responses], signals in zip(self.rounds, self.signal, strict=True)
+            for (_, members), signal in zip(groupby(responses, key=lambda r: r.group), signals, strict=True)
+        ]
+        found = simulate_overlap(
+            groups, self.overlap, rollout=workers, pools=self.pools, train_s=train_s, sync_s=sync_s
+        )
+        return [step.step_s - step.train_s - sync_s for step in found.steps]
 
 
 def replay(
@@ -189,13 +259,10 @@ def replay(
 
 
 def mean_errors(predictions: Sequence[Prediction], *, fitted: bool) -> tuple[float, float]:
-    """Return the mean of |predicted - measured| / measured over the steps that were (not) fitted.
-
-    One value for generation and scoring, one for the whole step.
-    """
+    """Return the mean relative errors over the steps that were (not) fitted: of generation and scoring, and of the
+    whole step."""
     chosen = [p for p in predictions if p.fitted == fitted]
-    scores = [abs(p.predicted_score_s - p.measured_score_s) / p.measured_score_s for p in chosen]
-    return float(np.mean(scores)), float(np.mean([abs(p.predicted_s - p.measured_s) / p.measured_s for p in chosen]))
+    return float(np.mean([p.score_error for p in chosen])), float(np.mean([p.error for p in chosen]))
 
 
 def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:

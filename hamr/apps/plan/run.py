@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 from hamr.algorithms.credit import comparisons, episode_rewards
 from hamr.algorithms.dynamic_sampling import carries_signal
-from hamr.apps.plan.build import Past, overlaps, steps_of
+from hamr.apps.plan.build import Past, overlap_of, steps_of
 from hamr.apps.plan.measured import MeasuredResponse, MeasuredStep
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.load import load_dumped
@@ -17,20 +17,15 @@ from hamr.errors import RunFolderError
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.run_folder import RunFolder
-from hamr.types import CASCADE_BANDS, Failure, RewardRecord
+from hamr.types import CASCADE_BANDS, Failure, RewardRecord, Stale
 
 Group = Sequence[RewardRecord]
 
 
 def read_past(path: Path | str) -> Past:
-    """Read a finished or running run. Raises RunFolderError if it has no complete RL step in its ledger, or if its
-    steps overlapped, since their times then do not show how long the work of one step takes.
-    """
-    folder = RunFolder.open(path)
+    """Read a finished or running run. Raises RunFolderError if it has no complete RL step in its ledger."""
+    folder = RunFolder.open(path, "from")
     config = load_dumped(folder.config)
-    if overlaps(config):
-        remedy = "trained asynchronously or with oversample, so that its steps cannot be measured; give another run"
-        raise RunFolderError("from", str(path), remedy)
     rows = {r["step"]: r for r in read_metrics(folder.metrics) if r["stage"] == "rl" and r.get("timing/step/total")}
     if not rows or not folder.ledger.is_file():
         raise RunFolderError("from", str(path), "has no finished step of RL to measure; give a run that trained")
@@ -38,24 +33,50 @@ def read_past(path: Path | str) -> Past:
         # In order of arrival: round by round, group by group.
         found = ledger.query("SELECT DISTINCT run FROM records WHERE run NOT LIKE '%/eval-%'")
         records = [r for (run,) in found for r in ledger.rows(run=run)]
-    steps = []
-    for step, mine in groupby(sorted(records, key=lambda r: r.key.step), key=lambda r: r.key.step):
-        if step in rows:
-            steps.append(_step(config, step, rows[step], list(mine)))
-    return Past(config=config, steps=steps_of(steps))
+    if overlap_of(config):
+        # A group may have started before the step that took it. The ledger has the groups in the order of these.
+        by_step = _by_count(records, rows)
+    else:
+        by_number = sorted(records, key=lambda r: r.key.step)
+        by_step = {step: list(mine) for step, mine in groupby(by_number, key=lambda r: r.key.step) if step in rows}
+    return Past(config=config, steps=steps_of([_step(config, step, rows[step], own) for step, own in by_step.items()]))
+
+
+def _by_count(
+    records: Sequence[RewardRecord], rows: Mapping[int, Mapping[str, float]]
+) -> dict[int, list[RewardRecord]]:
+    found, at = {}, 0
+    for step in sorted(rows):
+        count = int(rows[step]["rollout/responses"])
+        found[step], at = list(records[at : at + count]), at + count
+    return found
 
 
 def _step(config: Config, step: int, row: dict[str, float], records: list[RewardRecord]) -> MeasuredStep:
     groups = [list(g) for _, g in groupby(records, key=lambda r: (r.key.prompt, r.key.attempt))]
+    overlap = overlap_of(config)
+    if overlap:
+        signal = [_is_trainable(config, g, surplus=not overlap.max_policy_age) for g in groups]
+        in_rounds, dropped = [groups], len(groups) - sum(signal)
+    else:
+        signal, in_rounds, dropped = [], rounds(config, groups), row.get("rollout/groups_dropped") or 0.0
     return MeasuredStep(
         step=step,
         rollout_score_s=row["timing/step/rollout_score"],
         train_s=row["timing/step/train"],
         total_s=row["timing/step/total"],
         trained_tokens=row.get("policy/tokens") or 0.0,
-        groups_dropped=row.get("rollout/groups_dropped") or 0.0,
-        rounds=tuple(tuple(tuple(map(_response, _dialogues(g))) for g in r) for r in rounds(config, groups)),
+        groups_dropped=dropped,
+        rounds=tuple(tuple(tuple(map(_response, _dialogues(g))) for g in r) for r in in_rounds),
+        signal=tuple(signal),
     )
+
+
+def _is_trainable(config: Config, group: Group, *, surplus: bool) -> bool:
+    """Return whether a step could train on the group. With `surplus`, a stale one was only not needed."""
+    if any(isinstance(r.total, Stale) for r in group):
+        return surplus
+    return not config.algorithm.dynamic_sampling.enabled or _has_signal(config.algorithm, group)
 
 
 def rounds(config: Config, groups: Sequence[Group]) -> list[list[Group]]:

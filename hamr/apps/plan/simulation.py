@@ -15,6 +15,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
@@ -108,7 +109,7 @@ def simulate(
     `rounds` run in sequence (dynamic sampling refills when a round is fully scored). A step without responses takes
     `train_s + sync_s`. `deadline_s`: the router's, per response from its end on.
     """
-    play = _Play({ROLLOUT: rollout, **pools}, deadline_s)
+    play = Play({ROLLOUT: rollout, **pools}, deadline_s)
     rollout_s = sum(play.round(responses) for responses in rounds)
     return Simulated(
         step_s=play.now + train_s + sync_s,
@@ -130,6 +131,7 @@ class _Scoring:
     """
 
     response: SimulatedResponse
+    group: int
     open: int
     stage: list[int]
     left: list[int]
@@ -161,7 +163,7 @@ class _Replica:
 class _Line:
     """A station in operation. A group's requests go to the group's own replica while that has a free slot."""
 
-    def __init__(self, station: Station, play: _Play) -> None:
+    def __init__(self, station: Station, play: Play) -> None:
         self.station, self.play = station, play
         self.replicas = [_Replica() for _ in range(station.replicas)]
         self.free = deque(range(station.replicas))
@@ -171,7 +173,7 @@ class _Line:
         self.busy, self.area, self.counted = 0, 0.0, 0.0
 
     def put(self, job: _Job) -> None:
-        place = self._place(job.scoring.response.group)
+        place = self._place(job.scoring.group)
         if place is None:
             self.waiting.append(job)
         else:
@@ -204,6 +206,13 @@ class _Line:
             queue_p50=float(p50),
             queue_p99=float(p99),
         )
+
+    def clear(self) -> None:
+        """Cancel all jobs."""
+        self._count(-self.busy)
+        self.replicas = [_Replica() for _ in self.replicas]
+        self.free = deque(range(len(self.replicas)))
+        self.waiting.clear()
 
     def _place(self, group: int) -> int | None:
         slots, own = self.station.slots, group % len(self.replicas)
@@ -241,12 +250,15 @@ class _Line:
         self.busy, self.counted = self.busy + change, self.play.now
 
 
-class _Play:
-    """The clock and the event queue."""
+class Play:
+    """The clock and the event queue of a simulation. `ended` lists the groups that are scored, in this order."""
 
     def __init__(self, stations: Mapping[str, Station], deadline_s: float) -> None:
         self.now, self.late, self.slowest = 0.0, 0, 0.0
-        self._deadline_s, self._serial, self._open = deadline_s, 0, 0
+        self.ended: list[int] = []
+        self._deadline_s, self._serial = deadline_s, 0
+        self._open: dict[int, int] = {}
+        self._last_response = 0.0
         self.events: list[tuple[float, int, _Line | _Scoring, int, int]] = []
         """(time, order, line, replica, stamp): a job ends; (time, order, scoring, 0, 0): a response's deadline."""
         self.lines = {name: _Line(station, self) for name, station in stations.items()}
@@ -257,26 +269,49 @@ class _Play:
 
     def round(self, responses: Sequence[SimulatedResponse]) -> float:
         """Generate and score the responses; return the seconds until the last of them was generated."""
-        began = last = self.now
-        self._open = len(responses)
-        for response in responses:
-            chains = response.chains
-            scoring = _Scoring(response, len(chains), [0] * len(chains), [0] * len(chains))
-            self.lines[ROLLOUT].put(_Job(scoring, -1, response.work, self.now))
+        began = self._last_response = self.now
+        for group, members in groupby(responses, key=lambda response: response.group):
+            self.start(group, tuple(members))
         while self._open:
+            self.advance()
+        return self._last_response - began
+
+    def start(self, group: int, responses: Sequence[SimulatedResponse]) -> None:
+        """Start to generate and score a group."""
+        self._open[group] = self._open.get(group, 0) + len(responses)
+        for response in responses:
+            chains = len(response.chains)
+            scoring = _Scoring(response, group, chains, [0] * chains, [0] * chains)
+            self.lines[ROLLOUT].put(_Job(scoring, -1, response.work, self.now))
+
+    def advance(self, until: float = math.inf) -> bool:
+        """Move to the next event, and return True, or to the time `until` if that is earlier."""
+        while self.events and self.events[0][0] <= until:
             at, _, who, place, stamp = heapq.heappop(self.events)
             if isinstance(who, _Scoring):
-                if not who.closed:
-                    self.now = at
-                    self.late += 1
-                    self._close(who)
-            elif who.replicas[place].stamp == stamp:
+                if who.closed:
+                    continue
+                self.now = at
+                self.late += 1
+                self._close(who)
+                return True
+            if who.replicas[place].stamp == stamp:
                 self.now = at
                 job = who.end(place)
                 if job.chain < 0:
-                    last = at
+                    self._last_response = at
                 self._end_job(job)
-        return last - began
+                return True
+        if until < math.inf:
+            self.now = until
+        return False
+
+    def abort(self) -> None:
+        """Cancel all groups under way."""
+        self.events.clear()
+        self._open.clear()
+        for line in self.lines.values():
+            line.clear()
 
     def _end_job(self, job: _Job) -> None:
         scoring, chain = job.scoring, job.chain
@@ -315,4 +350,7 @@ class _Play:
     def _close(self, scoring: _Scoring) -> None:
         scoring.closed = True
         self.slowest = max(self.slowest, self.now - scoring.since)
-        self._open -= 1
+        self._open[scoring.group] -= 1
+        if not self._open[scoring.group]:
+            del self._open[scoring.group]
+            self.ended.append(scoring.group)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hamr.apps.plan.costs import at_least
+from hamr.apps.plan.overlap import Group, Overlap, simulate_overlap
 from hamr.apps.plan.simulation import ROLLOUT, Simulated, SimulatedResponse, Station, Usage, simulate
 from hamr.apps.plan.workload import Workload
 
@@ -39,6 +40,30 @@ class Cluster:
             deadline_s=self.deadline_s,
         )
 
+    def play_overlapped(self, groups: Sequence[Group], overlap: Overlap, steps: int) -> Simulated:
+        """Return the means of `steps` steps, after those that fill the pipeline. `rollout_s` is the time that a step
+        waits for its groups."""
+        played = simulate_overlap(
+            groups,
+            overlap,
+            rollout=self.rollout,
+            pools=self.pools,
+            train_s=[self.train_s] * (overlap.warm_up + steps),
+            sync_s=self.sync_s,
+            deadline_s=self.deadline_s,
+        )
+        counted = played.steps[overlap.warm_up :]
+        return Simulated(
+            step_s=sum(step.step_s for step in counted) / steps,
+            rollout_s=sum(step.wait_s for step in counted) / steps,
+            tail_s=0.0,
+            train_s=self.train_s,
+            sync_s=sum(step.sync_s for step in counted) / steps,
+            slowest_s=played.slowest_s,
+            late=round(sum(step.late for step in counted) / steps),
+            stations=played.stations,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
@@ -47,6 +72,7 @@ class Played:
     step_s: float
     rollout_s: float
     tail_s: float
+    sync_s: float
     slowest_s: float
     late: float
     stations: Mapping[str, Usage]
@@ -77,7 +103,9 @@ class Study:
 
     def __init__(self, workload: Workload, cluster: Cluster, *, draws: int) -> None:
         self.workload, self.cluster = workload, cluster
-        self.steps = [workload.draw(seed) for seed in range(draws)]
+        self.steps: list[Rounds] = [workload.draw(seed) for seed in range(draws)]
+        overlap = workload.overlap
+        self.groups = workload.draw_groups(0, overlap.warm_up + draws) if overlap else ()
         self.limit = {name: self._limit(name, pool.slots) for name, pool in cluster.pools.items()}
         self._played: dict[tuple[int, ...], Played] = {}
 
@@ -85,12 +113,18 @@ class Study:
         """Simulate a cluster that differs from the study's in its numbers of replicas only."""
         sizes = (cluster.rollout.replicas, *(cluster.pools[name].replicas for name in self.cluster.pools))
         if sizes not in self._played:
-            self._played[sizes] = _mean([cluster.play(step) for step in self.steps])
+            self._played[sizes] = self._mean_of(cluster)
         return self._played[sizes]
+
+    def _mean_of(self, cluster: Cluster) -> Played:
+        overlap = self.workload.overlap
+        if overlap is None:
+            return _mean([cluster.play(step) for step in self.steps])
+        return _mean([cluster.play_overlapped(self.groups, overlap, len(self.steps))])
 
     def slowest_s(self, cluster: Cluster) -> float:
         """Return the longest time to a reward without the router's deadline."""
-        return _mean([replace(cluster, deadline_s=math.inf).play(step) for step in self.steps]).slowest_s
+        return self._mean_of(replace(cluster, deadline_s=math.inf)).slowest_s
 
     def ideal(self) -> Played:
         """Return the step with unlimited pools."""
@@ -124,11 +158,13 @@ class Study:
         base = self.play(cluster).step_s
         larger = {ROLLOUT: 2 * cluster.rollout.replicas, **self.limit}
         saved = {name: base - self.play(cluster.with_replicas(**{name: size})).step_s for name, size in larger.items()}
-        return {**saved, "training": cluster.train_s, "sync": cluster.sync_s}
+        without = {"training": replace(cluster, train_s=0.0), "sync": replace(cluster, sync_s=0.0)}
+        return saved | {name: base - self._mean_of(changed).step_s for name, changed in without.items()}
 
     def _limit(self, name: str, slots: int) -> int:
         asked = max((_count(step, name) for step in self.steps), default=0)
-        return max(1, sum(self.workload.rounds), math.ceil(asked / slots))
+        steps = self.workload.overlap.max_policy_age + 1 if self.workload.overlap else 1
+        return max(1, steps * sum(self.workload.rounds), math.ceil(steps * asked / slots))
 
     def _alone(self, name: str, goal_s: float, most: int) -> int:
         free = self.cluster.with_replicas(**self.limit)
@@ -156,7 +192,9 @@ class Study:
         )
 
     def _busy(self, name: str) -> float:
-        station, window_s = self.cluster.pools[name], self.ideal().rollout_s
+        station, ideal = self.cluster.pools[name], self.ideal()
+        overlap = self.workload.overlap
+        window_s = ideal.step_s if overlap and overlap.max_policy_age else ideal.rollout_s
         work = self.workload.questions().get(name, 0.0) * station.service.seconds(station.slots)
         return work / (station.slots * window_s) if window_s else 0.0
 
@@ -187,6 +225,7 @@ def _mean(steps: Sequence[Simulated]) -> Played:
         step_s=sum(s.step_s for s in steps) / n,
         rollout_s=sum(s.rollout_s for s in steps) / n,
         tail_s=sum(s.tail_s for s in steps) / n,
+        sync_s=sum(s.sync_s for s in steps) / n,
         slowest_s=max(s.slowest_s for s in steps),
         late=sum(s.late for s in steps) / n,
         stations=stations,

@@ -8,7 +8,7 @@ from hamr.apps.plan.build import (
     Past,
     first_of,
     output_tokens,
-    overlaps,
+    overlap_of,
     replayed_pools,
     replayed_workers,
     response_tokens,
@@ -34,8 +34,9 @@ def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
         f"a step: {workload.responses} {what} = ({rounds} groups) x {workload.samples}; "
         f"{workload.cascaded_frac:.0%} for the cascade, {workload.escalated_frac:.0%} of these for the judge",
     ]
-    if overlaps(config):
-        lines.append("planned as a synchronous one: the plan does not know experiment.asynchrony and oversample")
+    if workload.overlap is not None:
+        doing = "generated, scored or trained on during it" if workload.overlap.max_policy_age else "started for it"
+        lines.append(f"at most {workload.overlap.limit} groups are {doing}")
     if past is None:
         lines.append(f"times: assumed, roofline model of {config.plan.gpu}; the section plan lists all assumptions")
     else:
@@ -82,13 +83,18 @@ def parts(config: Config, study: Study, ideal: Played, needed: Cluster) -> Table
     if most != study.cluster:
         rows["scaled to their maximum"] = study.play(most)
     rows |= {"as needed": study.play(needed), "without limit": ideal}
-    train_s, sync_s, deadline = study.cluster.train_s, study.cluster.sync_s, f"(> {config.router.deadline_s:g} s)"
-    seconds = number_columns("{:.1f}", "step", "rollouts", "waiting for rewards", "training", "sync")
+    train_s, deadline = study.cluster.train_s, f"(> {config.router.deadline_s:g} s)"
+    overlap = study.workload.overlap
+    before = ("rollouts", "waiting for rewards") if overlap is None else ("waiting for groups",)
+    seconds = number_columns("{:.1f}", "step", *before, "training", "sync")
     return Table(
         "",
         (Column("seconds of a step"), *seconds, Column("late responses", "{}")),
         tuple(
-            (label, p.step_s, p.rollout_s, p.tail_s, train_s, sync_s, f"{p.late:g} {deadline}")
+            (
+                *(label, p.step_s, *(p.rollout_s, p.tail_s)[: len(before)]),
+                *(train_s, p.sync_s, f"{p.late:g} {deadline}"),
+            )
             for label, p in rows.items()
         ),
     )
@@ -154,7 +160,7 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> Pa
 
 def comparison(past: Past) -> list[Block]:
     """Return predicted and measured times of the run's own steps."""
-    config = past.config
+    config, overlap = past.config, overlap_of(past.config)
     told = [
         Paragraph(
             f"pools.{name} in the run: {times.questions} questions, {times.mean_s:.2f} s of service, queue p50 "
@@ -164,11 +170,16 @@ def comparison(past: Past) -> list[Block]:
     ]
     try:
         made = compare(
-            past.steps, workers=replayed_workers(config), pools=replayed_pools(config), first=first_of(config)
+            past.steps,
+            workers=replayed_workers(config),
+            pools=replayed_pools(config),
+            first=first_of(config),
+            overlap=overlap,
         )
     except ValueError as error:
         return [*told, Paragraph(f"no comparison with the run: {error}")]
-    names = ("generating and scoring: predicted", "measured", "whole step: predicted", "measured")
+    doing = "waiting for groups" if overlap else "generating and scoring"
+    names = (f"{doing}: predicted", "measured", "whole step: predicted", "measured")
     rows = tuple(
         (
             p.step,
@@ -183,7 +194,7 @@ def comparison(past: Past) -> list[Block]:
         *told,
         table,
         Paragraph(
-            f"mean error on predicted steps: {score:.0%} of generating and scoring, {whole:.0%} of the whole step "
+            f"mean error on predicted steps: {score:.0%} of {doing}, {whole:.0%} of the whole step "
             f"(on fitted steps: {score_seen:.0%}, {whole_seen:.0%})"
         ),
     ]

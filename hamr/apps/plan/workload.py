@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hamr.apps.plan.overlap import Group, Overlap
 from hamr.apps.plan.simulation import Chain, SimulatedResponse
 
 
@@ -37,8 +38,8 @@ class Workload:
     (one per reference), then, for a share `escalated_frac` of these replies, `second_questions` to `second`. Either
     pool may be None. `side`: further requests per response, by pool, in parallel to the cascade. Numbers of requests
     may be fractional; the fraction is the probability of one more. `dropped_frac` of a round's groups carry no signal
-    and are replaced in the next round, up to `max_rounds`. `longest` bounds a response's work: its length over the
-    mean.
+    and are replaced in the next round, up to `max_rounds`; with `overlap` they are replaced at once. `longest` bounds a
+    response's work: its length over the mean.
     """
 
     prompts: int
@@ -55,6 +56,7 @@ class Workload:
     length: WorkSpread = WorkSpread()
     longest: float = math.inf
     service: Mapping[str, WorkSpread] = field(default_factory=dict)
+    overlap: Overlap | None = None
 
     @property
     def rounds(self) -> tuple[int, ...]:
@@ -63,6 +65,9 @@ class Workload:
         >>> Workload(prompts=8, samples=4, dropped_frac=0.3, max_rounds=3).rounds
         (8, 3, 1)
         """
+        if self.overlap is not None:
+            kept_frac = max(1 - self.dropped_frac, 1 / self.max_rounds)
+            return (math.ceil(self.prompts * max(self.overlap.oversample, 1 / kept_frac) - 1e-9),)
         sizes = [self.prompts]
         while len(sizes) < self.max_rounds and (missing := math.ceil(sizes[-1] * self.dropped_frac - 1e-9)) > 0:
             sizes.append(missing)
@@ -88,18 +93,26 @@ class Workload:
         rng = np.random.default_rng(seed)
         drawn, group = [], 0
         for groups in self.rounds:
-            lengths = self.length.draw(rng, groups * self.samples)
-            responses = []
-            for index, length in enumerate(lengths):
-                chains = self._chains(rng)
-                responses.append(
-                    SimulatedResponse(
-                        group=group + index // self.samples, work=min(length, self.longest), chains=chains
-                    )
-                )
-            drawn.append(tuple(responses))
+            drawn.append(self._responses(rng, group, groups))
             group += groups
         return tuple(drawn)
+
+    def draw_groups(self, seed: int, steps: int) -> tuple[Group, ...]:
+        """Return the groups of `steps` steps that overlap."""
+        rng = np.random.default_rng(seed)
+        count = self.rounds[0] * steps
+        responses, n = self._responses(rng, 0, count), self.samples
+        signal = rng.random(count) >= self.dropped_frac
+        return tuple((responses[i * n : (i + 1) * n], bool(signal[i])) for i in range(count))
+
+    def _responses(self, rng: np.random.Generator, first: int, groups: int) -> tuple[SimulatedResponse, ...]:
+        lengths = self.length.draw(rng, groups * self.samples)
+        return tuple(
+            SimulatedResponse(
+                group=first + index // self.samples, work=min(length, self.longest), chains=self._chains(rng)
+            )
+            for index, length in enumerate(lengths)
+        )
 
     def _chains(self, rng: np.random.Generator) -> tuple[Chain, ...]:
         chains: list[Chain] = []

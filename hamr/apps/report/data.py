@@ -52,7 +52,7 @@ class ReportData:
     @classmethod
     def read(cls, path: Path | str) -> ReportData:
         """Read a run folder. Missing parts are left empty. Raises RunFolderError if the path is not a run folder."""
-        folder = RunFolder.open(path)
+        folder = RunFolder.open(path, "RUN")
         config = read_config(folder.config)
         steps: dict[str, list[Mapping[str, Any]]] = {}
         evaluations: dict[str, tuple[int, Mapping[str, Any]]] = {}

@@ -181,7 +181,7 @@ def _facts(data: ReportData) -> tuple[str, ...]:
 
 
 def _scoring_lead(data: ReportData) -> str:
-    """Return the share of replies sent to the judge and the share of failed scorings, in words."""
+    """Return the shares of replies sent to the judge and of failed scorings, and what the audits found, in words."""
     _, escalated = data.series("router/escalated_frac")
     _, failed = data.series("reward/failed_frac")
     parts = []
@@ -192,6 +192,23 @@ def _scoring_lead(data: ReportData) -> str:
     if failed:
         share = sum(failed) / len(failed)
         parts.append("every response could be scored" if not any(failed) else f"{share:.1%} could not be scored")
+    lower, upper = (data.series(f"audit/bound_{end}")[1] for end in ("lower", "upper"))
+    if lower and upper:
+        parts.append(
+            f"inside the trust interval the reward is {lower[-1]:+.2f} to {upper[-1]:+.2f} above the judge's "
+            "(audits, 95 %)"
+        )
+    _, corrections = data.series("audit/correction_mean")
+    _, largest = data.series("audit/correction_max")
+    if corrections:
+        parts.append(
+            f"audits corrected it by {corrections[-1]:.2f} on average and {largest[-1]:.2f} at most in the last step"
+        )
+    _, together = data.series("audit/both_wrong_frac")
+    if together:
+        parts.append(
+            f"reranker and judge were wrong together in {sum(together) / len(together):.1%} of the audited replies"
+        )
     return "; ".join(parts) + "." if parts else ""
 
 

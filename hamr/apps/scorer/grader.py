@@ -88,9 +88,9 @@ class Grading:
 
     def examples(self, rows: Sequence[JudgedResponse]) -> list[ScorerExample]:
         """Half of them, by chance, without their reason: a grader whose label only ever followed the right reason would
-        believe its own, whatever it says."""
-        rng = Random(SEED)
-        return [self._example(row, (row.reason or NOTHING) if rng.random() < 0.5 else "") for row in rows]
+        believe its own, whatever it says. All of them, if no row has one: planted responses have none."""
+        rng, known = Random(SEED), any(row.reason for row in rows)
+        return [self._example(row, (row.reason or NOTHING) if known and rng.random() < 0.5 else "") for row in rows]
 
     def _example(self, row: JudgedResponse, reason: str) -> ScorerExample:
         ids, at = self.answer_ids(row.labels, reason)
@@ -109,9 +109,9 @@ def labelled_responses(name: str, tuning: ScorerTrainingConfig) -> tuple[list[Ju
     of them lacks clean or flawed responses."""
     assert tuning.labelled is not None, "a grader's section has it"
     flaws = FLAWS[tuning.reward]
-    train, held_out = read_judged(tuning.labelled, flaws), []
+    train, held_out = read_judged(tuning.labelled, flaws, tuning.reward), []
     if tuning.held_out:
-        held_out = read_judged(tuning.held_out, flaws)
+        held_out = read_judged(tuning.held_out, flaws, tuning.reward)
     else:
         train, held_out = split_off(train, SEED)
     for key, rows in (("labelled", train), ("held_out", held_out)):

@@ -1,11 +1,13 @@
 """Responses with a judge's label: what a grader is trained on and measured by.
 
 A line is a sample (`hamr.data.samples`) with `response`, `label` and `reason`, as `hamr data hallucination` writes it.
-`label` is "none" or what is wrong; a list where several things are.
+`label` is "none" or what is wrong; a list where several things are. A line with `labels` is a labelled response of
+OlaBench (`hamr.bench.olabench.labelled`), such as those that `hamr data olabench` plants.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import re
 from collections.abc import Sequence
@@ -13,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hamr.bench.olabench.items import visible_sample
+from hamr.bench.olabench.labelled import UNKNOWN, parse_labelled
 from hamr.data.samples import from_json, read_rows
 from hamr.errors import DataError
 from hamr.rewards.questions import case_variables
@@ -33,13 +37,17 @@ class JudgedResponse:
     reason: str
 
 
-def read_judged(path: str | Path, labels: Sequence[str]) -> list[JudgedResponse]:
-    """The file's responses. `labels` are those that a flaw may have. Raises DataError at `file:line: field`."""
+def read_judged(path: str | Path, labels: Sequence[str], reward: str = "hallucination") -> list[JudgedResponse]:
+    """Return the file's responses with a label for `reward`, whose flaws have `labels`. Raises DataError at
+    `file:line: field`."""
     found = []
     for number, row in read_rows(path):
         where = f"{path}:{number}"
         if not isinstance(row, dict):
             raise DataError(f"{where}: line", row, "must be a JSON object")
+        if "labels" in row:
+            found += _of_bench(row, number, where, reward)
+            continue
         row = dict(row)
         response, label, reason = (row.pop(field, None) for field in ("response", "label", "reason"))
         if not isinstance(response, str):
@@ -55,6 +63,18 @@ def read_judged(path: str | Path, labels: Sequence[str]) -> list[JudgedResponse]
             )
         )
     return found
+
+
+def _of_bench(row: dict[str, Any], number: int, where: str, reward: str) -> list[JudgedResponse]:
+    """Return the labelled response of an OlaBench item, or nothing without a label of known type. Responses to an item
+    have its id, so that they are held out together."""
+    one = parse_labelled(row, number, where)
+    said = getattr(one.labels, reward)
+    if said is None or said in UNKNOWN:
+        return []
+    flaws = said if isinstance(said, tuple) else () if said == CLEAN else (said,)
+    sample = dataclasses.replace(visible_sample(one.item), id=one.id.rpartition("/")[0] or one.id)
+    return [JudgedResponse(sample=sample, response=one.response, labels=flaws, reason="")]
 
 
 def _labels(label: Any, known: Sequence[str], where: str) -> tuple[str, ...]:

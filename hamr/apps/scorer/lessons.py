@@ -111,7 +111,7 @@ def pair_lessons(
     settings = pool.finetune.model_dump(exclude=GRADERS_OWN)
     asked = [dataclasses.astuple(p) for p in checks]
     if pool.compares:
-        contrasted = contrast_examples(train, most)
+        contrasted = contrast_examples(train, most, part=pool.finetune.part)
         return Lessons(
             basis=[pool.type, settings, asked, contrasted],
             exam=lambda: compared_exam(checks),
@@ -157,9 +157,11 @@ def grading_of(pool: PoolConfig, config: Config) -> Grading:
     )
 
 
-def contrast_examples(samples: Sequence[ServiceSample], n: int, seed: int = PAIRS_SEED) -> list[PairExample]:
-    """At most `n` pairs for a cross-encoder: of every contrast some right replies, one that is right in part, and twice
-    as many wrong ones, half of them other acts."""
+def contrast_examples(
+    samples: Sequence[ServiceSample], n: int, seed: int = PAIRS_SEED, *, part: float = 0.5
+) -> list[PairExample]:
+    """At most `n` pairs for a cross-encoder: of every contrast some right replies, one that is right in part (with the
+    target `part`), and twice as many wrong ones, half of them other acts."""
     rng = Random(f"contrast examples/{seed}")
     examples: list[PairExample] = []
     for contrast in contrasts(samples, n // FEWEST_EACH + 1, seed):
@@ -172,7 +174,7 @@ def contrast_examples(samples: Sequence[ServiceSample], n: int, seed: int = PAIR
         partial = [rng.choice(contrast.partial)] if contrast.partial else []
         # Any right wording may stand as the reference, so that few references do not make few first texts.
         known = (contrast.reference, *contrast.right)
-        for texts, target in ((right, 1.0), (partial, 0.5), (wrong, 0.0)):
+        for texts, target in ((right, 1.0), (partial, part), (wrong, 0.0)):
             examples += [PairExample(rng.choice(known), text, target) for text in texts]
     return examples[:n]
 

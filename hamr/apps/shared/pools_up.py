@@ -33,6 +33,15 @@ def writing_pool(config: Config, key: str, name: str) -> str:
     return name
 
 
+def judging_pool(config: Config, key: str, name: str, reward: str) -> str:
+    """Return `name` if it is a pool that can generate text, or a grader that is trained for `reward`. Raises
+    BadInput."""
+    pool = config.pools.get(name)
+    if pool is not None and pool.role == "grader" and pool.finetune and pool.finetune.reward == reward:
+        return name
+    return writing_pool(config, key, name)
+
+
 def pools_of(name: str, where: Path) -> str:
     """Return the run name for a job's pools on a shared cluster.
 

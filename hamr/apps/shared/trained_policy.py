@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hamr.config.load import load_dumped
 from hamr.config.schema import Config
-from hamr.errors import BadInput, RunFolderError
+from hamr.errors import BadInput
 from hamr.telemetry.run_folder import RunFolder
 from hamr.trainer.checkpoints import Checkpoints
 
@@ -27,10 +27,7 @@ class TrainedPolicy:
 
         Raises BadInput for a folder that is no run's, and for a run without such a checkpoint.
         """
-        try:
-            folder = RunFolder.open(path)
-        except RunFolderError as error:
-            raise RunFolderError(key, error.value, error.remedy) from None
+        folder = RunFolder.open(path, key)
         config = load_dumped(folder.config)
         kept: list[int] = []
         for checkpoint in Checkpoints(folder.checkpoints).policies():

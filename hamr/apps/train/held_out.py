@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hamr.bench.statistics import share_interval
+from hamr.calibration.prediction_powered import debiased_mean
 from hamr.config.matching import MatchingConfig
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
@@ -32,7 +33,8 @@ class HeldOutResult:
     the share of correct decisions, the mean reward, and the mean tokens and seconds to the end of the answer, each
     where it is known. `exact_act`: share of responses with the correct act and the correct facts, replies included
     (`hamr.rewards.truth`). `exact_by_act`: the same per act, each with `n`, `share` and the bounds `low` and `high` of
-    its 95 % Wilson interval. None and empty where the data do not label their acts.
+    its 95 % Wilson interval. None and empty where the data do not label their acts. `debiased`: the mean consistency
+    corrected by audits (`hamr.calibration.prediction_powered`); empty with too few audits.
     """
 
     n: int
@@ -46,6 +48,7 @@ class HeldOutResult:
     records: tuple[RewardRecord, ...]
     exact_act: float | None = None
     exact_by_act: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    debiased: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the metrics without the records, JSON-serialisable."""
@@ -57,6 +60,7 @@ class HeldOutResult:
             "format_error_rate": self.format_error_rate,
             "failed_frac": self.failed_frac,
             **{f"reward/{name}": value for name, value in self.reward.items()},
+            **{f"consistency_debiased/{name}": value for name, value in self.debiased.items()},
             **{
                 f"by_format/{form}/{name}": value for form, own in self.by_format.items() for name, value in own.items()
             },
@@ -158,7 +162,16 @@ def summarise(
         records=tuple(records),
         exact_act=sum(map(sum, known.values())) / n if known else None,
         exact_by_act={act: _share(held) for act, held in known.items()},
+        debiased=_debiased_consistency(records),
     )
+
+
+def _debiased_consistency(records: Sequence[RewardRecord]) -> dict[str, float]:
+    """Return the mean consistency as if the judge had been asked about every reply inside the trust interval."""
+    known = [(r, c.value) for r in records for c in r.components if c.name == "consistency" and c.value is not None]
+    inside = [(r.audit, value) for r, value in known if r.band == "inside"]
+    residuals = [audit.mix - value for audit, value in inside if audit is not None and audit.mix is not None]
+    return debiased_mean([value for _, value in known], residuals, auditable=len(inside))
 
 
 def _share(held: Sequence[bool]) -> dict[str, float]:

@@ -165,13 +165,14 @@ class ScorerRefit:
         return [PairExample(*json.loads(line)) for line in lines]
 
     def _train(self, step: int, pairs: Sequence[PairExample]) -> dict[str, Path]:
-        examples = [*pairs, *contrast_examples(self.train, len(pairs), seed=step)]
         made: dict[str, Path] = {}
         with environment(CHILD_ENV), child_process(KILLED, self.progress.step) as call:
             for name in _pools_to_train(self.config).values():
                 out = self.folder / f"{name}-{step}"
+                tuning = self._tuning(name)
+                examples = [*pairs, *contrast_examples(self.train, len(pairs), seed=step, part=tuning.part)]
                 shutil.rmtree(out, ignore_errors=True)  # of a run that was resumed from an earlier step
-                call(finetune_scorer, finetune_pairs, self.paths[name], out, examples, self._tuning(name), name)
+                call(finetune_scorer, finetune_pairs, self.paths[name], out, examples, tuning, name)
                 made[name] = out
         return made
 

@@ -21,6 +21,7 @@ from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit
 from hamr.apps.train.scorer_watch import ScorerWatch
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
+from hamr.cascade.certificate import feasibility
 from hamr.config.custom import function_arguments
 from hamr.config.schema import Config
 from hamr.controller import Controller
@@ -285,6 +286,9 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         )
     if not asynchrony.in_flight:
         controller.pause = engine.pause
+    replies = experiment.prompts_per_step * run.config.rollout.samples_per_prompt
+    if line := feasibility(run.config.rewards.consistency, replies=replies, steps=experiment.steps):
+        run.console.note(line)
     run.recorder.begin("rl", experiment.steps)
     await run.world.router.metrics()  # reset: the first step must not count the calls of the evaluations
     try:

@@ -76,7 +76,7 @@ def read_labelled(path: Path) -> list[Labelled]:
     rows: list[Labelled] = []
     seen: dict[str, int] = {}
     for number, row in read_rows(path):
-        one = _parse_row(row, number, f"{path}:{number}")
+        one = parse_labelled(row, number, f"{path}:{number}")
         if one.id in seen:
             raise DataError(f"{path}:{number}: id", one.id, f"already used on line {seen[one.id]}; make it unique")
         seen[one.id] = number
@@ -102,7 +102,8 @@ def labelled_json(one: Labelled) -> dict[str, Any]:
     }
 
 
-def _parse_row(row: Any, number: int, where: str) -> Labelled:
+def parse_labelled(row: Any, number: int, where: str) -> Labelled:
+    """Parse line `number` of a file. Raises DataError at `<where>: <field>`."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     if not isinstance(row.get("response"), str):

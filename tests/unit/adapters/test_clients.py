@@ -4,8 +4,10 @@ process.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import pickle
 import subprocess
 import sys
 import threading
@@ -18,7 +20,6 @@ import pytest
 
 from hamr.adapters import verl
 from hamr.adapters.client import RewardClient
-from hamr.adapters.groups import RewardMissing
 from hamr.adapters.trl import TrlReward
 from hamr.errors import BadInput, DataError, HamrError
 
@@ -36,6 +37,9 @@ class Server(ThreadingHTTPServer):
         self.script: list[tuple[int, dict]] = []
         self.seen: list[list[dict]] = []
         self.heals = False
+        self.slow = threading.Event()
+        """Lets it answer."""
+        self.slow.set()
         super().__init__(("127.0.0.1", 0), Handler)
 
     @property
@@ -51,6 +55,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.server.script:
             self.answer(*self.server.script.pop(0))
             return
+        self.server.slow.wait(30)
         self.server.seen.append(body["groups"])
         healed = self.server.heals and len(self.server.seen) > 1
         groups = []
@@ -196,6 +201,15 @@ def test_dataset_without_samples_is_rejected() -> None:
     assert call(TrlReward(Scripted(), column="ticket"), ticket=[A] * 4)[0] == 0.3
 
 
+def test_trl_reward_can_be_pickled_for_the_asynchronous_trainer(server: Server) -> None:
+    """`AsyncRolloutWorker.start` pickles it; a group has neither `trainer_state` nor functions that log."""
+    reward = TrlReward(client(server))
+    given = {"prompts": ["p"] * 2, "completions": ["one", "hang"], "completion_ids": [[1]] * 2, "sample": [A] * 2}
+    assert reward(**given) == [0.3, None]
+    reward = TrlReward(RewardClient(server.url))
+    assert pickle.loads(pickle.dumps(reward))(**given) == [0.3, None]
+
+
 # --- verl ----------------------------------------------------------------------------------------
 
 
@@ -232,7 +246,7 @@ def test_verl_batches_keep_their_groups(server: Server, monkeypatch: pytest.Monk
 
 
 def test_missing_verl_reward_is_retried_and_then_raised(server: Server, pauses: list[float]) -> None:
-    with pytest.raises(RewardMissing, match="failure: stuck"):
+    with pytest.raises(verl.RewardRefused, match="failure: stuck"):
         verl.compute_score("x", "hang", A, None, url=server.url)
     assert (len(server.seen), pauses) == (3, [5.0, 10.0])
     assert math.isnan(verl.compute_score("x", "hang", A, None, url=server.url, missing="nan")["score"])
@@ -243,10 +257,31 @@ def test_missing_verl_reward_is_retried_and_then_raised(server: Server, pauses: 
 
 def test_verl_requires_a_url_and_a_numeric_missing_value(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(verl.URL, raising=False)
-    with pytest.raises(BadInput, match=r"reward_kwargs\.url"):
+    with pytest.raises(verl.RewardRefused, match=r"reward_kwargs\.url"):
         verl.compute_score("x", "one", A, None)
-    with pytest.raises(BadInput, match="takes numbers only"):
+    with pytest.raises(verl.RewardRefused, match="takes numbers only"):
         verl.compute_score("x", "one", A, None, url=server.url, missing="null")  # type: ignore[arg-type]
+
+
+async def ask_limited(timeout: float, **call: Any) -> float:
+    """As verl's manager `rate_limited` calls a function and handles its errors."""
+    try:
+        return (await asyncio.wait_for(verl.compute_score_async(**call), timeout=timeout))["score"]
+    except TimeoutError:
+        return 0.0
+    except Exception:
+        return 0.0
+
+
+async def test_verl_rate_limited_manager_never_turns_a_refusal_into_zero(server: Server, pauses: list[float]) -> None:
+    given = {"data_source": "x", "ground_truth": A, "extra_info": None, "url": server.url}
+    assert await ask_limited(60.0, solution_str="sevenxx", **given) == 0.7
+    with pytest.raises(verl.RewardRefused, match="failure: stuck"):
+        await ask_limited(60.0, solution_str="hang", **given)
+    server.slow.clear()
+    with pytest.raises(verl.RewardRefused, match=r"raise reward\.timeout"):
+        await ask_limited(0.01, solution_str="sevenxx", **given)
+    server.slow.set()
 
 
 # --- weight --------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def score(s_r, judge, *, audit_frac=1.0, text="Why?"):
 def test_audit_records_the_judge_score_and_keeps_the_reward():
     record, asked, metrics, rewards = score(0.8, {"Why?": judged(0.1)})
     assert (record.total, record.band, record.s_j) == (Scored(value=0.8), "inside", None)
-    assert (record.audit, asked) == (Audit(s_r=0.8, s_j=0.1, best=0.1), 1)
+    assert (record.audit, asked) == (Audit(s_r=0.8, s_j=0.1, best=0.1, mix=0.05 * 0.8 + (1.0 - 0.05) * 0.1), 1)
     assert metrics["router/escalated_frac"] == 0.0
     assert replay(record, rewards) == record.total
     assert record_from_json(record_to_json(record)) == record
@@ -162,7 +162,7 @@ def test_audit_judges_every_reference():
     record, asked, metrics = several({"a": 0.7, "b": 0.8, "c": 0.3}, lambda a: judged(said[a]))
     assert (record.total, record.band) == (Scored(value=0.8), "inside")
     assert asked == ["a", "b", "c"]
-    assert record.audit == Audit(s_r=0.8, s_j=0.2, best=0.9)
+    assert record.audit == Audit(s_r=0.8, s_j=0.2, best=0.9, mix=0.05 * 0.7 + (1.0 - 0.05) * 0.9)
     assert [s.s_j for s in record.reference_scores] == [None, None, 0.1], "what the reward rests on, and no more"
     assert metrics["router/judge_calls"] == 3
 
@@ -170,9 +170,9 @@ def test_audit_judges_every_reference():
 def test_partly_judged_reply_is_audited_on_the_other_references():
     record, asked, _ = several({"a": 0.7, "b": 0.3, "c": 0.5}, lambda a: judged({"a": 0.9, "b": 1.0, "c": 0.0}[a]))
     assert (record.band, record.s_j, asked) == ("below", 1.0, ["a", "b", "c"])
-    assert record.audit == Audit(s_r=0.3, s_j=1.0, best=1.0)
+    assert record.audit == Audit(s_r=0.3, s_j=1.0, best=1.0, mix=0.05 * 0.3 + (1.0 - 0.05) * 1.0)
     spared, asked, _ = several({"a": 0.5, "b": 0.3, "c": 0.1}, lambda a: judged(0.5), judge_best_k=1)
-    assert (spared.audit, asked) == (Audit(s_r=0.5, s_j=0.5, best=0.5), ["a", "b", "c"])
+    assert (spared.audit, asked) == (Audit(s_r=0.5, s_j=0.5, best=0.5, mix=0.5), ["a", "b", "c"])
     whole, asked, _ = several({"a": 0.1, "b": 0.3, "c": 0.5}, lambda a: judged(0.5))
     assert (whole.audit, asked) == (None, ["a", "b", "c"])
 

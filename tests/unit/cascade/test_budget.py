@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.calibration.cascade import Cascade
-from hamr.cascade.budget import balance, balance_interval, place_interval, without_audits
+from hamr.cascade.budget import balance, balance_interval, without_audits
 from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
 
 START = (0.68, 0.98)
@@ -16,7 +15,7 @@ TOLERANCE = 0.02
 
 
 def replies(scores):
-    return ReplyWindow.of([WindowReply(low=low, high=high, s_r=high) for low, high in scores])
+    return ReplyWindow.of([WindowReply(low=low, high=high) for low, high in scores])
 
 
 def share_of(evidence, ends):
@@ -119,39 +118,6 @@ def test_interval_end_at_its_target_does_not_move():
     a, b = settle(evidence, 0.3, start=(0.55, 0.98))[-1]
     assert b == 0.98, "nobody lies above: the highest score that was seen is no reason to come down to it"
     assert share_of(evidence, (a, b)) == pytest.approx(0.3, abs=TOLERANCE)
-
-
-def test_adaptive_interval_moves_to_the_smallest_loss():
-    rng = np.random.default_rng(2)
-    s_r = rng.random(2000)
-    s_j = np.where(s_r < 0.5, s_r, (s_r + 0.5) % 1.0)
-    evidence = ReplyWindow.of(
-        [WindowReply(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)]
-    )  # fmt: skip
-    now, bounds = (0.5, 1.0), Bounds(start=(0.5, 1.0), reach=1.0, max_move=0.05)
-    for _ in range(25):
-        now = place_interval(
-            evidence, now, bounds, share=0.5, tolerance=TOLERANCE, cascade=Cascade(0.5, 1.0, 0.0, 0.0), measure="gap"
-        )
-    assert share_of(evidence, now) == pytest.approx(0.5, abs=0.05)
-    assert now[1] < 0.58, "the reranker is right below one half"
-
-
-def test_interval_does_not_move_for_a_negligible_gain():
-    def replies_with(gap_above):
-        s_r = np.linspace(0.1, 0.9, 1000)
-        s_j = np.where(s_r < 0.5, s_r + 0.1, s_r - gap_above)
-        return ReplyWindow.of(
-            [WindowReply(low=r, high=r, s_r=r, s_j=j, weight=1.0) for r, j in zip(s_r, s_j, strict=True)]
-        )
-
-    def next_of(evidence):
-        bounds = Bounds(start=(0.1, 0.5), reach=1.0, max_move=1.0)
-        cascade, now = Cascade(0.1, 0.5, 0.0, 0.0), (0.1, 0.5)
-        return place_interval(evidence, now, bounds, share=0.5, tolerance=TOLERANCE, cascade=cascade, measure="gap")
-
-    assert next_of(replies_with(0.097)) == (0.1, 0.5)
-    assert next_of(replies_with(0.02))[0] > 0.4
 
 
 @given(st.floats(0, 1), st.floats(0, 0.99))

@@ -11,14 +11,23 @@ import pytest
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
+from hamr.cascade.certificate import feasibility
 from hamr.cascade.reply_window import WindowReply
 from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.telemetry.glossary import check_names
-from hamr.types import Answer, Audit, ReferenceScore, RewardRecord, SampleKey, Scored
+from hamr.types import Answer, Audit, Component, ReferenceScore, Reply, RewardRecord, SampleKey, Scored
 
 BUDGET = {"budget": {"judge_frac": 0.3, "min_rows": 50, "max_move": 0.05}}
-ADAPTIVE = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 0.5}, "audit_frac": 0.2}
+NARROW = {
+    "certificate": {"limit": 0.05, "narrow": True},
+    "audit_frac": 0.2,
+    "cascade": {"tau_a": 0.3, "tau_b": 0.98},
+}
+CORRECTED = {"correction": "stratified", "audit_frac": 0.2}
+
+
+POINT = sample("May I ask why?")
 
 
 def config(*parts):
@@ -28,10 +37,12 @@ def config(*parts):
 
 def record(number, *references, band="inside", s_j=None, audit=None, step=1):
     scores = tuple(ReferenceScore(reference=i, s_r=s_r) for i, s_r in enumerate(references))
+    value = references[0] if references else None
+    component = Component(name="consistency", outcome=Scored(value=value), weight=1.0)
     return RewardRecord(
-        key=SampleKey(run="r", step=step, prompt="p", sample=number), total=Scored(value=0.5), components=(),
-        action=None, band=band, reference_scores=scores, s_r=references[0] if references else None, s_j=s_j,
-        audit=audit,
+        key=SampleKey(run="r", step=step, prompt="p", sample=number), total=Scored(value=0.5), band=band, s_r=value,
+        components=(component,) if references else (), action=Reply(content=f"Why {number % 7}?"),
+        reference_scores=scores, s_j=s_j, audit=audit,
     )  # fmt: skip
 
 
@@ -41,34 +52,25 @@ def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
     for i in range(n):
         s_r = rng.random()
         band = steering.cascade.band(s_r)
-        audit = Audit(s_r=s_r, s_j=judge(s_r)) if band == "inside" and rng.random() < audit_frac else None
-        made.append(
-            record(i, s_r, band=band, s_j=None if band == "inside" else judge(s_r), audit=audit, step=number)
-        )  # fmt: skip
+        audit = Audit(s_r=s_r, mix=judge(s_r)) if band == "inside" and rng.random() < audit_frac else None
+        own = record(i, s_r, band=band, s_j=None if band == "inside" else judge(s_r), audit=audit, step=number)
+        made.append(steering.correct(replace(own, cascade=steering.cascade.parameters), POINT))
     return made
 
 
 @pytest.mark.parametrize(
     ("given", "seen"),
     [
-        (record(0, 0.7), WindowReply(low=0.7, high=0.7, s_r=0.7)),
-        (record(0, 0.2, band="below", s_j=0.4), WindowReply(low=0.2, high=0.2, s_r=0.2, s_j=0.4, weight=1.0)),
-        (record(0, 0.7, audit=Audit(s_r=0.7, s_j=0.1)), WindowReply(low=0.7, high=0.7, s_r=0.7, s_j=0.1, weight=5.0)),
-        (record(0, 0.7, audit=Audit(s_r=0.7)), WindowReply(low=0.7, high=0.7, s_r=0.7)),
-        # Judged, and audited about its other reference: certain to be heard, it stands for itself.
-        (
-            record(0, 0.2, 0.7, band="below", s_j=0.4, audit=Audit(s_r=0.2, s_j=0.4, best=0.9)),
-            WindowReply(low=0.2, high=0.7, s_r=0.2, s_j=0.4, weight=1.0),
-        ),
-        (record(0, 0.7, 0.1, 0.99), WindowReply(low=0.1, high=0.99, s_r=0.7)),
-        (record(0, 0.2, band="below"), WindowReply(low=0.2, high=0.2, s_r=0.2)),
+        (record(0, 0.7), (0.7, 0.7)),
+        (record(0, 0.2, 0.7, band="below", s_j=0.4), (0.2, 0.7)),
+        (record(0, 0.7, 0.1, 0.99), (0.1, 0.99)),
         (record(0, 0.7, None), None),
         (record(0, band="type_mismatch"), None),
         (record(0, 0.5, band="reranker_only"), None),
     ],
 )
 def test_record_is_converted_to_a_window_reply(given, seen):
-    assert WindowReply.of(given, audit_frac=0.2) == seen
+    assert WindowReply.of(given) == (seen and WindowReply(low=seen[0], high=seen[1]))
 
 
 def test_budget_is_reached_gradually():
@@ -93,28 +95,32 @@ def test_audits_count_towards_the_budget():
     assert figures["cascade/judge_frac"] == pytest.approx(0.3, abs=0.03)
 
 
-def test_adaptive_interval_follows_scorer_agreement():
-    steering, rng = CascadeController(config(ADAPTIVE)), random.Random(1)
-    for number in range(1, 25):
-        steering.step_ended(step(steering, rng, number, judge=lambda s_r: min(1.0, s_r + 0.02), audit_frac=0.2))
-    grown = steering.cascade
-    assert grown.tau_a < 0.3
-    for number in range(25, 60):
-        made = step(steering, rng, number, judge=lambda s_r: s_r if s_r > 0.6 else 1.0 - s_r / 2, audit_frac=0.2)
+def test_failed_certificate_narrows_the_interval_to_the_part_that_agrees():
+    steering, rng = CascadeController(config(NARROW)), random.Random(1)
+    for number in range(1, 6):
+        steering.step_ended(step(steering, rng, number, judge=lambda s_r: s_r, audit_frac=0.2))
+    assert (steering.cascade.tau_a, steering.cascade.tau_b) == (0.3, 0.98), "nothing to narrow for"
+    excess = []
+    for number in range(6, 40):
+        made = step(steering, rng, number, judge=lambda s_r: s_r if s_r < 0.6 else 0.1, audit_frac=0.2)
         figures = steering.step_ended(made)
-    assert steering.cascade.tau_a > grown.tau_a + 0.2
-    check_names(figures, strict=True)
+        check_names(figures, strict=True)
+        excess.append(figures["audit/bound_excess"])
+    assert max(excess) > 0.0
+    assert steering.cascade.tau_a == 0.3
+    assert 0.55 < steering.cascade.tau_b < 0.7
+    assert figures["audit/bound_lower"] <= 0.05
+    assert figures["audit/bound_excess"] == 0.0
 
 
-def test_adaptive_mode_places_the_interval_under_a_budget():
-    far = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "max_move": 0.1}}
-    steering, rng = CascadeController(config(ADAPTIVE, far, BUDGET)), random.Random(2)
-    for number in range(1, 25):
-        figures = steering.step_ended(
-            step(steering, rng, number, judge=lambda s_r: s_r if s_r < 0.6 else 1.0 - s_r, audit_frac=0.2)
-        )  # fmt: skip
-    assert figures["cascade/judge_frac"] == pytest.approx(0.3 + 0.04, abs=0.06)
-    assert figures["cascade/loss"] < 0.25, "up to 0.6 they agree: [0, 0.875] loses 0.15, [0.125, 1] 0.27"
+def test_narrowing_keeps_the_bound_on_judge_calls():
+    wanted = {"certificate": {"limit": 0.05, "narrow": True, "max_judge_frac": 0.5}}
+    steering, rng = CascadeController(config(NARROW, wanted)), random.Random(1)
+    for number in range(1, 12):
+        made = step(steering, rng, number, judge=lambda s_r: 0.0, audit_frac=0.2)
+        figures = steering.step_ended(made)
+    assert steering.cascade.tau_b == 0.98
+    assert figures["audit/bound_excess"] > 0.0, "the alarm stays"
 
 
 def test_controller_needs_min_rows_and_reports_nothing_when_disabled():
@@ -126,7 +132,7 @@ def test_controller_needs_min_rows_and_reports_nothing_when_disabled():
     assert CascadeController(ConsistencyConfig()).step_ended([record(0, 0.1)]) == {}
 
 
-@pytest.mark.parametrize("parts", [(BUDGET,), (ADAPTIVE,), (ADAPTIVE, BUDGET)])
+@pytest.mark.parametrize("parts", [(BUDGET,), (NARROW,), (NARROW, CORRECTED), (CORRECTED, BUDGET)])
 def test_resumed_run_is_identical_for_any_record_order(parts):
     rng = random.Random(3)
     first, audit_frac = CascadeController(config(*parts)), config(*parts).audit_frac
@@ -135,7 +141,7 @@ def test_resumed_run_is_identical_for_any_record_order(parts):
     resumed = CascadeController(config(*parts))
     resumed.restore(json.loads(json.dumps(first.state(), allow_nan=False)))
     assert resumed.cascade == first.cascade
-    records = step(first, rng, 6, audit_frac=audit_frac)
+    records = step(first, rng, 6, judge=lambda s_r: 0.5 * s_r, audit_frac=audit_frac)
     shuffled = random.Random(4).sample(records, len(records))
     assert first.step_ended(records) == resumed.step_ended(shuffled)
     assert first.cascade == resumed.cascade
@@ -150,16 +156,6 @@ def test_attempt_number_is_part_of_the_sort_order():
         steering.step_ended(records)
         ways.append(steering.state()["seen"])
     assert ways[0] == ways[1]
-
-
-def test_rank_limit_is_a_spearman_bound():
-    """The judge ranks like the reranker above 0.5 and at random below."""
-    wanted = {"adaptive": {"enabled": True, "min_rows": 50, "reach": 1.0, "measure": "rank", "limit": 0.9}}
-    steering, rng = CascadeController(config(ADAPTIVE, wanted)), random.Random(5)
-    for number in range(1, 30):
-        made = step(steering, rng, number, judge=lambda s_r: s_r if s_r > 0.5 else rng.random(), audit_frac=0.2)
-        figures = steering.step_ended(made)
-    assert figures["cascade/loss"] == pytest.approx(0.1, abs=0.03)
 
 
 def test_restored_state_replaces_later_records():
@@ -218,4 +214,22 @@ def test_rescored_response_counts_once_with_its_last_record():
     failed, scored = asyncio.run(run())
     assert (failed.total.ok, scored.total.ok) == (False, True)
     assert steered.step_ended()["cascade/window"] == 1
-    assert steering.state()["seen"] == [[0.1, 0.1, 0.1, 0.5, 1.0]]
+    assert steering.state()["seen"] == [[0.1, 0.1]]
+
+
+@pytest.mark.parametrize(
+    ("limit", "audit_frac", "says"),
+    [
+        (None, 0.05, None),
+        (0.1, 0.05, "about 161 audits, at least 13 steps at audit_frac=0.05"),
+        (
+            0.05,
+            0.05,
+            "about 351 audits, at least 28 steps at audit_frac=0.05, and the run has 20: raise audit_frac to 0.069",
+        ),
+        (0.0001, 0.5, "limit 0.0001 is too small"),
+    ],
+)
+def test_feasibility_says_what_a_limit_takes(limit, audit_frac, says):
+    line = feasibility(config({"certificate": {"limit": limit}, "audit_frac": audit_frac}), replies=256, steps=20)
+    assert line is None if says is None else says in line

@@ -8,16 +8,20 @@ from hamr.config.load import load_config
 from hamr.errors import BadInput
 
 HYBRID = "rewards.consistency"
-ADAPTIVE, SHARE = f"{HYBRID}.adaptive.enabled=true", f"{HYBRID}.budget.judge_frac=0.3"
+LIMIT, NARROW = f"{HYBRID}.certificate.limit=0.1", f"{HYBRID}.certificate.narrow=true"
+CORRECTION, SHARE = f"{HYBRID}.correction=stratified", f"{HYBRID}.budget.judge_frac=0.3"
 AUDITS = f"{HYBRID}.audit_frac=0.05"
 
 
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        ([ADAPTIVE], "audit_frac=0: without audits"),
+        ([CORRECTION], "correction=stratified but audit_frac=0: without audits"),
+        ([LIMIT], "certificate.limit=0.1 but audit_frac=0: without audits"),
+        ([CORRECTION, AUDITS, f"{HYBRID}.mode=reranker"], "correction=stratified but mode='reranker'"),
+        ([NARROW, AUDITS], "narrow=true contradicts limit=null"),
+        ([NARROW, LIMIT, AUDITS, SHARE], "narrow=true contradicts budget.judge_frac=0.3"),
         ([SHARE, f"{HYBRID}.mode=reranker"], "budget.judge_frac=0.3 but mode='reranker'"),
-        ([ADAPTIVE, AUDITS, SHARE, f"{HYBRID}.adaptive.limit=0.1"], "set limit to null"),
         ([SHARE, f"{HYBRID}.audit_frac=0.4"], "judge_frac=0.3 is below audit_frac=0.4"),
         ([SHARE, f"{HYBRID}.budget.min_rows=5000"], "min_rows=5000 is above window=2000"),
         ([SHARE, f"{HYBRID}.budget.max_move=0"], "must be greater than 0"),
@@ -29,8 +33,14 @@ def test_contradictory_cascade_settings_are_rejected(overrides: list[str], says:
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("overrides", [[], [ADAPTIVE, AUDITS], [SHARE], [ADAPTIVE, AUDITS, SHARE]])
+@pytest.mark.parametrize("overrides", [[], [NARROW, LIMIT, AUDITS], [SHARE], [CORRECTION, AUDITS, SHARE]])
 def test_compatible_cascade_settings_are_accepted(overrides: list[str]) -> None:
     wanted = load_config(overrides).rewards.consistency
-    assert wanted.adaptive.enabled == (ADAPTIVE in overrides)
+    assert wanted.certificate.narrow == (NARROW in overrides)
+    assert wanted.correction == ("stratified" if CORRECTION in overrides else "off")
     assert (wanted.budget.judge_frac is not None) == (SHARE in overrides)
+
+
+@pytest.mark.parametrize("word", ["off", "false"])
+def test_correction_may_be_written_as_an_unquoted_off(word: str) -> None:
+    assert load_config([f"{HYBRID}.correction={word}"]).rewards.consistency.correction == "off"

@@ -1,17 +1,14 @@
-"""The scan for what may still be private, names by a recogniser, and answers to a question."""
+"""The scan for what may still be private, found names, and answers to a question."""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
-from hamr.data import names
 from hamr.data.hiding import hide_in
 from hamr.data.residual import residual_risks
 from hamr.data.trajectories import Trajectory, Turn
-from hamr.errors import BadInput
 
 
 def _ticket(*texts: str, identity: str = "T1") -> Trajectory:
@@ -70,22 +67,3 @@ def test_found_names_are_hidden_everywhere_in_the_ticket() -> None:
     (made,) = hide_in([_ticket("I am Mia Li", "Hello Mia Li, mia@example.com?")], hidden, find)
     assert [turn.content for turn in made.turns] == ["I am [NAME_1]", "Hello [NAME_1], [EMAIL_1]?"]
     assert hidden == {"name": 1, "email": 1}
-
-
-def test_missing_presidio_is_named_with_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(names, "find_spec", lambda name: None)
-    with pytest.raises(BadInput, match="pip install 'presidio-analyzer"):
-        names.name_finder("en_core_web_sm")
-
-
-def test_presidio_finds_what_the_pipeline_labels_as_persons(tmp_path: Path) -> None:
-    pytest.importorskip("presidio_analyzer")
-    spacy = pytest.importorskip("spacy")
-    pipeline = spacy.blank("en")
-    pipeline.add_pipe("entity_ruler").add_patterns(
-        [{"label": "PERSON", "pattern": "Mia Li"}, {"label": "GPE", "pattern": "Berlin"}]
-    )
-    pipeline.to_disk(tmp_path / "persons")
-    assert names.name_finder(str(tmp_path / "persons"))("I am Mia Li of Berlin") == ["Mia Li"]
-    with pytest.raises(BadInput, match="no such spaCy pipeline; python -m spacy download none"):
-        names.name_finder("none")

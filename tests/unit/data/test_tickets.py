@@ -397,6 +397,8 @@ def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, cap
         (["input=t.jsonl", "mapping=map.yaml"], "input: '1 dialogues': too few for three splits"),
         (["input=t.jsonl", "mapping=map.yaml", "pii=keep", "names=x"], "names: 'x': requires pii=hide"),
         (["input=bad.jsonl", "mapping=map.yaml"], "none of them is valid; the first: bad.jsonl:1"),
+        (["input=empty.csv", "mapping=map.yaml"], "input: 'empty.csv': contains no ticket; give an export with rows"),
+        (["input=header.csv", "--preview"], "input: 'header.csv': contains no ticket; give an export with rows"),
     ],
 )
 def test_bad_input_is_reported_in_one_line_with_exit_code_2(
@@ -406,7 +408,10 @@ def test_bad_input_is_reported_in_one_line_with_exit_code_2(
     export(tmp_path, ticket())
     late = {**RESULT, "args": "{}", "at": 1}
     (tmp_path / "bad.jsonl").write_text(json.dumps(ticket("X", [CUSTOMER, late])) + "\n")
-    assert hamr(["data", "import", "tickets", *args, "output=out"]) == 2
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "header.csv").write_text("id;role;text\n")
+    output = [] if "--preview" in args else ["output=out"]
+    assert hamr(["data", "import", "tickets", *args, *output]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert error.count("\n") == 1

@@ -1,7 +1,9 @@
-"""Replacement of rollout workers that die, on stand-ins for Ray's actors."""
+"""Requests on rollout workers of different speeds, and workers that die, on stand-ins for Ray's actors."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError
 
+from hamr.config.pools import EngineConfig
 from hamr.config.schema import RolloutConfig
 from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
@@ -37,11 +40,16 @@ def died() -> ActorDiedError:
 
 
 class Actor:
-    """Stand-in for a worker's actor: dies at a method, or after `lasts` responses."""
+    """Stand-in for a worker's actor: dies at a method, or after `lasts` responses. A response takes `turns` turns of
+    the event loop."""
 
-    def __init__(self, dies_at: str = "", lasts: int = 99) -> None:
-        self.dies_at, self.lasts = dies_at, lasts
+    def __init__(self, dies_at: str = "", lasts: int = 99, turns: int = 0) -> None:
+        self.dies_at, self.lasts, self.turns = dies_at, lasts, turns
         self.loaded: list[int] = []
+        self.asked: list[GenerationRequest] = []
+        self.open = asyncio.Event()
+        """Lets it start."""
+        self.open.set()
 
     def __getattr__(self, method: str) -> Any:
         return Method(self, method)
@@ -60,13 +68,17 @@ class Method:
     async def call(self, *args: Any) -> int:
         if self.name == self.actor.dies_at:
             raise died()
+        await self.actor.open.wait()
         if self.name == "load_weights":
             self.actor.loaded.append(args[1])
         return 7
 
     async def stream(self, requests: list[GenerationRequest]) -> AsyncIterator[Awaitable[Any]]:
+        self.actor.asked += requests
         for request in requests:
             for key in request.keys:
+                for _ in range(self.actor.turns):
+                    await asyncio.sleep(0)
                 if not self.actor.lasts:
                     raise died()
                 self.actor.lasts -= 1
@@ -150,3 +162,52 @@ async def test_worker_under_nccl_is_not_replaced() -> None:
     workers.version = 1
     with pytest.raises(EngineDied, match="transfer=nccl, which cannot replace it: Worker unexpectedly exits"):
         await responses(workers)
+
+
+def several(*actors: Actor, replacements: Iterator[Actor] | None = None) -> RolloutWorkers:
+    config = RolloutConfig(workers=len(actors), engine=EngineConfig(max_num_seqs=4))
+    own: list[Any] = [_Slot(seed=i, actor=actor) for i, actor in enumerate(actors)]  # type: ignore[arg-type]
+    return RolloutWorkers(config, own, lambda seed: next(replacements))  # type: ignore
+
+
+def group(name: str, samples: int = 4) -> GenerationRequest:
+    keys = tuple(SampleKey(run="r", step=1, prompt=name, sample=i) for i in range(samples))
+    return GenerationRequest(keys=keys, seeds=tuple(range(samples)), prompt_ids=(1, 2), sampling=SamplingConfig())
+
+
+async def test_slower_worker_gets_fewer_requests() -> None:
+    slow, fast = Actor(turns=12), Actor(turns=2)
+    requests = [group(str(i)) for i in range(20)]
+    keys = [r.key async for r in several(slow, fast).generate(requests)]
+    assert sorted(map(str, keys)) == sorted(str(key) for request in requests for key in request.keys)
+    assert 1 < len(slow.asked) < len(fast.asked) / 3
+    assert {str(r) for r in slow.asked + fast.asked} == set(map(str, requests)), "groups stay whole, with their seeds"
+
+
+async def test_rest_of_a_dead_workers_group_goes_to_another() -> None:
+    late = Actor()
+    late.open.clear()
+    dead, other = Actor(lasts=1), Actor()
+    workers = several(dead, other, replacements=iter([late]))
+    await workers.load_weights(Path("weights"), 1)
+    rollouts = [r.key async for r in workers.generate([group("a"), group("b")])]
+    assert len(rollouts) == len(set(rollouts)) == 8
+    [repeated] = [r for r in other.asked if r.keys[0].prompt == "a"]
+    assert (repeated.keys, repeated.seeds) == (group("a").keys[1:], (1, 2, 3))
+    assert (late.asked, late.loaded) == ([], [])
+
+
+async def test_cancelled_call_leaves_the_replacement_with_the_newest_weights() -> None:
+    late = Actor()
+    late.open.clear()
+    workers = several(Actor(lasts=0), replacements=iter([late]))
+    await workers.load_weights(Path("weights"), 3)
+    call = asyncio.create_task(anext(workers.generate([group("a")])))
+    while not workers.replaced:
+        await asyncio.sleep(0)
+    call.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await call
+    late.open.set()
+    assert len([r async for r in workers.generate([group("b")])]) == 4
+    assert late.loaded == [3]

@@ -17,6 +17,7 @@ from hamr.types import (
     Reply,
     RerankerTimeout,
     RerankerUnavailable,
+    RewardCorrection,
     RewardRecord,
     SampleKey,
     Scored,
@@ -107,7 +108,11 @@ records = st.builds(
             compared=counts,
         )
     ),
-    audit=st.none() | st.builds(Audit, s_r=numbers, s_j=scores, best=scores),
+    audit=st.none() | st.builds(Audit, s_r=numbers, s_j=scores, best=scores, mix=scores),
+    correction=st.none()
+    | st.builds(
+        RewardCorrection, value=numbers, strata=tuples(text), propensity=numbers, shift=numbers, residual=scores
+    ),
     fallback=st.none() | st.just("reranker"),
     cascade=st.none() | st.tuples(numbers, numbers, numbers, numbers),
     mean_logprob=scores,

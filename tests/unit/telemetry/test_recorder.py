@@ -11,7 +11,7 @@ from hamr.telemetry.metrics import read_jsonl, read_metrics
 from hamr.telemetry.recorder import RunRecorder, pick_samples
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb
-from hamr.types import JudgeTimeout, Reference, ReferenceScore, Reply, ServiceSample, ToolCall, Turn
+from hamr.types import Audit, JudgeTimeout, Reference, ReferenceScore, Reply, ServiceSample, ToolCall, Turn
 from tests.unit.telemetry.records import record
 
 SAMPLE = ServiceSample(
@@ -51,6 +51,25 @@ def test_step_is_one_row_with_the_metrics_of_its_records(folder):
     assert rows[0]["customer"] == "Cancel it."
     assert rows[0]["reference"] == "May I ask why?"
     assert rows[0]["reward/consistency"] == 0.0
+
+
+def test_audits_of_replies_with_a_known_truth_show_joint_errors(folder):
+    class Truth:
+        """Knows that every reply is wrong."""
+
+        def is_exact(self, action, sample):
+            return False
+
+        def by_act(self, actions, samples):
+            return {"ask": [False] * len(actions)}
+
+    audits = [Audit(s_r=0.9, s_j=0.8), Audit(s_r=0.9, s_j=0.1), Audit(s_r=0.2, s_j=0.8), Audit(s_r=0.9), None]
+    with RunRecorder(folder, prompts={"p": SAMPLE}, truth=Truth(), strict=True) as recorder:
+        recorder.begin("rl", 1)
+        recorder.records(1, [record(i, 1.0, audit=audit) for i, audit in enumerate(audits)])
+        recorder.metrics(1, {})
+    [row] = read_metrics(folder.metrics)
+    assert row["audit/both_wrong_frac"] == pytest.approx(1 / 3)
 
 
 def test_each_step_estimates_the_remaining_time_of_its_stage(folder):

@@ -164,6 +164,8 @@ def test_resume_requires_a_run_folder(tmp_path):
         RunFolder.resume(tmp_path / "none")
     with pytest.raises(RunFolderError, match=r"no config\.yaml"):
         RunFolder.resume(tmp_path)
+    with pytest.raises(RunFolderError, match=r"RUN: .*no such folder"):
+        RunFolder.open(tmp_path / "none", "RUN")
 
 
 # --- secrets -----------------------------------------------------------------------------------

@@ -127,3 +127,10 @@ def test_falling_truth_with_rising_reward_raises_an_alarm() -> None:
 def test_truth_falling_with_the_reward_raises_no_alarm() -> None:
     window = TruthWindow(size=4)
     assert max(window.add(0.8 - 0.05 * i, 0.8 - 0.05 * i) for i in range(12)) == 0.0
+
+
+@pytest.mark.parametrize(("excess", "raised"), [(0.0, False), (0.02, True)])
+def test_certainly_exceeded_limit_of_the_certificate_raises_an_alarm(excess, raised):
+    metrics = {"audit/bound_excess": excess}
+    assert flags(metrics, AlarmsConfig())["audit_bound"] == raised
+    assert ("audit_bound" in alarms(metrics, AlarmsConfig())) == raised

@@ -24,6 +24,7 @@ from typing import Any
 
 from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
+from hamr.bench.agreement import level
 from hamr.data.actions import parse_action
 from hamr.data.language import Language, language_of
 from hamr.data.progress import ItemResult, WorkItem, item_key
@@ -112,7 +113,9 @@ class MultiGt:
         """Return (the source, "") or ("", the reason for the rejection)."""
         for reference in logged:
             answer = await desk.verdict("consistency", consistency_question(sample, reference, Reply(content=content)))
-            if answer.verdict == "yes":
+            # A cross-encoder gives no label.
+            label = answer.verdict or (None if answer.score is None else level(answer.score))
+            if label == "yes":
                 return f"{stream}-consistency", ""
         summary = sample.privileged.get(self.recipe.summary)
         if not isinstance(summary, str) or not summary.strip():

@@ -136,7 +136,7 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
 
 def _of_run(path: Path, stage: str) -> PolicyResponses:
     """Read the last evaluation of `stage`: the responses from its records, the samples from the run's configuration."""
-    folder = RunFolder.open(path)
+    folder = RunFolder.open(path, "run")
     config = load_dumped(folder.config)
     if not folder.ledger.is_file():
         raise BadInput("run", str(path), "has no ledger; give a run that was evaluated")

@@ -108,10 +108,10 @@ def judges_of(request: EvaluateEcs, config: Config) -> list[EcsJudge]:
 
 
 def _judge(ecs: EcsConfig, config: Config, name: str) -> EcsJudge:
-    pools = with_starts(config, {name: config.pools[name]})
+    pools, prompt = with_starts(config, {name: config.pools[name]}), config.pools[name].prompt
     settings: dict[str, Any] = {
         "pools": {key: pool.model_dump(mode="json", exclude=SPEED_ONLY) for key, pool in pools.items()},
-        "prompt": PromptTemplate.load(config.pools[name].prompt).id,
+        "prompt": PromptTemplate.load(prompt).id if prompt else "",
     }
     if config.pools[name].finetune:
         # A judge's votes depend on its training data.

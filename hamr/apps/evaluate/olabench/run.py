@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hamr.apps.evaluate.functions import open_functions
 from hamr.apps.evaluate.policies import AskedPolicies, is_file, name_of, read_responses, with_policies
-from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
+from hamr.apps.shared.pools_up import judging_pool, pools_of, with_pools
 from hamr.apps.shared.progress import progress
 from hamr.bench.olabench.items import read_items
 from hamr.bench.olabench.journal import Journal
@@ -124,13 +124,14 @@ def judges_of(
 ) -> list[ComponentJudge]:
     """Return the judges of a section of `rewards` with their pool: one per language of the items, with its prompt.
 
-    A section with a template of its own has one judge for all. Raises BadInput for a pool that cannot generate text,
-    and ConfigError for an invalid template.
+    A section with a template of its own has one judge for all. Raises BadInput for a pool that can neither generate
+    text nor is trained for the component, and ConfigError for an invalid template.
     """
     section = getattr(config.rewards, component)
     if request.judge:
         section = section.model_copy(update={"pool": request.judge})
-    pool = writing_pool(config, "judge" if request.judge else f"rewards.{component}.pool", section.pool)
+    key = "judge" if request.judge else f"rewards.{component}.pool"
+    pool = judging_pool(config, key, section.pool, component)
     pools = {pool: config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY)}
     found = []
     for language in languages[:1] if section.prompt else languages:

@@ -75,6 +75,12 @@ def test_explain_takes_a_section_and_names_of_pools(capsys: pytest.CaptureFixtur
     assert "pools.judge.engine.num_gpus" in lines and "pools.judge.replicas" not in lines
 
 
+def test_explain_takes_names_that_are_not_configured(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output(capsys, "config", "explain", "rewards.custom.politeness")
+    assert {"rewards.custom.politeness.path", "rewards.custom.politeness.weight"} <= set(lines)
+    assert output(capsys, "config", "explain", "pools.mine.endpoint")[0] == "pools.mine.endpoint"
+
+
 def test_explain_names_the_nearest_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "explain", "trainer.learning_rat"]) == 2
     assert capsys.readouterr().err == "hamr: trainer.learning_rat: unknown key; did you mean trainer.learning_rate?\n"

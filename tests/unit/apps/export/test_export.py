@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,27 @@ def test_card_of_a_compact_policy_has_no_tools(tmp_path: Path, asked: str) -> No
     export(run, tmp_path / "model")
     assert request_of_card(tmp_path / "model") == {"messages": policy_messages(tool_sample(), asked)}
     assert "--enable-auto-tool-choice" not in (tmp_path / "model" / "README.md").read_text()
+
+
+def test_adapter_is_exported_with_the_name_of_its_base_model(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A local path is left out; a rank of two stages is rounded up to one that vLLM accepts."""
+    trained = shutil.copytree(model, tmp_path / "trained")
+    (trained / "adapter").mkdir()
+    settings = trained / "adapter" / "adapter_config.json"
+    settings.write_text(json.dumps({"r": 48, "base_model_name_or_path": None}))
+    (trained / "adapter" / "adapter_model.safetensors").write_bytes(b"weights")
+    for base, named in ((str(model), None), ("tiny", "tiny")):
+        run = run_of(trained, tmp_path / f"run_{named}", "trainer=lora", f"model.path={base}")
+        out = tmp_path / f"desk_{named}"
+        assert export(run, out) == 0
+        assert f"its LoRA adapter alone: {out / 'adapter'}" in capsys.readouterr().out
+        assert json.loads((out / "adapter/adapter_config.json").read_text())["base_model_name_or_path"] == named
+        assert (out / "adapter/adapter_model.safetensors").read_bytes() == b"weights"
+        card = (out / "README.md").read_text()
+        assert "has it alone (rank 48: the adapters of all stages, joined)" in card
+        assert f"--enable-lora --max-lora-rank 64 --lora-modules desk_{named}=adapter" in card
 
 
 def test_faults_are_one_line_each(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -203,6 +203,31 @@ def test_ablations_are_the_arms_of_the_first_papers_tables(tmp_path: Path) -> No
     assert {start[arm] for arm in scored} == {None, "sft_decision", "sft_decision_dra", "sft_mix", "sft_mix_dra"}
 
 
+@pytest.mark.parametrize(
+    ("name", "by_teachers"),
+    [("hrm", {"plans", "plan_reasons", "reasons"}), ("olamind", {"extract", "migrate", "rubrics"})],
+)
+def test_small_pipeline_has_the_stages_of_the_large_one(name: str, by_teachers: set[str]) -> None:
+    """All but those whose data the procedure of the generated dialogues gives in place of teachers."""
+    large, small = (
+        [(s.name, s.job) for s in read_pipeline(resource("conf", f"pipeline/{n}.yaml")).pipeline.stages]
+        for n in (name, f"{name}_small")
+    )
+    made = {"dialogues", "items"}
+    assert [stage for stage in small if stage[0] not in made] == [s for s in large if s[0] not in by_teachers]
+
+
+def test_small_stage_2_asks_a_hallucination_judge_trained_on_planted_responses() -> None:
+    planned = plan(["pipeline=olamind_small"])
+    stages, config = {stage.name: stage for stage in planned.stages}, planned.configs["stage_2"]
+    judge = config.pools[config.rewards.hallucination.pool].finetune
+    assert config.rewards.hallucination.weight == 3.0
+    assert judge is not None and judge.lora is not None and judge.reward == "hallucination"
+    assert ("items", "planted") in stages["stage_2"].takes
+    assert ("responses", "folder") in stages["sampled"].takes and ("stage_1", "run") in stages["responses"].takes
+    assert planned.configs["bench"].pools["hall_judge"] == config.pools["hall_judge"], "it is trained once"
+
+
 @pytest.mark.parametrize("name", ["hrm", "hrm_small"])
 def test_last_stages_measure_the_results_of_the_first_paper(name: str) -> None:
     last = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.stages[-1]
@@ -254,7 +279,7 @@ def test_olamind_stages_have_the_values_of_the_paper() -> None:
     assert (judge.batch_size, judge.epochs, judge.learning_rate, judge.warmup_frac) == (16, 3, 1e-5, 0.05)
     assert (judge.examples, judge.num_gpus, judge.dtype) == (80_000, 1, "bfloat16")
     order = [stage.name for stage in planned.stages if stage.name not in ("extract", "migrate", "rubrics")]
-    assert order == ["zero_think", "cold_start", "stage_1", "responses", "sampled", "re_cold_start", "stage_2"]
+    assert order == ["zero_think", "cold_start", "stage_1", "responses", "sampled", "re_cold_start", "stage_2", "bench"]
     taken = {stage.name: {name for name, _ in stage.takes} for stage in planned.stages}
     assert "cold_start" in taken["stage_1"] and taken["responses"] == {"rubrics", "stage_1"}
     assert taken["sampled"] == {"rubrics", "responses"} and configs["responses"].rewards == configs["stage_1"].rewards

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from hamr.apps.plan.measured import (
     MeasuredResponse,
     MeasuredStep,
+    _Replays,
     compare,
     fit,
     mean_errors,
     pool_times,
     replay,
 )
+from hamr.apps.plan.overlap import Overlap
 from hamr.apps.plan.simulation import Service, Station, simulate
 
 WORKERS = Station(replicas=1, slots=16, service=Service(fixed_s=1.0))
@@ -89,3 +93,26 @@ def test_outlier_step_does_not_change_the_fit() -> None:
     found = fit([*steps[:3], MeasuredStep(**slow), *steps[4:]], workers=WORKERS, pools=POOLS, first="reranker")
     assert found.train_s(300.0) == pytest.approx(6.0, abs=0.05)
     assert found.sync_s == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("age", [1, 2])
+def test_steps_that_overlap_are_fitted_and_predicted(age: int) -> None:
+    how = Overlap(batch=4, max_policy_age=age, oversample=1.0, in_flight=True, most=12)
+    steps = make_overlapped(how, 24)
+    found = fit(steps, workers=WORKERS, pools=POOLS, first="reranker", overlap=how)
+    assert found.rollout.seconds(16) == pytest.approx(TRUE.seconds(16) * found.mean_tokens / MEAN_TOKENS, rel=0.15)
+    made = compare(steps, workers=WORKERS, pools=POOLS, first="reranker", overlap=how)
+    assert max(mean_errors(made, fitted=False)) < 0.1
+    assert sum(p.measured_score_s > 0.5 for p in made) > 4, "steps wait"
+
+
+def make_overlapped(how: Overlap, n: int) -> list[MeasuredStep]:
+    """Steps of four groups, of which the trainer of a known cluster has less work than the workers."""
+    taken = [replace(step, rounds=((step.rounds[0] * 2)[:4],), signal=(True,) * 4) for step in made_steps(n)]
+    trained = [1.0 + 0.01 * step.trained_tokens for step in taken]
+    known = _Replays(taken, taken, MEAN_TOKENS, "reranker", POOLS, how)
+    waits = known.waits(Station(replicas=1, slots=16, service=TRUE), trained, 0.7)
+    return [
+        replace(step, rollout_score_s=wait, train_s=train_s, total_s=wait + train_s + 0.7)
+        for step, wait, train_s in zip(taken, waits, trained, strict=True)
+    ]

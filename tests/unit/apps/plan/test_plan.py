@@ -15,7 +15,6 @@ from hamr.apps.plan.output import configuration
 from hamr.apps.plan.run import read_past, rounds
 from hamr.apps.plan.simulation import Service
 from hamr.apps.plan.sizing import Cluster, Study
-from hamr.apps.plan.tables import title
 from hamr.cluster.resource_requests import demands
 from hamr.config.load import dump_config, load_config
 from hamr.config.schema import Config
@@ -291,13 +290,33 @@ def test_bad_input_is_reported_in_one_line(args: list[str], said: str, capsys: p
     assert err.count("\n") == 1
 
 
-def test_steps_that_overlap_are_neither_measured_nor_planned(tmp_path: Path) -> None:
-    config = load_config(["experiment=smoke", "experiment.asynchrony.max_policy_age=1"])
-    with RunFolder.create(tmp_path / "past", dump_config(config)) as folder:
-        pass
-    with pytest.raises(RunFolderError, match="trained asynchronously"):
-        read_past(folder.path)
-    assert "planned as a synchronous one" in title(config, build_workload(config, None), None).text
+def test_asynchronous_run_is_measured_and_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six steps of two groups of four, of which the first of each step started in the step before; another was
+    dropped."""
+    overrides = ["experiment=smoke", "rollout.samples_per_prompt=4", "experiment.asynchrony.max_policy_age=1"]
+    config = load_config([*overrides, "experiment.name=past"])
+    with RunFolder.create(tmp_path / "past", dump_config(config)) as folder, Ledger(folder.ledger) as ledger:
+        metrics = MetricsWriter(folder.metrics, strict=True)
+        for step in range(1, 7):
+            dropped = [record(step, "a", i, 0.5) for i in range(4)]
+            early = [record(max(1, step - 1), f"b{step}", i, i / 4) for i in range(4)]
+            ledger.add([*dropped, *early, *(record(step, "c", i, i / 4) for i in range(4))])
+            timing = {"rollout_score": 1.0, "train": 4.0, "sync": 1.0, "total": 6.0}
+            values = {f"timing/step/{k}": v for k, v in timing.items()}
+            metrics.write(step, "rl", values | {"policy/tokens": 92.0, "rollout/responses": 12.0})
+        metrics.close()
+    past = read_past(folder.path)
+    assert [[len(g) for g in step.rounds[0]] for step in past.steps] == [[4, 4, 4]] * 6
+    assert {step.signal for step in past.steps} == {(False, True, True)}
+    workload = build_workload(config, past)
+    assert (workload.dropped_frac, workload.rounds) == (pytest.approx(1 / 3), (3,))
+    assert cli.main(["plan", f"from={folder.path}"]) == 0
+    out = capsys.readouterr().out
+    assert "at most 4 groups are generated, scored or trained on during it" in out
+    errors = re.search(r"on predicted steps: (\d+)% of waiting for groups, (\d+)% of the whole step", out)
+    assert errors is not None
+    [waiting] = re.findall(r"pools as configured +(\S+) +(\S+) +4\.0 +1\.0", out)
+    assert 5.0 <= float(waiting[0]) <= 6.5
 
 
 def test_folder_without_a_trained_step_is_rejected(tmp_path: Path) -> None:

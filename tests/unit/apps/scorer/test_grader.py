@@ -69,6 +69,12 @@ def test_training_question_matches_the_reward_question() -> None:
     assert taught.prompt_id.startswith("hallucination.en@1+")
 
 
+def test_planted_responses_are_learnt_without_reasons() -> None:
+    """If only clean ones had a reason, it would give the label away."""
+    made = grading("hallucination").examples([judged(reason=""), judged("factual", reason="")] * 20)
+    assert not any(one.sound for one in made)
+
+
 def test_half_of_the_examples_have_no_reason_for_each_label() -> None:
     taught = grading("risk")
     rows = [judged(), judged("role")] * 100

@@ -84,3 +84,22 @@ def test_overlap_is_the_fraction_of_words_found_in_the_material(tmp_path: Path) 
     assert borne_out(row) == 0.75
     (empty,) = rows(tmp_path, {"response": "...", "label": "none"})
     assert borne_out(empty) == 1.0
+
+
+def test_planted_response_has_the_label_of_the_reward(tmp_path: Path) -> None:
+    """As `hamr data olabench` plants them: judged with the evidence that was shown, and held out with their item."""
+    shown = {"kind": "rag", "evidence": [{"answer": "The fee is $40."}]}
+    lines = [
+        {"id": "a/none", "labels": {"hallucination": "none"}},
+        {"id": "a/factual", "labels": {"hallucination": "factual"}},
+        {"id": "b/risk", "labels": {"risk": ["role"]}},
+        {"id": "b/untyped", "labels": {"hallucination": "yes"}},
+    ]
+    planted = [SAMPLE | shown | {"response": "It costs $40."} | line for line in lines]
+    path = tmp_path / "planted.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in planted))
+    clean, flawed = read_judged(path, LABELS)
+    assert (clean.labels, flawed.labels) == ((), ("factual",)) and clean.sample == flawed.sample
+    assert clean.sample.id == "a" and "The fee is $40." in clean.sample.history[0].content
+    (risky,) = read_judged(path, ("role",), "risk")
+    assert (risky.labels, risky.sample.id) == (("role",), "b")

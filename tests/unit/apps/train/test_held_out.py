@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
+import pytest
+
 from hamr.apps.train.held_out import decision_matches, evaluate_held_out, summarise
 from hamr.data.formats import Formats
 from hamr.protocols import GenerationRequest
+from hamr.telemetry.glossary import check_names
 from hamr.types import (
     Action,
+    Audit,
     Band,
     Component,
     JudgeTimeout,
@@ -58,6 +62,20 @@ def test_held_out_figures_match_hand_computed_values() -> None:
     assert result.failed_frac == 0.0
     bare = [dataclasses.replace(r, components=()) for r in records]
     assert summarise(samples, bare).tool_exact_match == 0.5, "whatever the reward is made of"
+
+
+def test_audits_correct_the_mean_consistency() -> None:
+    """30 of 40 replies are inside the interval and audited; the judge takes 0.2 off half of these."""
+    samples = [sample(i, ASK, "ask") for i in range(40)]
+    audits = [Audit(s_r=0.8, s_j=0.0, best=0.0, mix=0.6 if i % 2 else 0.8) for i in range(30)]
+    records = [record(i, ASK, Scored(value=0.8), "inside" if i < 30 else "below") for i in range(40)]
+    audited = [dataclasses.replace(r, audit=audit) for r, audit in zip(records, audits, strict=False)] + records[30:]
+    result = summarise(samples, audited)
+    assert result.reward["consistency"] == pytest.approx(0.8)
+    assert result.debiased["mean"] == pytest.approx(0.8 - 0.1 * 30 / 40)
+    assert result.debiased["low"] < result.debiased["mean"] < result.debiased["high"] < 0.8
+    check_names(result.metrics("before"), strict=True)
+    assert summarise(samples, records).debiased == {}
 
 
 def test_failed_score_is_excluded_from_the_means() -> None:

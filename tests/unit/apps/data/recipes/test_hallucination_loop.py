@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.data.build_hallucination import judging_pool, read_earlier
+from hamr.apps.data.build_hallucination import read_earlier
 from hamr.apps.data.recipes.hallucination_loop import read_labels
 from hamr.apps.scorer.grader import FLAWS
 from hamr.apps.scorer.judged import read_judged
+from hamr.apps.shared.pools_up import judging_pool
 from hamr.cli import main as hamr
 from hamr.config.load import load_config
 from hamr.data.samples import to_json, write_rows
@@ -156,7 +157,9 @@ def test_reasons_are_refined_and_all_sets_are_one_training_file(folder: Path, ca
     both = rows_of(folder / "two" / "judge.jsonl")
     assert [r["response"] for r in both] == [*(said for said, _, _ in expected), "fine again"]
     config = load_config([*POOLS, f"+pools.judge_2={grader}"])
-    assert judging_pool(config, "judge_2") == "judge_2"
+    assert judging_pool(config, "judge", "judge_2", "hallucination") == "judge_2"
+    with pytest.raises(BadInput, match="is fine-tuned to give verdicts"):
+        judging_pool(config, "rewards.risk.pool", "judge_2", "risk")
     with pytest.raises(BadInput, match=r"has no judge\.jsonl"):
         read_earlier(folder)
 

@@ -267,10 +267,12 @@ def test_agreement_of_the_utility_judge_is_reported(tmp_path, monkeypatch, capsy
     assert "utility_labels: None: missing; required with utility" in capsys.readouterr().err
 
 
-def test_scorers_to_be_trained_get_their_data(tmp_path, monkeypatch):
+@pytest.mark.parametrize("pools", ["cpu_small", "compact"])
+def test_scorers_to_be_trained_get_their_data(tmp_path, monkeypatch, pools):
+    """Of `compact`, the judge is a cross-encoder, which has no prompt."""
     judges = Judges(monkeypatch)
     file_of(tmp_path / "in.jsonl", row("a", A[:1], "Hi."))
-    given = [f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out'}", "resamples=10", "pools=cpu_small"]
+    given = [f"input={tmp_path / 'in.jsonl'}", f"output={tmp_path / 'out'}", "resamples=10", f"pools={pools}"]
     assert parse_command(["evaluate", "benchmark=ecs", *given]).run() == 0
     assert judges.splits is not None and len(judges.splits.train) > 0
     assert [name for name, *_ in judges.asked] == ["judge"]

@@ -1,0 +1,294 @@
+"""A policy that learns to fool its reranker, in a simulated world: what each defence keeps of the true reward.
+
+    python benchmarks/hacking.py                                   # a few minutes
+    python benchmarks/hacking.py --seeds 2 --coverage-runs 50      # a first look
+
+README.md beside this file says what is simulated and how to read the tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from calibration import machine  # noqa: E402
+
+from hamr.calibration.audit_correction import AuditCorrection, Residual, strata  # noqa: E402
+from hamr.calibration.cascade import Cascade  # noqa: E402
+from hamr.calibration.mean_bound import MeanBound, audits_needed  # noqa: E402
+from hamr.cascade.certificate import Certificate  # noqa: E402
+
+FEATURES = {"length": 5, "similarity": 4, "repetition": 3, "markup": 2}
+PROMPTS, CANDIDATES, STEPS, BATCH, GROUP = 48, 24, 300, 24, 8
+AUDIT_FRAC = 0.05
+START = Cascade(0.5, 0.98, 0.05, 0.72)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One world: share of fooling replies, the feature that shows them (None: none does), and how often it does."""
+
+    name: str
+    fooling: float = 0.15
+    style: str | None = "length"
+    shown: float = 0.95
+
+
+WORLDS = (
+    Setting("length shows it"),
+    Setting("shown in 60 %", shown=0.6),
+    Setting("no feature shows it", style=None),
+    Setting("no fooling", fooling=0.0),
+)
+
+
+class World:
+    """Candidate replies of each prompt with their true value, their scores and their visible features."""
+
+    def __init__(self, rng: np.random.Generator, setting: Setting) -> None:
+        shape = (PROMPTS, CANDIDATES)
+        self.fools = rng.random(shape) < setting.fooling
+        honest = 0.95 * rng.beta(2.0, 1.4, shape)
+        self.true = np.where(self.fools, rng.uniform(0.2, 0.75, shape), honest)
+        self.s_j = np.clip(self.true + rng.normal(0.0, 0.1, shape), 0.0, 1.0)
+        s_r = np.clip(self.true + rng.normal(0.0, 0.08, shape), 0.0, 0.98)
+        self.s_r = np.where(self.fools, rng.uniform(0.86, 0.975, shape), s_r)
+        self.features = {name: rng.integers(0, levels, shape) for name, levels in FEATURES.items()}
+        if setting.style is not None:
+            shown = self.fools & (rng.random(shape) < setting.shown)
+            self.features[setting.style] = np.where(shown, FEATURES[setting.style] - 1, self.features[setting.style])
+        # What the policy generalises over: the style itself, even if no feature shows it, and every feature.
+        columns = [self.fools[..., None].astype(float)]
+        columns += [np.eye(levels)[self.features[name]] for name, levels in FEATURES.items()]
+        self.traits = np.concatenate(columns, axis=-1)
+
+
+@dataclass
+class Arm:
+    """One way to reward. `failing`: share of the judge's answers that fail, excluded, or with `zeroed` worth 0."""
+
+    name: str
+    cascade: Cascade = START
+    judged: bool = False
+    audit_frac: float = 0.0
+    aipw: bool = False
+    correction: AuditCorrection | None = None
+    limit: float | None = None
+    normalised: bool = True
+    failing: float = 0.0
+    zeroed: bool = False
+    certificate: Certificate = field(default_factory=Certificate)
+
+
+class Scores:
+    """Value of every candidate by one cascade, the judge's mix, membership in the interval, and strata."""
+
+    def __init__(self, cascade: Cascade, world: World) -> None:
+        pairs = list(zip(world.s_r.ravel().tolist(), world.s_j.ravel().tolist(), strict=True))
+        self.interval = (cascade.tau_a, cascade.tau_b)
+        self.value = np.reshape([cascade.mix(s_r, s_j) for s_r, s_j in pairs], world.s_r.shape)
+        self.mix = np.reshape([cascade.audited_mix(s_r, s_j) for s_r, s_j in pairs], world.s_r.shape)
+        self.inside = ~np.reshape([cascade.needs_judge(s_r) for s_r, _ in pairs], world.s_r.shape)
+        self.strata = {
+            at: strata(x, self.interval, {name: int(levels[at]) for name, levels in world.features.items()})
+            for at, x in np.ndenumerate(world.s_r)
+        }
+
+
+def score(arm: Arm, world: World, scores: Scores, at: tuple[Any, Any], step: int, rng: Any) -> tuple[Any, int]:
+    """Return the rewards of the replies `at` (NaN: failed) and the judge calls. The arm learns from its audits."""
+    s_r, s_j = world.s_r[at], world.s_j[at]
+    lost = rng.random(s_r.shape) < arm.failing
+    if arm.judged:
+        return np.where(lost, 0.0 if arm.zeroed else np.nan, s_j), s_r.size
+    value, mix, inside = scores.value[at], scores.mix[at], scores.inside[at]
+    audited = inside & (rng.random(s_r.shape) < arm.audit_frac)
+    calls = int((~inside).sum() + audited.sum())
+    names = [
+        scores.strata[int(p), int(c)] for p, c in zip(np.broadcast_to(at[0], s_r.shape).flat, at[1].flat, strict=True)
+    ]
+    free = value  # the reward without an audit
+    if arm.correction is not None:
+        shift = np.reshape([arm.correction.shift(own) for own in names], s_r.shape)
+        free = np.where(inside, np.clip(value + shift, 0.0, 1.0), value)
+        found = [
+            Residual(step=step, strata=names[k], residual=float(mix.flat[k] - value.flat[k]))
+            for k in np.flatnonzero(audited)
+        ]
+        arm.correction.update(step + 1, found)
+    if arm.limit is not None:
+        arm.certificate.add(list(zip(s_r[audited].tolist(), (free - mix)[audited].tolist(), strict=True)))
+        if arm.certificate.excess(arm.limit):
+            ends = arm.certificate.largest_part(scores.interval, arm.limit)
+            arm.cascade, arm.certificate = Cascade(*ends, arm.cascade.w1, arm.cascade.w2), Certificate()
+    if arm.aipw:
+        return value + np.where(audited, (mix - value) / AUDIT_FRAC, 0.0), calls
+    return (np.where(audited, mix, free) if arm.correction is not None else free), calls
+
+
+def train(arm: Arm, setting: Setting, seed: int) -> dict[str, float]:
+    """Train a softmax policy over the candidates with group-relative advantages. Return its end and the judge calls."""
+    rng = np.random.default_rng(seed)
+    world = World(rng, setting)
+    cascade, scores = arm.cascade, Scores(arm.cascade, world)
+    own, shared, calls = np.zeros((PROMPTS, CANDIDATES)), np.zeros(world.traits.shape[-1]), 0
+
+    def policy(prompts: Any) -> Any:
+        logits = own[prompts] + world.traits[prompts] @ shared
+        weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return weights / weights.sum(axis=1, keepdims=True)
+
+    for step in range(STEPS):
+        prompts = rng.choice(PROMPTS, BATCH, replace=False)
+        shares = policy(prompts)
+        drawn = (
+            (shares.cumsum(axis=1)[:, None, :] < rng.random((BATCH, GROUP, 1))).sum(axis=-1).clip(max=CANDIDATES - 1)
+        )
+        if arm.cascade != cascade:
+            cascade, scores = arm.cascade, Scores(arm.cascade, world)
+        rewards, asked = score(arm, world, scores, (prompts[:, None], drawn), step, rng)
+        calls += asked
+        advantages = group_advantages(rewards, normalised=arm.normalised)
+        gradient = -advantages.mean(axis=1, keepdims=True) * shares
+        np.add.at(gradient, (np.arange(BATCH)[:, None], drawn), advantages / GROUP)
+        own[prompts] += gradient
+        shared += 0.1 * np.einsum("bk,bkd->d", gradient, world.traits[prompts]) / BATCH
+    shares = policy(np.arange(PROMPTS))
+    return {
+        "true": float((shares * world.true).sum(axis=1).mean()),
+        "fooling": float((shares * world.fools).sum(axis=1).mean()),
+        "judge_calls": calls / (STEPS * BATCH * GROUP),
+    }
+
+
+def group_advantages(rewards: Any, *, normalised: bool) -> Any:
+    """Return GRPO's advantages; without `normalised` the differences from the mean in units of 0.25. A failed reward
+    (NaN) has advantage 0 and is not part of its group's baseline."""
+    known = ~np.isnan(rewards)
+    count = known.sum(axis=1, keepdims=True).clip(min=1)
+    centred = np.where(known, rewards - np.where(known, rewards, 0.0).sum(axis=1, keepdims=True) / count, 0.0)
+    if not normalised:
+        return centred / 0.25
+    deviation = np.sqrt((centred**2).sum(axis=1, keepdims=True) / count)
+    return np.where(deviation > 1e-6, centred / (deviation + 1e-3), 0.0)
+
+
+def arms() -> list[Arm]:
+    audits = {"audit_frac": AUDIT_FRAC}
+    return [
+        Arm("judge only", judged=True),
+        Arm("cascade"),
+        Arm("AIPW", aipw=True, **audits),
+        Arm("AIPW, no std", aipw=True, normalised=False, **audits),
+        Arm("stratified", correction=AuditCorrection(), **audits),
+        *(Arm(f"widened to {low}", cascade=Cascade(low, 0.98, 0.05, 0.72)) for low in (0.9, 0.94, 0.97)),
+        Arm("certificate", limit=0.05, **audits),
+    ]
+
+
+def defences(setting: Setting, seeds: int) -> list[dict[str, Any]]:
+    """Every arm in one world: mean and deviation over the seeds."""
+    rows = []
+    for i, first in enumerate(arms()):
+        ends = [train(arms()[i], setting, seed) for seed in range(seeds)]
+        rows.append({"world": setting.name, "arm": first.name, **summary(ends)})
+    return rows
+
+
+def summary(ends: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    means = {key: float(np.mean([end[key] for end in ends])) for key in ends[0]}
+    return {**means, "true_std": float(np.std([end["true"] for end in ends]))}
+
+
+def damage(seeds: int) -> list[dict[str, Any]]:
+    """The judge alone with failing answers: typed (excluded), or mapped to a reward of 0.0."""
+    rows = []
+    for failing in (0.0, 0.05, 0.1, 0.2, 0.4):
+        for zeroed in (False, True):
+            ends = [
+                train(Arm("", judged=True, failing=failing, zeroed=zeroed), WORLDS[-1], seed) for seed in range(seeds)
+            ]
+            rows.append({"failing": failing, "outcome": "0.0" if zeroed else "typed", **summary(ends)})
+    return rows
+
+
+def coverage(runs: int, audits: int, seed: int) -> list[dict[str, Any]]:
+    """Share of runs in which the bound held after every audit, and its half width at the end."""
+    rows = []
+    for name in ("constant", "moving"):
+        rng = np.random.default_rng(seed)
+        held, widths = 0, []
+        share = np.full(audits, 0.15) if name == "constant" else np.linspace(0.02, 0.6, audits)
+        for _ in range(runs):
+            bound, weighted, before, ok = MeanBound(), 0.0, 0.0, True
+            gaps = np.clip(np.where(rng.random(audits) < share, 0.5, 0.0) + rng.normal(0.0, 0.1, audits), -1.0, 1.0)
+            for gap, mean in zip(gaps, 0.5 * share, strict=True):
+                bound.add(float(gap))
+                weighted += (bound.weight - before) * mean
+                before = bound.weight
+                low, high = bound.interval
+                ok &= low <= weighted / before <= high
+            held += ok
+            widths.append((high - low) / 2.0)
+        rows.append({"gap": name, "runs": runs, "audits": audits, "held": held / runs, "half": float(np.mean(widths))})
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    keys = list(rows[0])
+    lines = ["| " + " | ".join(keys) + " |", "|" + "---|" * len(keys)]
+    return "\n".join(
+        [
+            *lines,
+            *(
+                "| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in r.values()) + " |"
+                for r in rows
+            ),
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--coverage-runs", type=int, default=1000)
+    parser.add_argument("--audits", type=int, default=600, help="audits in a coverage run")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "hacking_simulated.json")
+    args = parser.parse_args(argv)
+    settings = {"seeds": list(range(args.seeds)), "steps": STEPS, "audit_frac": AUDIT_FRAC, "cascade": START.parameters}
+    found: dict[str, Any] = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "settings": settings,
+        "audits_needed": [{"half": half, "audits": audits_needed(half, 0.2)} for half in (0.2, 0.1, 0.05, 0.03)],
+        "defences": [],
+    }
+
+    def show(rows: Sequence[Mapping[str, Any]]) -> None:
+        print(table(rows) + "\n", flush=True)
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
+
+    for setting in WORLDS:
+        rows = defences(setting, args.seeds)
+        found["defences"] += rows
+        show(rows)
+    found["damage"] = damage(args.seeds)
+    show(found["damage"])
+    found["coverage"] = coverage(args.coverage_runs, args.audits, seed=0)
+    show(found["coverage"])
+    print(f"written to {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""Simulation of steps whose groups are generated and scored during other steps, or that start more than they need.
+
+Follows hamr.experience: at most (max_policy_age + oversample) x batch groups are under way, ready, or in training; a
+step takes the oldest ready ones; a group without signal is replaced at once. With `max_policy_age` 0, the groups that a
+step does not take are aborted, and nothing is generated during training.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+
+from hamr.apps.plan.simulation import ROLLOUT, Play, SimulatedResponse, Station, Usage
+
+Group = tuple[tuple[SimulatedResponse, ...], bool]
+"""Responses, and whether they carry signal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap:
+    """Rules by which steps overlap. `most`: groups that may end in a step before it takes fewer than `batch`."""
+
+    batch: int
+    max_policy_age: int
+    oversample: float
+    in_flight: bool
+    most: int
+
+    @property
+    def limit(self) -> int:
+        return math.ceil((self.max_policy_age + self.oversample) * self.batch)
+
+    @property
+    def warm_up(self) -> int:
+        """Number of steps until the pipeline is full."""
+        return self.max_policy_age + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverlappedStep:
+    """Seconds that a step waits for its groups, trains, and synchronises weights; `late` responses until its end."""
+
+    wait_s: float
+    train_s: float
+    sync_s: float
+    late: int
+
+    @property
+    def step_s(self) -> float:
+        return self.wait_s + self.train_s + self.sync_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlapped:
+    steps: tuple[OverlappedStep, ...]
+    slowest_s: float
+    stations: Mapping[str, Usage]
+
+
+def simulate_overlap(
+    groups: Sequence[Group],
+    overlap: Overlap,
+    *,
+    rollout: Station,
+    pools: Mapping[str, Station],
+    train_s: Iterable[float],
+    sync_s: float,
+    deadline_s: float = math.inf,
+) -> Overlapped:
+    """Simulate a step per value of `train_s`, from an empty pipeline on. `groups` start in order, and repeat."""
+    play = Play({ROLLOUT: rollout, **pools}, deadline_s)
+    flow, steps = _Flow(play, cycle(groups), overlap), []
+    for seconds in train_s:
+        began, late = play.now, play.late
+        flow.take()
+        waited = play.now - began
+        flow.wait(seconds)
+        trained = play.now
+        if not overlap.in_flight:
+            flow.drain()
+        flow.wait(sync_s)
+        flow.release()
+        steps.append(OverlappedStep(wait_s=waited, train_s=seconds, sync_s=play.now - trained, late=play.late - late))
+    stations = {name: line.usage(play.now) for name, line in play.lines.items()}
+    return Overlapped(steps=tuple(steps), slowest_s=play.slowest, stations=stations)
+
+
+class _Flow:
+    """Groups between the prompts and the training step: Experience and Controller.take, in simulated time."""
+
+    def __init__(self, play: Play, groups: Iterable[Group], overlap: Overlap) -> None:
+        self.play, self.groups, self.overlap = play, iter(groups), overlap
+        self.running: dict[int, tuple[int, bool]] = {}
+        """Version at the start, and signal, by number."""
+        self.ready: list[tuple[int, int]] = []
+        """(number, version at the start)"""
+        self.count = self.version = self.training = self.ended = 0
+        self.open = True
+
+    def take(self) -> None:
+        """Advance to the end of the groups that the step waits for, and take them."""
+        self.ended, self.training, self.open = 0, 0, True
+        self._fill()
+        while self.training < self.overlap.batch and self.ended < self.overlap.most:
+            while (
+                len(self.ready) < self.overlap.batch - self.training
+                and self.ended + len(self.ready) < self.overlap.most
+            ):
+                self._advance()
+            wanted = self.overlap.batch - self.training
+            taken, self.ready = self.ready[:wanted], self.ready[wanted:]
+            fresh = [number for number, version in taken if self.version - version <= self.overlap.max_policy_age]
+            self.training += len(fresh)
+            self.ended += len(fresh)
+            self._fill()
+        if not self.overlap.max_policy_age:
+            self.play.abort()
+            self.running.clear()
+            self.ready.clear()
+            self.open = False
+
+    def wait(self, seconds: float) -> None:
+        until = self.play.now + seconds
+        while self._advance(until):
+            pass
+
+    def drain(self) -> None:
+        """Advance until nothing is generated, and start nothing meanwhile."""
+        self.open = False
+        while self.play.lines[ROLLOUT].busy:
+            self._advance()
+
+    def release(self) -> None:
+        self.version += 1
+        self.training = 0
+        self.open = self.overlap.max_policy_age > 0
+        self._fill()
+
+    def _advance(self, until: float = math.inf) -> bool:
+        moved = self.play.advance(until)
+        for number in self.play.ended:
+            version, signal = self.running.pop(number)
+            if signal:
+                insort(self.ready, (number, version))
+            else:
+                self.ended += 1
+        self.play.ended.clear()
+        self._fill()
+        return moved
+
+    def _fill(self) -> None:
+        while self.open and len(self.running) + len(self.ready) + self.training < self.overlap.limit:
+            responses, signal = next(self.groups)
+            self.running[self.count] = self.version, signal
+            self.play.start(self.count, responses)
+            self.count += 1

@@ -1,0 +1,86 @@
+"""Confidence sequence for a mean: an interval that holds at all times at once, however often it is looked at.
+
+Predictable plug-in empirical-Bernstein sequence of Waudby-Smith and Ramdas (arXiv:2010.09686, Theorem 2) for values X
+in [0, 1]:
+
+    C_t = sum_i l_i X_i / sum_i l_i  +-  ( log(2 / alpha) + sum_i v_i psi(l_i) ) / sum_i l_i
+    v_i = 4 (X_i - m_{i-1})^2,   psi(l) = ( -log(1 - l) - l ) / 4
+    l_t = min( 1/2, sqrt( 2 log(2 / alpha) / ( s_{t-1} t log(1 + t) ) ) )
+    m_t = (1/2 + sum_i X_i) / (t + 1),   s_t = (1/4 + sum_i (X_i - m_i)^2) / (t + 1)
+
+P(exists t: mean outside C_t) <= alpha if every X has this mean given the past. If the mean moves, as that of a policy
+in training does, the sequence holds for the mean of the conditional means with the weights l_i, because the proof uses
+each step's own mean only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+ALPHA = 0.05
+"""Probability that the interval ever misses the mean."""
+
+
+class MeanBound:
+    """Sequence for values in [-1, 1], which are mapped to [0, 1].
+
+    >>> bound = MeanBound()
+    >>> bound.interval
+    (-1.0, 1.0)
+    >>> for value in [0.3, 0.1] * 200:
+    ...     bound.add(value)
+    >>> [round(end, 2) for end in bound.interval]
+    [0.16, 0.24]
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._sum, self._squares = 0.5, 0.25  # sums of X and of (X - m)^2 with their starting values
+        self.weight = self._weighted = self._variance = 0.0  # weight: sum of the l_i
+
+    def add(self, value: float) -> None:
+        x, t = (value + 1.0) / 2.0, self.count + 1
+        mean, spread = self._sum / t, self._squares / t
+        weight = min(0.5, math.sqrt(2.0 * math.log(2.0 / ALPHA) / (spread * t * math.log(1.0 + t))))
+        self.weight += weight
+        self._weighted += weight * x
+        self._variance += (x - mean) ** 2 * (-math.log(1.0 - weight) - weight)
+        self._sum += x
+        self._squares += (x - self._sum / (t + 1)) ** 2
+        self.count = t
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Lower and upper end."""
+        if not self.count:
+            return -1.0, 1.0
+        centre = self._weighted / self.weight
+        half = (math.log(2.0 / ALPHA) + self._variance) / self.weight
+        return max(-1.0, 2.0 * (centre - half) - 1.0), min(1.0, 2.0 * (centre + half) - 1.0)
+
+    def state(self) -> list[float]:
+        """Return the JSON state for a checkpoint."""
+        return [self.count, self._sum, self._squares, self.weight, self._weighted, self._variance]
+
+    @classmethod
+    def of_state(cls, state: Sequence[float]) -> MeanBound:
+        """Inverse of `state`."""
+        bound = cls()
+        count, bound._sum, bound._squares, bound.weight, bound._weighted, bound._variance = state
+        bound.count = int(count)
+        return bound
+
+
+def audits_needed(width: float, spread: float, most: int = 20_000) -> int | None:
+    """Return the number of audits after which the half width is at most `width`, None if above `most`.
+
+    `spread`: standard deviation of the values in [-1, 1].
+    """
+    bound = MeanBound()
+    while bound.count < most:
+        bound.add(spread if bound.count % 2 else -spread)
+        low, high = bound.interval
+        if high - low <= 2.0 * width:
+            return bound.count
+    return None

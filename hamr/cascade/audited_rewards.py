@@ -1,0 +1,103 @@
+"""Correction of records by audits: strata of a reply, its corrected record, and the residual of an audited one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hamr.calibration.audit_correction import AuditCorrection, Residual, Strata, strata
+from hamr.rewards.mix import mix
+from hamr.types import Audit, Component, Reply, RewardCorrection, RewardRecord, Scored, ServiceSample
+
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
+"""A word, or one character of a script without spaces."""
+_MARKUP = re.compile(r"(?m)^\s*(?:[-*#>|]|\d+[.)])\s|[*_`]{2}|</?\w+>|\n\s*\n")
+_LENGTHS = (4, 8, 16, 32, 64, 128)
+_SIMILARITIES = (0.2, 0.4, 0.6, 0.8)
+_REPETITIONS = (0.15, 0.35)
+
+
+def correct(record: RewardRecord, sample: ServiceSample, model: AuditCorrection, propensity: float) -> RewardRecord:
+    """Return the record with the consistency value corrected, unchanged unless the reranker alone decided it.
+
+    An audited reply takes the judge's reward, another one the cascade's value plus the correction of its strata.
+    """
+    value = next((c.value for c in record.components if c.name == "consistency"), None)
+    if record.band != "inside" or value is None or not isinstance(record.action, Reply) or record.cascade is None:
+        return record
+    own = reply_strata(record, record.action, sample, record.cascade[:2])
+    audited = record.audit.mix if record.audit is not None else None
+    correction = RewardCorrection(
+        value=value,
+        strata=own,
+        propensity=propensity,
+        shift=model.shift(own),
+        residual=None if audited is None else audited - value,
+    )
+    reward = Scored(value=corrected_value(correction, record.audit))
+    components: Sequence[Component] = tuple(
+        replace(c, outcome=reward) if c.name == "consistency" else c for c in record.components
+    )
+    return replace(record, components=tuple(components), total=mix(components), correction=correction)
+
+
+def corrected_value(correction: RewardCorrection, audit: Audit | None) -> float:
+    """Return the consistency value of a corrected record. The replay of a ledger uses it too."""
+    return correction.shifted if audit is None or audit.mix is None else audit.mix
+
+
+def residuals(records: Sequence[RewardRecord], step: int) -> list[Residual]:
+    """Return the residuals of the audited ones among corrected records."""
+    found = [record.correction for record in records if record.correction is not None]
+    return [Residual(step=step, strata=c.strata, residual=c.residual) for c in found if c.residual is not None]
+
+
+def gap_of(record: RewardRecord) -> tuple[float, float] | None:
+    """Return (S_R, reward without the audit - judge's reward) of an audited reply inside the interval, else None."""
+    value = next((c.value for c in record.components if c.name == "consistency"), None)
+    if record.band != "inside" or value is None or record.s_r is None:
+        return None
+    if record.audit is None or record.audit.mix is None:
+        return None
+    return record.s_r, (value if record.correction is None else record.correction.shifted) - record.audit.mix
+
+
+def correction_metrics(records: Sequence[RewardRecord], model: AuditCorrection) -> dict[str, float]:
+    """Return `audit/correction_*` of a step: mean and largest absolute correction, and the size of the model in use."""
+    moved = [abs(r.correction.shifted - r.correction.value) for r in records if r.correction is not None]
+    figures = {"audit/correction_audits": float(model.audits), "audit/correction_strata": float(model.strata)}
+    if moved:
+        figures |= {"audit/correction_mean": sum(moved) / len(moved), "audit/correction_max": max(moved)}
+    return figures
+
+
+def reply_strata(record: RewardRecord, reply: Reply, sample: ServiceSample, interval: tuple[float, float]) -> Strata:
+    """Return the strata of a reply whose decisive reranker score is inside the trust interval."""
+    assert record.s_r is not None, "a reply inside the interval was reranked"
+    decisive = next(score.reference for score in record.reference_scores if score.s_r == record.s_r)
+    nearest = sample.references[decisive].action
+    features = text_features(reply.content, nearest.content if isinstance(nearest, Reply) else "")
+    return strata(record.s_r, interval, features)
+
+
+def text_features(reply: str, reference: str) -> dict[str, int]:
+    """Return the level of each visible feature of a reply, from 0. None needs a model.
+
+    >>> text_features("Thank you! **Thank you!** Goodbye?", "Goodbye and thank you.")
+    {'length': 1, 'similarity': 3, 'repetition': 2, 'markup': 1, 'question': 1}
+    """
+    said, wanted = (_WORD.findall(text.casefold()) for text in (reply, reference))
+    distinct = set(said)
+    overlap = 2.0 * len(distinct & set(wanted)) / max(1, len(distinct) + len(set(wanted)))
+    return {
+        "length": _level(len(said), _LENGTHS),
+        "similarity": _level(overlap, _SIMILARITIES),
+        "repetition": _level(1.0 - len(distinct) / max(1, len(said)), _REPETITIONS),
+        "markup": int(_MARKUP.search(reply) is not None),
+        "question": int(reply.rstrip(" *_`\"'").endswith(("?", "\uff1f"))),
+    }
+
+
+def _level(value: float, limits: tuple[float, ...]) -> int:
+    return sum(value >= limit for limit in limits)

@@ -1,0 +1,130 @@
+"""Rewards corrected by audits: what a record holds, that it replays, and that `off` changes nothing."""
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted import ScriptedPool, judged, reranked, rollout, sample
+
+from hamr.calibration.audit_correction import AuditCorrection, Residual
+from hamr.cascade.audit import AuditWindow
+from hamr.cascade.audited_rewards import correct, text_features
+from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
+from hamr.cascade.replay import replay
+from hamr.cascade.router import RewardRouter
+from hamr.config.rewards import RewardsConfig
+from hamr.telemetry.glossary import check_names
+from hamr.telemetry.record_json import record_from_json, record_to_json
+from hamr.types import Answer, Scored
+
+POINT = sample("May I ask why?")
+GONE = Answer(failure="timeout")
+
+
+def rewards_with(**consistency):
+    return RewardsConfig.model_validate({"consistency": {"audit_frac": 0.5, **consistency}, "format": {"weight": 0.5}})
+
+
+def train(rewards, answers, steps=3):
+    """Score `answers` ((S_R, judge's answer) each) in every step as a run does. Return its records and metrics."""
+    pools = {
+        "reranker": ScriptedPool(
+            "reranker", lambda q: reranked(answers[int(q.variables["statement_b"].split()[1])][0])
+        ),
+        "judge": ScriptedPool("judge", lambda q: answers[int(q.variables["statement_b"].split()[1])][1]),
+    }
+    router = RewardRouter(rewards, pools, count_tokens=len, deadline_s=5.0, cache_size=0)
+    rewarder = ControlledRewarder(router, CascadeController(rewards.consistency))
+
+    async def run():
+        found = []
+        for step in range(steps):
+            found += [
+                await rewarder.score(POINT, rollout(f"Why {i} now?", 100 * step + i)) for i in range(len(answers))
+            ]
+            metrics = rewarder.step_ended()
+        await router.close()
+        return found, metrics
+
+    return asyncio.run(run())
+
+
+shares = st.floats(0, 1)
+answers = st.lists(st.tuples(shares, st.one_of(shares.map(judged), st.just(GONE))), min_size=1, max_size=6)
+
+
+@settings(max_examples=25)
+@given(answers)
+def test_corrected_record_replays_to_the_same_number(answers):
+    rewards = rewards_with(correction="stratified")
+    records, _ = train(rewards, answers)
+    for record in records:
+        again = record_from_json(record_to_json(record))
+        assert again == record
+        assert replay(again, rewards) == record.total
+        assert (record.correction is not None) == (record.band == "inside")
+
+
+@settings(max_examples=25)
+@given(answers)
+def test_off_gives_the_records_of_a_run_without_correction(answers):
+    plain, _ = train(rewards_with(audit_frac=0.0), answers)
+    off, _ = train(rewards_with(), answers)
+    for one, other in zip(plain, off, strict=True):
+        assert other.total == one.total
+        assert other.components == one.components
+        assert '"correction"' not in record_to_json(other)
+
+
+def test_unaudited_replies_are_shifted_and_audited_ones_take_the_judge():
+    records, metrics = train(rewards_with(correction="stratified"), [(0.8, judged(0.1))] * 8, steps=12)
+    check_names(metrics, strict=True)
+    mix = 0.05 * 0.8 + (1.0 - 0.05) * 0.1
+    audited = [r for r in records if r.audit]
+    others = [r for r in records if not r.audit]
+    assert audited
+    assert others
+    assert {r.components[0].value for r in audited} == {mix}
+    assert {r.correction.residual for r in audited} == {mix - 0.8}
+    assert {r.components[0].value for r in others[:2]} == {0.8}, "no audit of an earlier step yet"
+    assert others[-1].components[0].value == pytest.approx(mix, abs=0.15)
+    assert others[-1].total == Scored(value=others[-1].components[0].value + 0.5)
+    assert {r.correction.propensity for r in records} == {0.5}
+    assert metrics["audit/correction_max"] > 0.4
+    assert 0.0 < metrics["audit/correction_audits"] < len(audited), "those of the last step count in the next one"
+
+
+def test_failed_audit_leaves_the_shifted_value():
+    records, metrics = train(rewards_with(correction="stratified"), [(0.8, GONE)] * 4)
+    assert {r.components[0].value for r in records} == {0.8}
+    assert metrics["audit/correction_audits"] == 0.0
+
+
+def test_gap_of_audits_is_that_of_the_corrected_reward():
+    """An audited reply takes the judge's reward. Counted as such, it would hide the gap of the replies not audited."""
+    records, _ = train(rewards_with(correction="stratified"), [(0.8, judged(0.1))] * 8, steps=1)
+    assert AuditWindow().add(records)["audit/gap"] == pytest.approx(0.7)
+
+
+def test_correction_is_clipped_to_a_score():
+    [record], _ = train(rewards_with(audit_frac=0.0), [(0.7, judged(0.5))], steps=1)
+    model = AuditCorrection()
+    model.update(0, [Residual(step=0, strata=("score=0",), residual=-1.0)] * 100)
+    corrected = correct(record, POINT, model, propensity=0.05)
+    assert corrected.components[0].value == 0.0
+    assert corrected.correction.value == 0.7
+
+
+@pytest.mark.parametrize(
+    ("text", "levels"),
+    [
+        ("", {"length": 0, "similarity": 0, "repetition": 2, "markup": 0, "question": 0}),
+        ("May I ask why?", {"length": 1, "similarity": 4, "repetition": 0, "markup": 0, "question": 1}),
+        ("- one\n- two", {"length": 0, "similarity": 0, "repetition": 0, "markup": 1, "question": 0}),
+        ("no " * 40, {"length": 4, "similarity": 0, "repetition": 2, "markup": 0, "question": 0}),
+        ("您好请问还需要什么帮助吗？", {"length": 2, "similarity": 0, "repetition": 0, "markup": 0, "question": 1}),
+    ],
+)
+def test_visible_features_of_a_reply(text, levels):
+    assert text_features(text, "May I ask why?") == levels
