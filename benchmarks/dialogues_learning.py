@@ -7,12 +7,13 @@ The recipe is `experiment=dialogues` without the paths in HELD_OUT: one warm-up 
 from it. Controller, customers, credit, rewards and losses are hamr's. They run in one process on one thread, with a
 batched torch sampler as the engine and plain AdamW, so that an arm takes minutes and starts no cluster.
 
-Arms: `rl`, as it ships; `outcome`, the completion of the case as the only reward; `dense`, the plain sum of the later
-rewards (`credit=turn`); `unpaired`, 8 different customers in a group; `curriculum`, `env.curriculum=true`; `single`,
-RL on single decisions, with so many prompts a step that it samples about as many tokens. All are evaluated in
-dialogues, with one sampled dialogue for each customer. Figures, by the customer's own case and in points of 100: the
-share of turns with the due act (`act`), of turns with the due act and facts (`exact`), of dialogues whose turns are all
-exact (`whole`) and of completed cases (`completed`). Intervals are 95 % crossed bootstraps over seeds and customers.
+Arms: `curriculum`, as it ships; the others draw customers uniformly (`env.curriculum=false`): `rl`, with the default
+credit; `outcome`, the completion of the case as the only reward; `dense`, the plain sum of the later rewards
+(`credit=turn`); `unpaired`, 8 different customers in a group; `single`, RL on single decisions, with so many prompts
+a step that it samples about as many tokens. All are evaluated in dialogues, with one sampled dialogue for each
+customer. Figures, by the customer's own case and in points of 100: the share of turns with the due act (`act`), of
+turns with the due act and facts (`exact`), of dialogues whose turns are all exact (`whole`) and of completed cases
+(`completed`). Intervals are 95 % crossed bootstraps over seeds and customers.
 """
 
 from __future__ import annotations
@@ -362,13 +363,14 @@ class UnpairedController(Controller):
         return made
 
 
+UNIFORM = "env.curriculum=false"
 ARMS: Mapping[str, tuple[str, ...]] = {
-    "rl": (),
-    "outcome": ("algorithm.credit=outcome",),
-    "dense": ("algorithm.credit=turn",),
-    "unpaired": (),
-    "curriculum": ("env.curriculum=true",),
-    "single": ("env=decision", "experiment.prompts_per_step=21"),
+    "curriculum": (),
+    "rl": (UNIFORM,),
+    "outcome": (UNIFORM, "algorithm.credit=outcome"),
+    "dense": (UNIFORM, "algorithm.credit=turn"),
+    "unpaired": (UNIFORM,),
+    "single": (UNIFORM, "env=decision", "experiment.prompts_per_step=21"),
 }
 
 
@@ -457,7 +459,7 @@ class Lab:
         )  # fmt: skip
         if isinstance(controller, UnpairedController):
             controller.customers = PromptStream(prepared.splits.train, self.seed + 2)
-        order = Curriculum if config.env.curriculum else PromptStream
+        order = Curriculum if config.holds_dialogues and config.env.curriculum else PromptStream
         stream, course = order(prepared.splits.train, self.seed + 1), {}
         for step in range(1, config.experiment.steps + 1):
             begun = time.perf_counter()

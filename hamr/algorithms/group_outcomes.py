@@ -24,7 +24,9 @@ def is_right(record: RewardRecord, right_above: float) -> bool | None:
 def outcome(group: RolloutGroup, right_above: float) -> Outcome | None:
     """Return the outcome of a group, None if no response has a reward."""
     share = right_share(group, right_above)
-    return None if share is None else {0.0: "all_wrong", 1.0: "all_right"}.get(share, "mixed")
+    if share is None:
+        return None
+    return "all_right" if share == 1.0 else "mixed" if share else "all_wrong"
 
 
 def right_share(group: RolloutGroup, right_above: float) -> float | None:

@@ -18,8 +18,8 @@ MEMORY = 0.8
 class Curriculum(PromptStream):
     """Stream that draws the path of each customer, and takes the customers of a path in the order of a PromptStream.
 
-    The weight of a path is 1 minus the running mean of the policy's scores on it, at least FLOOR. A path without a score
-    has weight 1.
+    The weight of a path is 1 minus the running mean of the policy's scores on it, at least FLOOR. A path without a
+    score has weight 1.
     """
 
     def __init__(self, samples: Sequence[ServiceSample], seed: int, state: Mapping[str, Any] | None = None) -> None:

@@ -22,7 +22,7 @@ class PromptStream:
             raise ValueError("a prompt stream needs at least one sample")
         self._samples, self._seed = list(samples), seed
         self._by_id = {sample.id: sample for sample in self._samples}
-        self._epoch, self._index = (state["epoch"], state["index"]) if state else (0, 0)
+        self._epoch, self._index = (int(state["epoch"]), int(state["index"])) if state else (0, 0)
         self._order = self._permutation()
 
     def _permutation(self) -> list[int]:

@@ -372,10 +372,9 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     Returns the order of the prompts and the number of steps already done.
     """
     experiment, trainers = run.config.experiment, run.world.trainers
-    order = Curriculum if run.config.env.curriculum else PromptStream
-    stream = order(
-        run.prepared.splits.train, experiment.seed + 1, None if newest is None else newest.state["stream"]
-    )
+    env = run.config.env
+    order = Curriculum if env.type == "sage" and env.curriculum else PromptStream
+    stream = order(run.prepared.splits.train, experiment.seed + 1, None if newest is None else newest.state["stream"])
     if newest is None:
         # RL starts from this checkpoint now, and also when the run is resumed before its first step is saved.
         start = await run.checkpoints.save(0, trainers.save_policy, run.state(stream))

@@ -160,7 +160,6 @@ def test_contradictions_name_both_values_and_the_remedy() -> None:
     assert "replaces it" in complaint("algorithm=gspo", "algorithm.loss.path=my.py:f")
     assert "level='geometric'" in complaint("algorithm.importance.level=sequence", "rollout.top_p=0.9")
     assert "set [low, high] with low < high" in complaint("algorithm.importance.mask_outside=[5,0.5]")
-    assert "only customers of type='sage' have paths" in complaint("env.curriculum=true")
     falling = ("experiment.sft.schedule=cosine", "experiment.sft.learning_rate=1e-5", "trainer.min_learning_rate=1e-4")
     assert "experiment.sft.learning_rate=1e-05" in complaint(*falling, "experiment.sft.steps=1")
     assert load_config([*falling, "experiment.sft.steps=0"]), "no warm-up, no rate of its own"

@@ -14,7 +14,8 @@ def samples(n: int) -> list[ServiceSample]:
     """Return samples on two paths in turn."""
     cases = [{"path": ["stage1", f"stage{2 + i % 2}"], "action": "Refund"} for i in range(n)]
     return [
-        replace(s, privileged={"case": case}, meta={"scenario": "shop"}) for s, case in zip(plain(n), cases, strict=True)
+        replace(s, privileged={"case": case}, meta={"scenario": "shop"})
+        for s, case in zip(plain(n), cases, strict=True)
     ]
 
 
