@@ -174,8 +174,9 @@ def test_table_learns_from_dialogues_and_faulty_customers_are_masked() -> None:
 
 def test_responses_of_a_batch_are_those_of_each_prompt_alone() -> None:
     import torch
-    from benchmarks.dialogues_learning import sample_batch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from benchmarks.dialogues_learning import sample_batch
 
     sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
     torch.manual_seed(0)
