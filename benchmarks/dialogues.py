@@ -2,6 +2,7 @@
 
     python benchmarks/dialogues.py pairing --out benchmarks/results/dialogues_pairing.json
     python benchmarks/dialogues.py faults --out benchmarks/results/dialogues_faults.json
+    python benchmarks/dialogues.py speed --out benchmarks/results/dialogues_speed.json
 
 Environment, runner, audit, credit and advantages are hamr's; only the policy is not a language model. It is a softmax
 over the acts of the procedure for each state, which it reads from the customer's messages and the ticket. It starts
@@ -11,7 +12,8 @@ with a chance `skill` of the right act, which differs between states.
 and of the policy gradient with those of two other groupings: `crossed`, the same dialogues in groups of 8 different
 customers, and `distinct`, 64 customers with one dialogue each. Intervals are bootstraps over batches. `faults` trains
 the table with 20 % planted faulty customers, masked and unmasked, and without faults, and evaluates it with faultless
-customers of the held-out split. CPU only, minutes.
+customers of the held-out split. `speed` counts dialogues per second of the harness: customers, audit, rewards and
+records, with a policy that answers with a reference and takes no time. CPU only, minutes.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import json
 import math
 import platform
 import sys
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache, partial
@@ -37,8 +40,11 @@ sys.path[:0] = [str(HERE.parent)]
 from benchmarks.customer_faults import Dialogue, plant_fault  # noqa: E402
 from hamr.algorithms.advantages import group_advantages  # noqa: E402
 from hamr.algorithms.credit import episode_rewards, turn_advantages  # noqa: E402
+from hamr.apps.shared.summary import machine  # noqa: E402
 from hamr.bench.sage.episodes import Customer, SageEnvironment  # noqa: E402
 from hamr.bench.statistics import mean_interval  # noqa: E402
+from hamr.cascade.router import RewardRouter  # noqa: E402
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig  # noqa: E402
 from hamr.config.schema import EnvConfig  # noqa: E402
 from hamr.data.actions import render_action  # noqa: E402
 from hamr.data.customer_audit import CUSTOMER_FAULTS, CustomerCase, WordingReader  # noqa: E402
@@ -380,6 +386,56 @@ async def measure_faults(seeds: Sequence[int], **how: Any) -> dict[str, Any]:
     return found
 
 
+# --- speed -------------------------------------------------------------------------------------
+
+
+class ScriptedPolicy:
+    """Engine that answers each decision point with its first reference."""
+
+    def __init__(self) -> None:
+        self.points: list[ServiceSample] = []
+
+    def encode(self, point: Any, tools: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
+        self.points.append(point)
+        return (len(self.points) - 1,)
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        for request in requests:
+            action = self.points[request.prompt_ids[0]].references[0].action
+            yield Rollout(
+                key=request.keys[0], prompt_ids=request.prompt_ids, token_ids=(0,), logprobs=(0.0,),
+                text=render_action(action), finish_reason="stop", versions=(),
+            )  # fmt: skip
+
+
+async def measure_speed(steps: int, prompts: int) -> dict[str, float]:
+    """Return dialogues and turns per second of wall and of CPU time, and the share of completed cases."""
+    policy, samples = ScriptedPolicy(), customers(0).train
+    rewards = RewardsConfig(consistency=ConsistencyConfig(mode="exact"))
+    rewarder = RewardRouter(rewards, {}, count_tokens=lambda text: len(text.split()), deadline_s=60.0)
+    environment = SageEnvironment(
+        config=EnvConfig(type="sage"), scenarios={SCENARIO: load_scenario(SCENARIO)}, max_turns=MAX_TURNS,
+        format_of=lambda sample: "plain",
+    )  # fmt: skip
+    dialogues = EpisodeRunner(
+        run=environment, engine=policy, rewarder=rewarder, encode=policy.encode, context=10**9, max_turns=MAX_TURNS,
+        deadline_s=600.0,
+    )  # fmt: skip
+    await dialogues.hold(samples[:prompts], [request(0, s, range(SIZE), 0) for s in samples[:prompts]])
+    wall, cpu, groups = time.perf_counter(), time.process_time(), []
+    for step in range(1, steps + 1):
+        policy.points.clear()
+        batch = Random(step).sample(samples, prompts)
+        groups += await dialogues.hold(batch, [request(step, s, range(SIZE), 0) for s in batch])
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+    held, turns = steps * prompts * SIZE, sum(len(g.records) for g in groups)
+    return {
+        "dialogues": held, "dialogues_per_s": round(held / wall, 1), "dialogues_per_cpu_s": round(held / cpu, 1),
+        "turns_per_cpu_s": round(turns / cpu, 1),
+        "completed": float(np.mean([e.components[0].value for g in groups for e in ends(g)])),
+    }  # fmt: skip
+
+
 def interval(values: Sequence[float]) -> dict[str, float]:
     found = mean_interval(values, resamples=2000, seed=0)
     return {name: round(float(getattr(found, name)), 2) for name in ("mean", "low", "high")}
@@ -387,7 +443,7 @@ def interval(values: Sequence[float]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("pairing", "faults"))
+    parser.add_argument("what", choices=("pairing", "faults", "speed"))
     parser.add_argument("--batches", type=int, default=150)
     parser.add_argument("--skills", type=float, nargs="+", default=[0.5, 0.7, 0.9])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -400,6 +456,8 @@ def main() -> None:
     if given.what == "pairing":
         found = {str(skill): asyncio.run(measure_pairing(skill, given.batches)) for skill in given.skills}
         result |= {"batches": given.batches, "skills": found}
+    elif given.what == "speed":
+        result |= {"machine": machine(), **asyncio.run(measure_speed(steps=20, prompts=given.prompts))}
     else:
         how = {"prompts": given.prompts, "rate": given.rate, "skill": 0.5}
         result |= {"seeds": given.seeds, "planted": RATE, **how}

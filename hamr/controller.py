@@ -24,7 +24,7 @@ from hamr.algorithms.advantages import Weighted, decoupled_advantages, unit_scal
 from hamr.algorithms.credit import EpisodeRewards, comparisons, episode_rewards, turn_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.algorithms.estimators import configured_estimator
-from hamr.algorithms.group_outcomes import group_metrics, outcome
+from hamr.algorithms.group_outcomes import group_metrics, outcome, right_share
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.algorithms.reinforce_pp import WHITENED, whiten
 from hamr.cascade.rescoring import Settled, settle
@@ -115,7 +115,7 @@ class Controller:
         clock, start = Clock(), time.perf_counter()
         self.collecting = True
         try:
-            groups, collected = await (self.take(step) if self.experience else self.collect(step, prompts))
+            groups, collected = await (self.take if self.experience else self.collect)(step, prompts)
         finally:
             self.collecting = False
         lap = clock.lap("rollout_score", start)
@@ -158,11 +158,12 @@ class Controller:
             paused.update(settled.metrics)
             seen += settled.groups
             kept += self.filter(settled.groups)
+        self.learn_order(prompts, seen)
         records = [record for group in seen for record in group.records]
         self.recorder.records(step, records)
         return kept, {**self.describe(seen, kept, rounds), **paused}
 
-    async def take(self, step: int) -> tuple[list[RolloutGroup], Metrics]:
+    async def take(self, step: int, prompts: PromptStream) -> tuple[list[RolloutGroup], Metrics]:
         """Take the oldest groups that `experience` has ready, and wait only if there are too few.
 
         A group that has become too old is recorded as such and replaced. The batch is smaller if as many groups as in
@@ -188,6 +189,7 @@ class Controller:
             kept += chosen
             ended += len(dropped) + len(fresh)
             flow.update({"rollout/stale_groups": len(stale), **settled.metrics})
+        self.learn_order(prompts, scored)
         flow["rollout/groups_in_flight"] = self.experience.in_flight
         if not self.experience.max_policy_age:
             surplus, flow["rollout/aborted_groups"] = self.experience.abort()
@@ -195,6 +197,13 @@ class Controller:
             flow["rollout/surplus_groups"] = len(surplus)
         self.recorder.records(step, [record for group in seen for record in group.records])
         return kept, {**self.describe(seen, kept, rounds=1), **flow}
+
+    def learn_order(self, prompts: PromptStream, groups: Sequence[RolloutGroup]) -> None:
+        """Tell the stream the share of right responses to each prompt."""
+        for group in groups:
+            share = right_share(group, self.algorithm.right_above)
+            if share is not None:
+                prompts.learn(group.sample, share)
 
     async def settle(self, step: int, groups: Sequence[RolloutGroup], before: Sequence[RolloutGroup]) -> Settled:
         """Score failed responses again until few enough are left, those of the step's groups `before` included."""

@@ -23,10 +23,16 @@ def is_right(record: RewardRecord, right_above: float) -> bool | None:
 
 def outcome(group: RolloutGroup, right_above: float) -> Outcome | None:
     """Return the outcome of a group, None if no response has a reward."""
-    right = [r for r in (is_right(record, right_above) for record in group.records) if r is not None]
-    if not right:
+    share = right_share(group, right_above)
+    if share is None:
         return None
-    return "all_right" if all(right) else "mixed" if any(right) else "all_wrong"
+    return "all_right" if share == 1.0 else "mixed" if share else "all_wrong"
+
+
+def right_share(group: RolloutGroup, right_above: float) -> float | None:
+    """Return the share of right ones among the responses with a reward, None if there are none."""
+    right = [r for r in (is_right(record, right_above) for record in group.records) if r is not None]
+    return sum(right) / len(right) if right else None
 
 
 def group_metrics(groups: Sequence[RolloutGroup], right_above: float) -> dict[str, float]:

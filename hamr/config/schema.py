@@ -166,6 +166,9 @@ class EnvConfig(Section):
     completion: NonNegative = 1.0
     """Weight of the completion of a dialogue in its outcome, at least 0: 1 if the customer's case ends with the action
     that the procedure demands (tau2-bench: if its evaluator gives 1), else 0."""
+    curriculum: bool = True
+    """With `type=sage`: draw customers more often from paths on which the policy fails, by the share of right turns in
+    the last groups of the path. False: every sample once per epoch."""
     extra_turns: NonNegative = 0.1
     """Weight of superfluous turns in the outcome, at least 0: minus their number, as a share of `rollout.max_turns`."""
 

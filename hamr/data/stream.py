@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from hamr.types import ServiceSample
 
@@ -16,12 +17,12 @@ class PromptStream:
     >>> PromptStream(samples, seed=0, state=state).take(1)  # the third sample  # doctest: +SKIP
     """
 
-    def __init__(self, samples: Sequence[ServiceSample], seed: int, state: Mapping[str, int] | None = None) -> None:
+    def __init__(self, samples: Sequence[ServiceSample], seed: int, state: Mapping[str, Any] | None = None) -> None:
         if not samples:
             raise ValueError("a prompt stream needs at least one sample")
         self._samples, self._seed = list(samples), seed
         self._by_id = {sample.id: sample for sample in self._samples}
-        self._epoch, self._index = (state["epoch"], state["index"]) if state else (0, 0)
+        self._epoch, self._index = (int(state["epoch"]), int(state["index"])) if state else (0, 0)
         self._order = self._permutation()
 
     def _permutation(self) -> list[int]:
@@ -44,6 +45,9 @@ class PromptStream:
         """Return a sample by its id. Raises KeyError if the stream does not have it."""
         return self._by_id[sample_id]
 
-    def state(self) -> dict[str, int]:
+    def learn(self, sample: ServiceSample, score: float) -> None:
+        """Take note of the policy's score on a sample, in [0, 1]. Does not change the order here."""
+
+    def state(self) -> dict[str, Any]:
         """Return the position as JSON-like values. Pass it as `state` to continue here."""
         return {"epoch": self._epoch, "index": self._index}

@@ -401,6 +401,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     # Whole dialogues with held-out customers, per stage (env=sage)
     _metric("eval/<stage>/episodes/completion", "Share of held-out customers whose case was completed", "share", "up"),
+    _metric("eval/<stage>/episodes/exact_act", "Share of exact turns with held-out customers", "share", "up"),
     _metric("eval/<stage>/episodes/turn_reward", "Mean reward of a turn with held-out customers", "reward", "up"),
     _metric(
         "eval/<stage>/episodes/completion_by_path/<path>", "The completed share by the customer's path", "share", "up"

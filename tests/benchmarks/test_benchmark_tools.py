@@ -172,6 +172,38 @@ def test_table_learns_from_dialogues_and_faulty_customers_are_masked() -> None:
     assert found["unmasked"].masked == found["without faults"].masked == 0.0
 
 
+def test_responses_of_a_batch_are_those_of_each_prompt_alone() -> None:
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    from benchmarks.dialogues_learning import sample_batch
+
+    sizes = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(Qwen3Config(vocab_size=20, num_key_value_heads=2, **sizes)).eval()
+    prompts, seeds = [(3, 4, 5), (6, 7), (3, 4, 5)], [1, 2, 3]
+    batch = sample_batch(model, prompts, seeds, eos=0, longest=6, temperature=1.0)
+    for prompt, seed, (ids, logprobs) in zip(prompts, seeds, batch, strict=True):
+        assert sample_batch(model, [prompt], [seed], eos=0, longest=6, temperature=1.0)[0][0] == ids
+        with torch.inference_mode():
+            known = model(torch.tensor([[*prompt, *ids]])).logits[0].log_softmax(-1)
+        of_model = [float(known[len(prompt) - 1 + i, token]) for i, token in enumerate(ids)]
+        assert logprobs == pytest.approx(of_model, abs=1e-4)
+
+
+def test_gain_is_over_the_warm_up_of_the_same_seed() -> None:
+    from benchmarks.dialogues_learning import FIGURES, compared
+
+    parts = {"a": "held_out", "b": "held_out", "c": "seen", "d": "untrained"}
+    values = {
+        arm: {seed: dict.fromkeys(FIGURES, [value] * 4) for seed in ("0", "1")}
+        for arm, value in (("warm_up", 0.25), ("rl", 0.75), ("outcome", 0.5))
+    }
+    found = compared({"parts": parts, "values": values})
+    assert found["rl"]["held_out"]["exact"]["gain"] == {"mean": 50.0, "low": 50.0, "high": 50.0}
+    assert found["outcome"]["seen"]["whole"]["over_rl"]["mean"] == -25.0
+
+
 def test_fractions_of_decoupled_rewards_follow_the_weights() -> None:
     from benchmarks.decoupled_rewards import MIX, measure
 

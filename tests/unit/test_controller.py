@@ -151,6 +151,17 @@ async def test_a_step_collects_scores_trains_and_syncs() -> None:
     assert metrics["rollout/groups_dropped"] == 0 and metrics["rollout/tokens"] == 24
 
 
+async def test_stream_learns_the_share_of_right_responses() -> None:
+    class Listening(PromptStream):
+        def learn(self, sample: ServiceSample, score: float) -> None:
+            learned.append(score)
+
+    learned: list[float] = []
+    controller, _, _, _ = build(by_index)
+    await controller.step(0, Listening([sample(i) for i in range(5)], seed=0))
+    assert learned == [0.5, 0.5]
+
+
 async def test_responses_are_scored_while_siblings_are_generated() -> None:
     controller, engine, _, _ = build(by_index)
     await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
+from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
 from hamr.security.functions import FunctionSource
 from hamr.telemetry.metrics import episode_metrics, mean, total_rewards
-from hamr.types import EpisodeFunction, SampleKey, ServiceSample
+from hamr.types import Component, EpisodeFunction, RewardRecord, SampleKey, Scored, ServiceSample
+
+EXACT_ACT = "exact_act"
+"""Figure, and component of a turn, of the exact act with held-out customers."""
 
 
 def episode_runner(
@@ -46,6 +51,11 @@ def episode_runner(
     )
 
 
+def customer_seed(sample: ServiceSample) -> int:
+    """Return the seed of the dialogue with a held-out customer."""
+    return zlib.crc32(f"{sample.id}/dialogue".encode()) & 0x7FFFFFFF
+
+
 async def evaluate_customers(
     runner: EpisodeRunner,
     samples: Sequence[ServiceSample],
@@ -54,21 +64,29 @@ async def evaluate_customers(
     stage: str,
     step: int,
     sampling: SamplingConfig,
-) -> dict[str, float]:
-    """Hold one dialogue with each held-out customer. Return `eval/<stage>/episodes/*`.
+    truth: ExactAct | None = None,
+) -> tuple[dict[str, float], list[RewardRecord]]:
+    """Hold one dialogue with each held-out customer. Return `eval/<stage>/episodes/*`, and the records of the turns.
 
-    The seeds depend on the customer alone, so every stage of every run meets the same ones.
+    The seeds depend on the customer alone, so every stage of every run meets the same ones. With `truth`, each record
+    says whether the turn is exact at its own decision point, as a component without weight.
     """
     requests = [
         GenerationRequest(
             prompt_ids=(),
-            keys=(SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=0),),
-            seeds=(zlib.crc32(f"{sample.id}/dialogue".encode()) & 0x7FFFFFFF,),
+            keys=(SampleKey(run=f"{run}/eval-{stage}/dialogues", step=step, prompt=sample.id, sample=0),),
+            seeds=(customer_seed(sample),),
             sampling=sampling,
         )
         for sample in samples
     ]
-    records = [record for group in await runner.hold(samples, requests) for record in group.records]
+    groups = await runner.hold(samples, requests)
+    turns = [turn for group in groups for turn in zip(group.records, group.points, strict=True)]
+    exact = [] if truth is None else [float(truth.is_exact(record.action, point)) for record, point in turns]
+    records = [record for record, _ in turns]
+    if exact:
+        known = (Component(name=EXACT_ACT, outcome=Scored(value=value), weight=0.0) for value in exact)
+        records = [replace(r, components=(*r.components, own)) for r, own in zip(records, known, strict=True)]
     found = episode_metrics(records)
     figures = {
         "n": float(len(samples)),
@@ -78,7 +96,9 @@ async def evaluate_customers(
     }
     if rewards := total_rewards(records):
         figures["turn_reward"] = mean(rewards)
+    if exact:
+        figures[EXACT_ACT] = mean(exact)
     for name in found:
         if name.startswith(("episodes/component/", "episodes/completion_by_path/")):
             figures[name.removeprefix("episodes/").removeprefix("component/")] = found[name]
-    return {f"eval/{stage}/episodes/{name}": value for name, value in figures.items()}
+    return {f"eval/{stage}/episodes/{name}": value for name, value in figures.items()}, records

@@ -25,6 +25,7 @@ from hamr.cascade.certificate import feasibility
 from hamr.config.custom import function_arguments
 from hamr.config.schema import Config
 from hamr.controller import Controller
+from hamr.data.curriculum import Curriculum
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
 from hamr.experience import Experience, PausableEngine
@@ -142,9 +143,10 @@ class Run:
                 truth=self.prepared.truth,
                 matching=self.config.rewards.consistency.matching,
             )
-            dialogues = {}
+            dialogues: dict[str, float] = {}
+            turns: list[RewardRecord] = []
             if self.config.holds_dialogues:
-                dialogues = await evaluate_customers(
+                dialogues, turns = await evaluate_customers(
                     self.episodes,
                     samples,
                     run=self.run_id,
@@ -156,8 +158,9 @@ class Run:
                         extra=self.config.rollout.sampling_extra,
                         max_new_tokens=self.config.rollout.max_new_tokens,
                     ),
+                    truth=self.prepared.truth,
                 )
-        self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, result.records)
+        self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, (*result.records, *turns))
         self.evaluations[stage] = result.as_dict()
         sage = self.config.experiment.sage
         if sage.scenarios and stage in sage.stages:
@@ -369,14 +372,15 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     Returns the order of the prompts and the number of steps already done.
     """
     experiment, trainers = run.config.experiment, run.world.trainers
-    seed = experiment.seed + 1
+    env = run.config.env
+    order = Curriculum if env.type == "sage" and env.curriculum else PromptStream
+    stream = order(run.prepared.splits.train, experiment.seed + 1, None if newest is None else newest.state["stream"])
     if newest is None:
-        stream = PromptStream(run.prepared.splits.train, seed)
         # RL starts from this checkpoint now, and also when the run is resumed before its first step is saved.
         start = await run.checkpoints.save(0, trainers.save_policy, run.state(stream))
         await asyncio.to_thread(shutil.rmtree, run.warm_ups.folder, ignore_errors=True)
     else:
-        stream, start = PromptStream(run.prepared.splits.train, seed, newest.state["stream"]), newest
+        start = newest
     fresh = start.step == 0
     policy = start.path / "policy" if fresh else run.prepared.model_path
     algorithm = run.config.algorithm

@@ -18,6 +18,7 @@ from hamr.bench.sage.simulation import SILENCE, reply_of
 from hamr.bench.sage.traces import DialoguePlan, ToolUse
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import ResponseFormat, answer_of, parse_action
+from hamr.data.curriculum import customer_path
 from hamr.data.customer_audit import CustomerCase, Ending, WordingReader, audit_customer
 from hamr.data.sage_samples import SampleMaker, act_of_walk
 from hamr.errors import DataError
@@ -119,7 +120,6 @@ class Customer:
     scenario: Scenario
     words: Words
     plan: DialoguePlan
-    stages: tuple[str, ...]
     action: str
     seed: int
 
@@ -144,14 +144,13 @@ class Customer:
             scenario=scenario,
             words=_words(scenario, meta["language"]),
             plan=plan,
-            stages=tuple(case["path"]),
             action=case["action"],
             seed=episode.seed,
         )
 
     @property
     def path(self) -> str:
-        return f"{self.scenario.name}/{'-'.join((*self.stages, self.action))}"
+        return customer_path(self.sample)
 
     @cached_property
     def states_labels(self) -> bool:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from hamr.apps.train.episodes import evaluate_customers
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.config.schema import EnvConfig
-from hamr.data.actions import render_action
+from hamr.data.actions import parse_action, render_action
 from hamr.protocols import SamplingConfig
+from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.glossary import check_names
-from hamr.types import Rollout, ServiceSample
+from hamr.types import RewardRecord, Rollout, ServiceSample
 from tests.unit.bench.sage.test_sage_episodes import SCENARIOS, samples
 from tests.unit.rollout.test_episodes import Engine, Scorer
 
@@ -34,6 +35,11 @@ class Alternating(Engine):
             yield replace(rollout, text=self.asked[rollout.prompt_ids])
 
 
+class Reader(Scorer):
+    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        return replace(await super().score(sample, rollout), action=parse_action(rollout.text, "plain"))
+
+
 async def test_completion_is_measured_with_held_out_customers() -> None:
     tools = [s for s in samples() if s.privileged["case"]["action"] == "ChangeOrder"][:4]
     engine = Alternating([s.id for s in tools])
@@ -41,13 +47,22 @@ async def test_completion_is_measured_with_held_out_customers() -> None:
         config=EnvConfig(type="sage"), scenarios=SCENARIOS, max_turns=10, format_of=lambda s: "plain"
     )
     runner = EpisodeRunner(
-        run=environment, engine=engine, rewarder=Scorer(), encode=engine.encode, context=64, max_turns=10, deadline_s=60
+        run=environment, engine=engine, rewarder=Reader(), encode=engine.encode, context=64, max_turns=10, deadline_s=60
     )
-    found = await evaluate_customers(
-        runner, tools, run="r", stage="rl", step=3, sampling=SamplingConfig(max_new_tokens=8)
+    found, records = await evaluate_customers(
+        runner,
+        tools,
+        run="r",
+        stage="rl",
+        step=3,
+        sampling=SamplingConfig(max_new_tokens=8),
+        truth=ExactAct.of(samples()),
     )
     check_names(found, strict=True)
     assert found["eval/rl/episodes/completion"] == 0.5 and found["eval/rl/episodes/n"] == 4
     assert found["eval/rl/episodes/turns"] >= 1 and found["eval/rl/episodes/extra_turns"] == 0.0
     assert found["eval/rl/episodes/ended_frac"] == 1.0 and found["eval/rl/episodes/turn_reward"] == 0.5
     assert any(k.startswith("eval/rl/episodes/completion_by_path/telecom_package_stage1") for k in found)
+    exact = [component.value for record in records for component in record.components if component.name == "exact_act"]
+    assert 0.0 < found["eval/rl/episodes/exact_act"] == sum(exact) / len(records) < 1.0
+    assert {record.key.run for record in records} == {"r/eval-rl/dialogues"}
