@@ -87,6 +87,9 @@ class Prompts:
     def encode(self, sample: ServiceSample) -> tuple[int, ...]:
         return self.ids[sample.id]
 
+    def learn(self, sample: ServiceSample, score: float) -> None:
+        """The order is fixed."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sections:
