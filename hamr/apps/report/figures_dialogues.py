@@ -87,6 +87,7 @@ def episode_table(data: ReportData) -> Table:
     columns = {
         "n": ("dialogues", "{:.0f}"),
         "completion": ("completed", "{:.1%}"),
+        "exact_act": ("exact turns", "{:.1%}"),
         "turn_reward": ("reward of a turn", "{:.2f}"),
         "turns": ("turns", "{:.1f}"),
         "failed_frac": ("failed", "{:.1%}"),

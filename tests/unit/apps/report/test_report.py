@@ -168,12 +168,19 @@ def test_rl_on_dialogues_shows_completion_and_whole_dialogues(tmp_path):
                 for turn in range(3)
                 for key in [{"prompt": prompt, "sample": 0, "turn": turn}]
             ]
-            figures = {"n": 5.0, "turns": 3.0, "completion": 0.4 + 0.2 * step, "turn_reward": 1.0, "failed_frac": 0.0}
+            figures = {
+                "n": 5.0,
+                "turns": 3.0,
+                "completion": 0.4 + 0.2 * step,
+                "exact_act": 0.3,
+                "turn_reward": 1.0,
+                "failed_frac": 0.0,
+            }
             prefix = f"eval/{name}/episodes"
             recorder.evaluation(name, step, {f"{prefix}/{k}": v for k, v in figures.items()}, records)
     page = write_report(folder.path).read_text()
     assert "Plot: Completed cases" in page and "Dialogues with held-out customers" in page
-    assert "40.0%" in page and "60.0%" in page
+    assert "40.0%" in page and "60.0%" in page and "exact turns" in page
     shown = ReportData.read(folder.path).dialogues
     assert [len(turns) for turns in shown] == [3] * 4 and len({turns[0].key.prompt for turns in shown}) == 4
     assert all(turns[0].key.run.endswith("eval-rl/dialogues") for turns in shown)
