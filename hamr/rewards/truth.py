@@ -1,6 +1,7 @@
 """Exact act: rule-based check that a response, including a reply, takes the due act with the right facts.
 
-Never a reward. It is computed next to the reward to detect a policy that satisfies its scorers without being right.
+`ExactAct` is never a reward. It is computed next to the reward to detect a policy that satisfies its scorers without
+being right. `says` compares one reply with one wording; `env=sage` completes a case by it.
 """
 
 from __future__ import annotations
