@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -121,11 +120,14 @@ def timed_protocol(limit_s: float) -> Any:
     return TimedProtocol
 
 
-@contextlib.contextmanager
 def bind_socket(
     config: ServeConfig, key: str = "serve.port", remedy: str = "set serve.port or serve.host"
-) -> Iterator[socket.socket]:
-    """Yield a socket bound to the address. Connections queue until a server runs. Raises BadInput if the bind fails."""
+) -> socket.socket:
+    """Return a socket bound to the address, where connections queue until a server runs.
+
+    Raises:
+        BadInput: The bind failed.
+    """
     try:
         family, _, _, _, address = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -140,8 +142,7 @@ def bind_socket(
     except OSError as error:
         where = f"{config.host}:{config.port}"
         raise BadInput(key, where, f"cannot be listened on ({error.strerror or error}); {remedy}") from error
-    with listener:
-        yield listener
+    return listener
 
 
 def _carries(authorization: str, token: str) -> bool:
