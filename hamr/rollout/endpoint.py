@@ -1,7 +1,7 @@
 """Policy endpoint: OpenAI's chat completions over the `ask` of dialogues, for agent harnesses in other processes.
 
     POST /<id>/v1/chat/completions   the next turn of the policy in conversation <id>
-    POST /<id>/v1/reward             {"reward": 1.0}: rewards of the whole conversation by name, and "turn_rewards": [...]
+    POST /<id>/v1/reward             {"reward": 1.0, "turn_rewards": [0.0, 0.5]}: rewards of the conversation by name
 
 Every conversation has a bearer token of its own. The messages are rendered by the model's chat template, as a server
 for inference renders them. Sampling follows the configuration of the run: `temperature` and the like are ignored, and
@@ -17,8 +17,8 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from jinja2 import TemplateError
@@ -32,7 +32,7 @@ from hamr.config.use import ServeConfig
 from hamr.data.actions import parse_action, parse_arguments
 from hamr.errors import BadInput
 from hamr.security.http_server import RefusedRequest, bind_socket, build_server, check_request, read_body
-from hamr.types import AskPolicy, EpisodeLimit, MalformedResponse, Rollout, ToolCall
+from hamr.types import AskPolicy, EpisodeLimit, MalformedResponse, Rollout, ServiceSample, ToolCall, Turn
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 _CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
@@ -90,6 +90,10 @@ class _Tool(BaseModel):
     function: _ToolFunction
 
 
+class _StreamOptions(BaseModel):
+    include_usage: bool = False
+
+
 class _ChatRequest(BaseModel):
     """Fields that change the form of the answer have only the values that the endpoint supports."""
 
@@ -97,7 +101,8 @@ class _ChatRequest(BaseModel):
     messages: list[_Message] = Field(min_length=1)
     tools: list[_Tool] | None = None
     tool_choice: Literal["auto", "none"] | None = None
-    stream: Literal[False] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
     n: Literal[1] | None = None
     logprobs: Literal[False] | None = None
     functions: None = None
@@ -111,6 +116,8 @@ class Conversation:
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
     base_url: str
     ask: AskPolicy
+    scored: ServiceSample | None = None
+    """Sample of the dialogue, if the reward system scores the turns."""
     rewards: dict[str, float] = field(default_factory=dict)
     turn_rewards: tuple[float, ...] = ()
     limit: EpisodeLimit | None = None
@@ -125,7 +132,9 @@ class Conversation:
         tools = () if request.tool_choice == "none" else tuple(t.model_dump() for t in request.tools or ())
         async with self.lock:
             try:
-                rollout = await self.ask([message.as_dict() for message in request.messages], tools=tools)
+                messages = [message.as_dict() for message in request.messages]
+                point = None if self.scored is None else request_point(self.scored, messages, tools)
+                rollout = await self.ask(messages, tools=tools, point=point)
             except EpisodeLimit as limit:
                 self.limit = self.limit or limit
                 code, text = _LIMITS[limit.outcome]
@@ -177,6 +186,28 @@ class Conversation:
         return {"rewards": self.rewards, "turn_rewards": list(self.turn_rewards)}
 
 
+def request_point(
+    sample: ServiceSample, messages: Sequence[Mapping[str, Any]], tools: tuple[Mapping[str, Any], ...]
+) -> ServiceSample:
+    """Return the sample with the conversation of a request, as scorers see it."""
+    policy, history, names = list[str](), list[Turn](), dict[str, str]()
+    for message in messages:
+        role, text = message["role"], message["content"]
+        if role == "system":
+            policy.append(text)
+        elif role == "tool":
+            name = message.get("name") or names.get(message.get("tool_call_id", ""))
+            history.append(Turn(role="tool", name=name, content=text))
+        elif text:
+            history.append(Turn(role="agent" if role == "assistant" else "customer", content=text))
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            names[call["id"]] = function["name"]
+            called = ToolCall(name=function["name"], parameters=json.loads(function["arguments"]))
+            history.append(Turn(role="agent", tool_call=called))
+    return replace(sample, policy="\n".join(policy), tools=tools, history=tuple(history))
+
+
 def read_calls(text: str) -> tuple[str | None, list[ToolCall]]:
     """Return the text before the tool calls of a response, None if there is none, and the calls.
 
@@ -205,12 +236,12 @@ class PolicyEndpoint:
         self._serving: asyncio.Task[None] | None = None
 
     @contextlib.contextmanager
-    def conversation(self, ask: AskPolicy) -> Iterator[Conversation]:
+    def conversation(self, ask: AskPolicy, scored: ServiceSample | None = None) -> Iterator[Conversation]:
         """Open a conversation. The first one starts the server, which lasts until its event loop ends."""
         if self._serving is None or self._serving.done():
             self._serving = self._start()
         identity = secrets.token_hex(8)
-        one = self._open[identity] = Conversation(base_url=f"{self._url}/{identity}/v1", ask=ask)
+        one = self._open[identity] = Conversation(base_url=f"{self._url}/{identity}/v1", ask=ask, scored=scored)
         try:
             yield one
         finally:
@@ -219,8 +250,10 @@ class PolicyEndpoint:
                 request.cancel()
 
     def app(self) -> Starlette:
-        async def turn(one: Conversation, body: bytes) -> dict[str, Any]:
-            return await one.turn(_ChatRequest.model_validate_json(body))
+        async def turn(one: Conversation, body: bytes) -> Mapping[str, Any] | Response:
+            request = _ChatRequest.model_validate_json(body)
+            answer = await one.turn(request)
+            return _events(answer, request.stream_options) if request.stream else answer
 
         async def reward(one: Conversation, body: bytes) -> dict[str, Any]:
             return one.reward(json.loads(body))
@@ -246,7 +279,7 @@ class PolicyEndpoint:
         return asyncio.create_task(serve())
 
     def _route(
-        self, handle: Callable[[Conversation, bytes], Awaitable[Mapping[str, Any]]]
+        self, handle: Callable[[Conversation, bytes], Awaitable[Mapping[str, Any] | Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
         """Return a route whose errors have the form of OpenAI's."""
 
@@ -260,7 +293,8 @@ class PolicyEndpoint:
                 assert task is not None, "uvicorn runs each request as a task"
                 one.requests.add(task)
                 try:
-                    return JSONResponse(await handle(one, await read_body(request, self._config)))
+                    answer = await handle(one, await read_body(request, self._config))
+                    return answer if isinstance(answer, Response) else JSONResponse(answer)
                 finally:
                     one.requests.discard(task)
             except RefusedRequest as refused:
@@ -273,6 +307,21 @@ class PolicyEndpoint:
                 return Response(status_code=499)
 
         return respond
+
+
+def _events(answer: Mapping[str, Any], options: _StreamOptions | None) -> Response:
+    """Return a chat completion as a stream of events, which has the whole turn in one."""
+    [choice] = answer["choices"]
+    delta = dict(choice["message"])
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]
+    last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    parts: list[dict[str, Any]] = [{"choices": [{**last, "delta": delta, "finish_reason": None}]}, {"choices": [last]}]
+    if options is not None and options.include_usage:
+        parts.append({"choices": [], "usage": answer["usage"]})
+    same = {**{key: answer[key] for key in ("id", "created", "model")}, "object": "chat.completion.chunk"}
+    lines = [*(json.dumps(same | part) for part in parts), "[DONE]"]
+    return Response("".join(f"data: {line}\n\n" for line in lines), media_type="text/event-stream")
 
 
 def _describe(error: ValidationError) -> str:

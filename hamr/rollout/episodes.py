@@ -158,7 +158,12 @@ class _Policy:
     closed: bool = False
 
     async def ask(
-        self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = (), score: bool = True
+        self,
+        prompt: ServiceSample | Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        score: bool = True,
+        point: ServiceSample | None = None,
     ) -> Rollout:
         runner, turn = self.runner, len(self.turns)
         if self.asking:
@@ -187,11 +192,10 @@ class _Policy:
         assert len(rollout.token_ids) == len(rollout.logprobs), "the loss has the sampled tokens only"
         if self.closed:
             return rollout
-        scoring, point = None, self.sample
-        if isinstance(prompt, ServiceSample):
-            point = prompt
-            scoring = asyncio.create_task(runner.rewarder.score(prompt, rollout)) if score else None
-        self.turns.append(_Turn(rollout, _last_text(prompt), point, scoring))
+        point, scoring = prompt if isinstance(prompt, ServiceSample) else point, None
+        if point is not None and score:
+            scoring = asyncio.create_task(runner.rewarder.score(point, rollout))
+        self.turns.append(_Turn(rollout, _last_text(prompt), point or self.sample, scoring))
         return rollout
 
 

@@ -39,10 +39,11 @@ class HarnessError(Exception):
 
 
 class HarnessEpisode:
-    """Episode function of `env=endpoint`."""
+    """Episode function of `env=endpoint`. `scored`: the configured rewards score each turn."""
 
-    def __init__(self, config: HarnessConfig, limits: ServeConfig) -> None:
+    def __init__(self, config: HarnessConfig, limits: ServeConfig, *, scored: bool) -> None:
         self._command, self._host = shlex.split(config.path), config.host
+        self._scored = scored
         self._endpoint = PolicyEndpoint(limits.model_copy(update={"host": config.host, "port": 0}))
 
     async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
@@ -52,7 +53,8 @@ class HarnessEpisode:
             HarnessError: The exit code is not 0, or there is no reward, although no limit was reached.
         """
         task = {"id": episode.sample.id, "seed": episode.seed, "sample": to_json(episode.sample)}
-        with self._endpoint.conversation(ask) as conversation, tempfile.TemporaryFile() as said:
+        scored = episode.sample if self._scored else None
+        with self._endpoint.conversation(ask, scored) as conversation, tempfile.TemporaryFile() as said:
             with tempfile.TemporaryFile() as given:
                 given.write(json.dumps(task).encode())
                 given.seek(0)
@@ -62,7 +64,7 @@ class HarnessEpisode:
                 outcome = conversation.limit.outcome
             elif code:
                 raise HarnessError(f"exit code {code}: {_last_line(said)}")
-            elif not conversation.rewards and not conversation.turn_rewards:
+            elif not (self._scored or conversation.rewards or conversation.turn_rewards):
                 raise HarnessError('no reward; POST {"reward": 1.0} to $OPENAI_BASE_URL/reward')
         components = [
             Component(name=name, outcome=Scored(value=value), weight=1.0)

@@ -36,7 +36,8 @@ def episode_runner(
         source = FunctionSource.of_config("rollout.episode", rollout.episode)
         run, deadline_s = OwnEpisode(load_episode(source, formats.of)), rollout.episode.deadline_s
     elif config.env.command is not None:
-        run, deadline_s = HarnessEpisode(config.env.command, config.serve), config.env.command.deadline_s
+        run = HarnessEpisode(config.env.command, config.serve, scored=config.rewards.has_weight)
+        deadline_s = config.env.command.deadline_s
         more = {"key": "env.command", "slots": asyncio.Semaphore(config.env.command.processes)}
     elif config.env.type == "tau2":
         run = Tau2Environment(config=config.env, format_of=formats.of, customer=pools.get(config.env.simulator))

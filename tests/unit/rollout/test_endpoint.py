@@ -17,9 +17,11 @@ from jinja2 import TemplateError
 from hamr.config.custom import HarnessConfig
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.use import ServeConfig
+from hamr.data.rendering import dialogue_text
 from hamr.errors import ConfigError, EngineDied
-from hamr.rollout.endpoint import Conversation, PolicyEndpoint
+from hamr.rollout.endpoint import Conversation, PolicyEndpoint, request_point
 from hamr.rollout.harness import HarnessEpisode, check_harness
+from hamr.security.processes import start_time
 from hamr.types import EpisodeLimit, FunctionFailed, FunctionTimeout, Rollout, SampleKey, VersionSpan
 from tests.unit.rollout.test_episodes import Engine, controller, runner
 from tests.unit.test_controller import sample
@@ -35,7 +37,7 @@ class Policy:
         self.texts = list(texts)
         self.asked: list[tuple[list[dict[str, Any]], tuple[Any, ...]]] = []
 
-    async def __call__(self, messages, *, tools=(), score=True) -> Rollout:
+    async def __call__(self, messages, *, tools=(), score=True, point=None) -> Rollout:
         await asyncio.sleep(0)
         turn = len(self.asked)
         self.asked.append((messages, tools))
@@ -86,7 +88,13 @@ async def test_conversations_are_told_apart_by_their_url(endpoint: PolicyEndpoin
 
 async def test_tool_calls_make_the_round_trip(endpoint: PolicyEndpoint) -> None:
     call = '<tool_call>{"name": "find", "arguments": {"number": 7}}</tool_call>'
-    policy = Policy(f"Let me see.{call}{call}", "It is in Lyon.", f"{call}<tool_call>no</tool_call>", call)
+    policy = Policy(
+        f"Let me see.{call}{call}",
+        "It is in Lyon.",
+        f"{call}<tool_call>no</tool_call>",
+        f"Let me see.{call}{call}",
+        call,
+    )
     with endpoint.conversation(policy) as one:
         ask = client(one).chat.completions.create
         answer = await ask(model="m", messages=HELLO, tools=[FIND])
@@ -101,9 +109,13 @@ async def test_tool_calls_make_the_round_trip(endpoint: PolicyEndpoint) -> None:
         assert answer.choices[0].message.content == "It is in Lyon."
         answer = await ask(model="m", messages=HELLO, tools=[FIND])
         assert answer.choices[0].message.content == policy.texts[2], "a malformed call is a text"
+        async with client(one).chat.completions.stream(model="m", messages=HELLO, tools=[FIND]) as stream:
+            whole = (await stream.get_final_completion()).choices[0]
+        assert (whole.message.content, whole.finish_reason) == ("Let me see.", "tool_calls")
+        assert whole.message.tool_calls[1].function.arguments == '{"number": 7}'
         answer = await ask(model="m", messages=HELLO, tools=[FIND], tool_choice="none")
         assert answer.choices[0].message.content == call and not answer.choices[0].message.tool_calls
-    (_, tools), (messages, _), _, (_, none) = policy.asked
+    (_, tools), (messages, _), _, _, (_, none) = policy.asked
     assert tools[0]["function"]["name"] == "find" and none == ()
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == '{"number": 7}'
     assert messages[2]["content"] == "in Lyon" and messages[2]["tool_call_id"] == first.id
@@ -113,7 +125,6 @@ async def test_tool_calls_make_the_round_trip(endpoint: PolicyEndpoint) -> None:
     ("body", "told"),
     [
         ({"messages": []}, "messages"),
-        ({"messages": HELLO, "stream": True}, "stream"),
         ({"messages": HELLO, "n": 2}, "n: "),
         ({"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
         ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
@@ -197,9 +208,9 @@ for turn in range(2):
 """
 
 
-def harness(tmp_path: Path, body: str = "", command: str = "") -> HarnessEpisode:
+def harness(tmp_path: Path, body: str = "", command: str = "", *, scored: bool = False) -> HarnessEpisode:
     (tmp_path / "agent.py").write_text(HARNESS + body)
-    return HarnessEpisode(HarnessConfig(path=command or f"{sys.executable} -S agent.py"), ServeConfig())
+    return HarnessEpisode(HarnessConfig(path=command or f"{sys.executable} -S agent.py"), ServeConfig(), scored=scored)
 
 
 async def hold(run: HarnessEpisode, engine: Engine | None = None, n: int = 1, **settings: Any) -> Any:
@@ -222,6 +233,31 @@ async def test_turns_of_a_harness_are_what_the_engine_sampled(tmp_path: Path, mo
     assert [r.total.value for r in group.records] == [0, 1, 0, 1]
     ends = [r.episode for r in group.records if r.episode]
     assert [(e.outcome, e.reward) for e in ends] == [("ended", 0.5)] * 2
+
+
+async def test_configured_rewards_score_the_conversation_of_each_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, group = await hold(harness(tmp_path, scored=True))
+    assert [r.total.value for r in group.records] == [0.5, 0.5] and group.records[-1].episode.outcome == "ended"
+    assert [t.content for t in group.points[1].history[1:]] == ["0.0", "go on"]
+
+
+def test_point_of_a_request_has_its_conversation() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": '{"number": 7}'}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        *HELLO,
+        {"role": "assistant", "content": "One moment.", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "in Lyon"},
+    ]
+    point = request_point(sample(0), messages, (FIND,))
+    assert (point.id, point.policy, point.tools) == (sample(0).id, "Be brief.", (FIND,))
+    assert dialogue_text(point).split("\n") == [
+        "Customer: hello", "Agent: One moment.", "Agent calls find(number=7)", "Tool: in Lyon",
+    ]  # fmt: skip
+    assert point.history[-1].name == "find"
 
 
 LIMITED = """
@@ -266,8 +302,9 @@ async def test_dead_engine_ends_the_run_and_all_processes(tmp_path: Path, monkey
     command = f"sh -c 'sleep 60 & echo $! > pid; {sys.executable} -S agent.py; wait'"
     with pytest.raises(EngineDied):
         await hold(harness(tmp_path, command=command), Engine(fails_at=1))
-    state = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")
-    assert not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    pid = int((tmp_path / "pid").read_text())
+    while start_time(pid) is not None:
+        await asyncio.sleep(0.01)
 
 
 # --- configuration -----------------------------------------------------------------------------
@@ -277,7 +314,7 @@ def test_command_is_configured_as_documented_and_not_run_from_a_run_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = "python my_agent.py --name 'a: b' --n=2, #1"
-    config = load_config(["experiment=smoke", "env=endpoint", f"env.command={command}"])
+    config = load_config(["experiment=smoke", "env=endpoint", f"env.command={command}", "rewards.consistency.weight=0"])
     assert config.env.command is not None and config.env.command.path == command and config.holds_dialogues
     (tmp_path / "config.yaml").write_text(dump_config(config))
     with pytest.raises(ConfigError, match="cannot name code"):
@@ -291,6 +328,7 @@ def test_command_is_configured_as_documented_and_not_run_from_a_run_folder(
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [
+        (["env=endpoint", "env.command=true", "rewards.consistency.weight=1"], "rewards.consistency.weight=1, which"),
         (["env=endpoint"], "set the harness"),
         (["env.command=true"], "set env=endpoint"),
         (["env=endpoint", "env.command="], "the command line is empty"),
@@ -300,7 +338,7 @@ def test_command_is_configured_as_documented_and_not_run_from_a_run_folder(
 )
 def test_contradictions_are_refused(overrides: list[str], told: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        load_config(["experiment=smoke", *overrides])
+        load_config(["experiment=smoke", "rewards.consistency.weight=0", *overrides])
     assert told in str(raised.value)
 
 
