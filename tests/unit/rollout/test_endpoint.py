@@ -19,7 +19,8 @@ from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.use import ServeConfig
 from hamr.data.rendering import dialogue_text
 from hamr.errors import ConfigError, EngineDied
-from hamr.rollout.endpoint import Conversation, PolicyEndpoint, request_point
+from hamr.rollout.chat_completions import request_point
+from hamr.rollout.endpoint import Conversation, PolicyEndpoint
 from hamr.rollout.harness import HarnessEpisode, check_harness
 from hamr.security.processes import start_time
 from hamr.types import EpisodeLimit, FunctionFailed, FunctionTimeout, Rollout, SampleKey, VersionSpan
