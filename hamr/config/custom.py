@@ -49,7 +49,7 @@ class CodeConfig(Section):
                 f"{key}.path",
                 self.path,
                 "a recorded configuration cannot name code; if the code is yours, repeat it on the command line: "
-                f"{key}.path={self.path}",
+                + shlex.quote(f"{key}.path={self.path}"),
             )
 
 
