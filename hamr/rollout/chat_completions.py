@@ -94,7 +94,7 @@ def completion(rollout: Rollout, request: ChatRequest, first_call: int) -> dict[
     content, calls = read_calls(rollout.text) if request.shown_tools else (rollout.text, [])
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if calls:
-        message["tool_calls"] = [_called(call, number) for number, call in enumerate(calls, start=first_call)]
+        message["tool_calls"] = [_call_json(call, number) for number, call in enumerate(calls, start=first_call)]
     finish = "length" if rollout.finish_reason == "length" else "tool_calls" if calls else "stop"
     asked, sampled = len(rollout.prompt_ids), len(rollout.token_ids)
     return {
@@ -107,7 +107,7 @@ def completion(rollout: Rollout, request: ChatRequest, first_call: int) -> dict[
     }
 
 
-def _called(call: ToolCall, number: int) -> dict[str, Any]:
+def _call_json(call: ToolCall, number: int) -> dict[str, Any]:
     function = {"name": call.name, "arguments": json.dumps(dict(call.parameters), ensure_ascii=False)}
     return {"id": f"call{number:05d}", "type": "function", "function": function}
 
