@@ -141,6 +141,24 @@ def test_job_command_reads_the_launched_configuration() -> None:
     assert config["name"] == manifests(paper())["configmap.yaml"]["metadata"]["name"]
 
 
+def test_retried_job_resumes_its_run_on_a_new_cluster(tmp_path: Path) -> None:
+    job = manifests(paper("launch.claim=shared", "experiment.max_restarts=2"))["rayjob.yaml"]["spec"]
+    assert job["backoffLimit"] == 2
+    run = tmp_path / "runs" / "hamr-paper-hrm"
+    shell = f'hamr() {{ echo "$*"; }}; {job["entrypoint"].replace("/mnt/hamr", str(tmp_path))}'
+
+    def started() -> str:
+        return subprocess.run(["sh", "-c", shell], check=True, capture_output=True, text=True).stdout.strip()
+
+    assert started() == "train --config-dir /etc/hamr experiment=launched pools=null"
+    run.mkdir(parents=True)
+    for file in ("config.yaml", "run.lock"):
+        (run / file).touch()
+    assert started() == f"train resume={run}"
+    assert not (run / "run.lock").exists(), "its owner was on the cluster that is gone"
+    assert manifests(paper("experiment.max_restarts=2"))["rayjob.yaml"]["spec"]["backoffLimit"] == 0
+
+
 # --- scripts -----------------------------------------------------------------------------------
 
 
