@@ -23,6 +23,7 @@ from hamr.cluster.resource_requests import demands
 from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
+from tests.requirements import find_tool
 
 
 def _schemas() -> ModuleType:
@@ -174,6 +175,16 @@ def test_scripts_are_valid_bash_without_tokens(kind: Any, scripts: list[str], tm
         assert "RAY_AUTH_MODE=token" in files[name]
         # A command line can be read by everyone on the machine.
         assert not re.search(r"(ray start|hamr train|srun)[^\n]*TOKEN", files[name])
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ray"])
+def test_shellcheck_finds_nothing(kind: Any, tmp_path: Path) -> None:
+    shellcheck, files = find_tool("shellcheck"), render(paper("launch.partition=gpu"), kind)
+    scripts = [name for name in files if name != CONFIG_FILE]
+    for name in scripts:
+        (tmp_path / name).write_text(files[name])
+    done = subprocess.run([shellcheck, *scripts], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_slurm_job_requests_its_nodes() -> None:
