@@ -42,8 +42,8 @@ from hamr.types import Failure, Reference, Reply, Rollout, SampleKey, ServiceSam
 RUN = "soak"
 GROUP = 16
 CHUNK = 2000
-DEADLINE_S = 4.0
-FAULTS = {"reset": 0.03, "hang": 0.01, "HTTP 500": 0.02, "HTTP 429": 0.01, "malformed": 0.04}
+DEADLINE_S = 20.0
+FAULTS = {"reset": 0.03, "hang": 0.01, "HTTP 500": 0.02, "HTTP 429": 0.001, "malformed": 0.04}
 """Share of the requests that each fault meets."""
 MALFORMED = (
     b"", b"<html>", b"\xff\xfe", b"[]", b"{" * 4000, b'{"choices": []}', b'{"choices": [{"message": {"content": 7}}]}',
