@@ -29,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 from hamr.apps.scorer.pair_check import auc, auc_standard_error, pair_question, word_overlap  # noqa: E402
+from hamr.config.load import load_config  # noqa: E402
 from hamr.config.pools import PoolConfig  # noqa: E402
 from hamr.config.schema import SageDataConfig  # noqa: E402
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs  # noqa: E402
@@ -66,10 +67,6 @@ PROBES = (
 )
 """Pairs in the relations of the first paper's Table 6, in our own words, and a bare negation. A scorer of consistency
 should put the paraphrase above all others."""
-CPU_SMALL: dict[str, dict[str, Any]] = {
-    "reranker": {"role": "reranker", "prompt": "reranker_short.en"},
-    "judge": {"role": "judge", "prompt": "judge_short.en", "thinking_tokens": 28},
-}
 
 
 def score_here(spec: dict[str, Any]) -> dict[str, Any]:
@@ -175,8 +172,10 @@ def wanted(args: argparse.Namespace) -> dict[str, tuple[dict[str, Any], Path] | 
             out[kind] = (pool, model)
         except BadInput as error:
             out[kind] = str(error)
+    pools = load_config(["experiment=quickstart"]).pools
     for role, folder in (("reranker", args.reranker), ("judge", args.judge)):
-        out[f"quickstart's {role}"] = (CPU_SMALL[role], folder) if folder else "no checkpoint given"
+        pool = pools[role].model_dump(mode="json")
+        out[f"quickstart's {role}"] = (pool, folder) if folder else "no checkpoint given"
     return out
 
 

@@ -94,6 +94,9 @@ def _run(args: list[str]) -> int:
         if isinstance(known, OSError) and known.errno in (errno.ENOSPC, errno.EDQUOT):
             where = known.filename or "the run folder"
             return _fail(f"{where}: no space left on the disk; free some, or set experiment.run_dir to another disk", 1)
+        if isinstance(known, OSError) and known.errno in (errno.EROFS, errno.EIO, errno.ESTALE):
+            where, why = known.filename or "the run folder", os.strerror(known.errno).lower()
+            return _fail(f"{where}: {why}; repair the disk and resume the run, or set experiment.run_dir to another", 1)
         print(redact_text(traceback.format_exc()), file=sys.stderr, end="")
         return 1
 

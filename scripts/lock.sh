@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Regenerates the files of locks/ from their .in files. Metadata only: nothing is installed.
-# usage: scripts/lock.sh [cpu|cuda|docs|browser|pii]...        (default: all)
+# usage: scripts/lock.sh [cpu|cuda|docs|browser|pii|launch]...        (default: all)
 # Versions that are already locked stay unless UPGRADE=1; UV names the uv program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,13 +49,13 @@ compile_addition() {  # compile_addition <name>
   echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"
 }
 
-for name in "${@:-cpu cuda docs browser pii}"; do
+for name in "${@:-cpu cuda docs browser pii launch}"; do
   for one in $name; do
     case $one in
       cpu) compile cpu --override <(printf "%s; python_version < '3'\n" "${LEFT_OUT[@]}") ;;
       cuda) compile cuda ;;
-      docs | browser | pii) compile_addition "$one" ;;
-      *) echo "lock: '$one': there are cpu, cuda, docs, browser and pii" >&2; exit 2 ;;
+      docs | browser | pii | launch) compile_addition "$one" ;;
+      *) echo "lock: '$one': there are cpu, cuda, docs, browser, pii and launch" >&2; exit 2 ;;
     esac
   done
 done

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -18,6 +22,12 @@ def locked(name: str) -> dict[str, str]:
     """Return {package: version} of a lock file."""
     lines = [line for line in (ROOT / "locks" / name).read_text().splitlines() if line and not line.startswith("#")]
     return {canonicalize_name(name): version for name, version in (line.split("==") for line in lines)}
+
+
+def find_tool(name: str) -> str:
+    """Return the path of a program of `locks/launch.txt`. Skip the test where it is not installed."""
+    found = shutil.which(name, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    return found or pytest.skip(f"needs {name}: make test-launch")
 
 
 def closure(

@@ -108,8 +108,9 @@ def calibrate(
 ) -> Calibration:
     """Fit the cascade to triples of reranker, judge and teacher scores, all in [0, 1] and in the same order.
 
-    The search covers weights in steps of 0.01 and every distinct cut of S_R (about 200 quantiles of them if there are
-    more), including "never judge" and "always judge". For equal rho, fewer judge calls win.
+    The search covers weights in steps of 0.01 and every distinct cut of S_R, including "never judge" and "always
+    judge". If there are more than 200, it covers about 200 quantiles of them, and the others near the best cascades.
+    For equal rho, fewer judge calls win.
 
     Args:
         s_r: Reranker scores.

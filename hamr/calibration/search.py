@@ -1,13 +1,14 @@
 """Selection of the cascades to evaluate exactly: the second stage of the calibration search (Eq. 5).
 
 The grid gives the approximate rho of every cascade. The promising ones, over the whole range of judge calls, are then
-sorted and ranked exactly. Hill climbing from the best ones follows in steps of one cut and one hundredth.
+sorted and ranked exactly. Hill climbing from the best ones follows in steps of one cut and one hundredth. If the tried
+cuts are quantiles, a second climb continues over all distinct scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -27,7 +28,9 @@ _COARSE = 5
 _PER_SHARE = 4
 _FEWEST_CHOICES, _MOST_CHOICES, _ROWS_RANKED = 1, 16, 20_000
 """Number of weights ranked exactly for a pair of cuts. Higher with few rows, where ranking is less precise and
-cheaper."""
+cheaper. With more than `_ROWS_RANKED` rows the second climb is left out: quantiles are then close to each other."""
+_STRIDES = (1, 2, 4, 8)
+"""Steps of the second climb, in cuts and hundredths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,9 +217,16 @@ def search(data: FittingSet, effort: Effort, most_escalated: float) -> list[Casc
     best_of_pair: dict[tuple[int, int], Candidate] = {}
     for _, candidate in sorted(affordable, reverse=True):
         best_of_pair.setdefault(candidate[:2], candidate)
-    for start in list(best_of_pair.values())[: effort.climbs]:
-        _climb(exact, start, effort.steps, most_escalated)
-    return [point for point in exact.known.values() if point is not None]
+    starts = list(best_of_pair.values())[: effort.climbs]
+    ends = [_climb(exact, start, effort.steps, most_escalated) for start in starts]
+    found = [point for point in exact.known.values() if point is not None]
+    if data.places.size > data.most_cuts and data.y.size <= _ROWS_RANKED:
+        every = _Exact(replace(data, most_cuts=data.y.size))
+        for cascade in (end.cascade for end in ends if end is not None):
+            at = *every.data.cuts_of(cascade), round(cascade.w1 * WEIGHT_STEPS), round(cascade.w2 * WEIGHT_STEPS)
+            _climb(every, at, effort.steps, most_escalated, _STRIDES)
+        found += [point for point in every.known.values() if point is not None]
+    return found
 
 
 def frontier(points: Iterable[CascadePoint]) -> tuple[CascadePoint, ...]:
@@ -251,10 +261,12 @@ def _promising(best: np.ndarray, escalated: Floats, effort: Effort, most_escalat
         yield divmod(at, best.shape[1])
 
 
-def _climb(exact: _Exact, start: Candidate, steps: int, most_escalated: float) -> None:
-    """Move to the first better neighbour until there is none. Every visited point is cached."""
+def _climb(
+    exact: _Exact, start: Candidate, steps: int, most_escalated: float, strides: tuple[int, ...] = (1,)
+) -> CascadePoint | None:
+    """Move to the first better neighbour until there is none. Return the last point. Every visited point is cached."""
     here, at = start, exact.point(start)
-    moves = [(i, by) for by in (1, -1) for i in range(4)]
+    moves = [(i, sign * stride) for stride in strides for sign in (1, -1) for i in range(4)]
     left = steps
     while left > 0 and at is not None:
         for i, by in moves:
@@ -268,7 +280,8 @@ def _climb(exact: _Exact, start: Candidate, steps: int, most_escalated: float) -
                 here, at = there, point
                 break
         else:
-            return
+            break
+    return at
 
 
 def _on_grid(candidate: Candidate, cuts: int) -> bool:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import socket
+from pathlib import Path
 from typing import Any
 
 from hamr.config.cluster_security import has_token
@@ -20,6 +21,8 @@ KEY = "cluster.address"
 TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) as on the cluster"
 REACH_S = 10.0
 """Longest wait for the cluster's response."""
+OWNER = "owner.json"
+"""File beside the folder of a run's own Ray that names the process of the run."""
 
 
 def check_joinable(address: str) -> None:
@@ -43,10 +46,38 @@ def check_joinable(address: str) -> None:
 
 
 def _find_address(auto: str) -> str | None:
-    """Return the address that Ray would use, which is that of the cluster started last."""
+    """Return the address that Ray would use, which is RAY_ADDRESS, else that of the cluster started last.
+
+    Raises BadInput where another user or a run has started that cluster: Ray takes any that runs on this machine.
+    """
     from ray._private.services import canonicalize_bootstrap_address
 
-    return os.environ.get("RAY_ADDRESS") or canonicalize_bootstrap_address(auto)
+    if given := os.environ.get("RAY_ADDRESS"):
+        return given
+    try:
+        found = canonicalize_bootstrap_address(auto)
+    except ConnectionError:
+        remedy = "no Ray runs on this machine; start one (ray start --head), or give its address as host:port"
+        raise BadInput(KEY, auto, remedy) from None
+    if found and (whose := _find_owner(found)):
+        raise BadInput(KEY, auto, f"would join the Ray at {found} of {whose}; give the address of yours as host:port")
+    return found
+
+
+def _find_owner(address: str) -> str | None:
+    """Return which other user or which run of hamr has started the cluster at `address`, if its node is here."""
+    import psutil
+
+    for process in psutil.process_iter(["cmdline", "uids", "username"]):
+        words = " ".join(process.info["cmdline"] or ()).split(" ")
+        if "raylet" not in words[0] or f"--gcs-address={address}" not in words:
+            continue
+        if process.info["uids"] and process.info["uids"].real != os.getuid():
+            return f"user {process.info['username']}"
+        folder = next((word.partition("=")[2] for word in words if word.startswith("--temp-dir=")), "")
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return f"the run of process {json.loads((Path(folder).parent / OWNER).read_text())['pid']}"
+    return None
 
 
 def _describe_head(address: str | None, target: str) -> dict[str, Any]:

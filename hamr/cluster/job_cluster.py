@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import logging
 import os
 import re
@@ -34,6 +35,15 @@ class JobCluster:
         _check_reachable(self.dashboard)
         with _only_this_address(), self._asking():
             self._client = JobSubmissionClient(self.dashboard)
+
+    def requires_token(self) -> bool:
+        """Return whether the job server refuses a request without a token. Anyone who reaches one that does not can
+        run code on all nodes."""
+        parts = urlsplit(self.dashboard)
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        with self._asking(), contextlib.closing(kind(parts.hostname or "", parts.port, timeout=REACH_S)) as connection:
+            connection.request("GET", f"{parts.path}/api/version")
+            return connection.getresponse().status != http.client.OK
 
     def nodes(self) -> list[Node]:
         """Return the live nodes with their total resources, since usage is visible only from inside the cluster."""

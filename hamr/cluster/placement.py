@@ -55,12 +55,12 @@ def check_capacity(wanted: Sequence[ResourceRequest], available: Mapping[str, fl
         each = largest.resources[resource]
         fits = max(0, int((have - (need - largest.count * each)) / each + SLACK))
         reduce = f"lower it to {fits} or less" if fits else "lower it and the run's other requests"
-        more = "cluster.num_cpus" if resource == "CPU" else f"the cluster's {resource}s"
+        more = f"raise cluster.num_cpus to {need:g} (a local Ray) or add nodes" if resource == "CPU" else "add nodes"
         raise CapacityError(
             largest.key,
             largest.count,
             f"{largest.count} x {each:g} {resource} of the {need:g} that the run requests, but the cluster has {have:g}"
-            f"; {reduce}, or raise {more} to {need:g}",
+            f"; {reduce}, or {more}",
         )
 
 

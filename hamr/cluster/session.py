@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any
 
 from hamr import signals
-from hamr.cluster.cluster_preflight import TOKEN, check_joinable
+from hamr.cluster.cluster_preflight import OWNER, TOKEN, check_joinable
 from hamr.cluster.nodes import check_alike
 from hamr.config.cluster_security import check_cluster_address
 from hamr.config.schema import ClusterConfig
@@ -237,8 +237,6 @@ def _guard_with_token() -> None:
 
 RAY = "ray"
 """Folder for Ray in the private one. Ray lets all users write to its folder."""
-OWNER = "owner.json"
-"""File in a private folder that names the process which will remove it."""
 
 
 @contextlib.contextmanager

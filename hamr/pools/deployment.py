@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 ScorerFactory = Callable[[str, PoolConfig, Path], Scorer]
 """Creates a replica's scorer in the replica's process from (pool's name, its section, model folder)."""
 
-HEALTH_PERIOD_S = 2.0
+HEALTH_PERIOD_S = 1.0
 HEALTH_TIMEOUT_S = 30.0
 """A replica whose event loop or engine does not respond for this long is replaced."""
 DRAIN_S = 5.0

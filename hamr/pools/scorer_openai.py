@@ -45,6 +45,9 @@ OWN_FIELDS = frozenset(
     }
 )  # fmt: skip
 """Fields of a request that hamr sets, from keys of the pool where there are some."""
+ANSWER_SHARE = 0.9
+"""Share of `deadline_s` in which the endpoint has to answer. A later answer is a `timeout`. Without the rest, one late
+answer would keep those to the other questions of its batch from the pool until its deadline has passed."""
 UNFIT = (400, 413, 422)
 """HTTP statuses for an invalid request."""
 NO_KEY = "none"
@@ -187,8 +190,9 @@ class OpenAIScorer:
 
         try:
             # The client itself validates nothing; `ChatReply` does.
-            raw = await self._client.chat.completions.with_raw_response.create(model=self.config.model, **request)
-        except openai.APITimeoutError as e:
+            async with asyncio.timeout(ANSWER_SHARE * self.config.deadline_s):
+                raw = await self._client.chat.completions.with_raw_response.create(model=self.config.model, **request)
+        except (openai.APITimeoutError, TimeoutError) as e:
             return Answer(failure="timeout", detail=_error_line(e), call=charge(None))
         except openai.RateLimitError as e:
             return Answer(failure="unavailable", detail=_error_line(e), call=charge(None), retry_in_s=_retry_after(e))

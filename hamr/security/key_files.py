@@ -25,7 +25,11 @@ _PATTERNS = (
     "secrets", f"*secrets.{_DATA}", f"secrets*.{_DATA}", f"secret.{_DATA}", f"*[-_.]secret.{_DATA}", "*.secret",
     "*.secrets", ".secrets*", f"passwords.{_DATA}", f"password.{_DATA}", "master.key",
     "client_secret*.json", "*service[-_]account*.json", "*service[-_]account*.key", "*[-_]sa.json",
-    "auth_token", ".auth_token", "token", "*.token", "tokens.json", "token.json", "auth.json", ".hf_token",
+    "*serviceaccount*.json", "*firebase-adminsdk*.json", "sftp-config.json", "*api[-_]key.txt", "*apikey.txt",
+    "auth_token", ".auth_token", "token", "*.token", "tokens.json", "token.json", "auth.json", "*hf_token",
+    "*token.txt",
+    # what was typed
+    ".*_history",
     "*.tfstate", "*.tfstate.*", "*.tfvars", "*.tfvars.json",
 )  # fmt: skip
 _CONTENT = {

@@ -25,7 +25,7 @@ _FOLDERS = ("PWD", "OLDPWD")
 
 _ALWAYS = {"secret", "secrets", "pwd", "credential", "credentials", "authorization", "cookie", "bearer", "jwt", "dsn"}
 _ALWAYS |= {"webhook", "webhooks"}
-_ENDINGS = ("password", "passwords", "passwd", "passphrase", "apikey", "authtoken")
+_ENDINGS = ("password", "passwords", "passwd", "passphrase", "apikey", "authtoken", "authkey")
 """Words end with these also without a separator (`PGPASSWORD`)."""
 _BEFORE_KEY = {"api", "access", "private", "secret", "auth", "encryption", "signing", "account", "ssh", "license"}
 _TEXT_TOKENS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "special", "first", "next", "last"}
@@ -89,7 +89,7 @@ def looks_secret_variable(name: str) -> bool:
     last = words[-1] if words else ""
     return (
         looks_secret(name)
-        or last in ("key", "keys", "pat", "pass", "auth", "sas")
+        or last in ("key", "keys", "pat", "pass", "pw", "auth", "sas")
         or words[-3:] == ["access", "key", "id"]
         or words[-2:] == ["auth", "config"]
     )

@@ -49,12 +49,17 @@ class TrainerRank:
         self.trainer: Any = None
 
     def meeting_point(self) -> tuple[str, int]:
-        """Return this rank's host and a free port."""
+        """Return this rank's host and a free port, which no other process gets until this rank listens on it.
+
+        Importing torch takes seconds. In this time Ray's processes open many ports. A server that sets SO_REUSEADDR, as
+        those of torch and vLLM do, may listen on the port of a bound socket.
+        """
         import ray
 
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            return ray.util.get_node_ip_address(), probe.getsockname()[1]
+        self._held = socket.socket()
+        self._held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._held.bind(("", 0))
+        return ray.util.get_node_ip_address(), self._held.getsockname()[1]
 
     def set_up(self, config: TrainerConfig, algorithm: AlgorithmConfig, model_path: Path, **settings: Any) -> int:
         """Build this rank's trainer. Return the process id."""

@@ -213,3 +213,19 @@ def test_fractions_of_decoupled_rewards_follow_the_weights() -> None:
         assert sum(of[how] for of in shares.values()) == pytest.approx(1.0, abs=0.01)
     assert shares["length"]["sum"] < 0.02 < 0.06 < shares["length"]["gdpo"] < 0.1
     assert shares["sage_logic"]["sum"] > 0.15 > 0.1 > shares["sage_logic"]["gdpo"]
+
+
+def test_chaos_sums_up_kills_and_responses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from chaos import summarise
+
+    responses = {"due": 4, "lost": 1, "twice": 0}
+    steps = {"due": 2, "as in the calm run": 1, "largest difference": 0.5}
+    kills = [{"kind": "node", "next_step_s": 9.0}, {"kind": "router"}, {"kind": "node", "next_step_s": 5.0}]
+    one = {"kills": kills, "hung": False, "responses": responses, "steps": steps, "other_lines": ["x"]}
+    found = summarise([one, one | {"hung": True, "kills": []}])
+    assert (found["runs"], found["finished"], found["lines that are not hamr's"]) == (2, 1, 2)
+    assert (found["kills"]["all"], found["kills"]["node"], found["kills"]["judge"]) == (3, 2, 0)
+    assert found["responses"] == {"lost": 2, "twice": 0, "not due": 0, "without a reward": 0, "due": 8}
+    assert found["steps"] == {"lost": 0, "twice": 0, "due": 4, "as in the calm run": 2}
+    assert found["seconds to the next step"] == {"node": {"times": 2, "median": 7.0, "longest": 9.0}}

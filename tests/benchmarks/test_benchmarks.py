@@ -60,6 +60,17 @@ def test_router_load_goes_through_the_router_actor(tmp_path: Path) -> None:
     assert actor["p50_ms"] <= actor["p99_ms"]
 
 
+def test_soak_counts_every_response(tmp_path: Path) -> None:
+    out = tmp_path / "result.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "soak.py"), "--out", str(out), "--responses", "64"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())["summary"]
+    assert found["responses"] == sum(found["outcomes"].values()) == 64
+    assert (found["lost"], found["twice"], found["raised"], found["replayed otherwise"]) == (0, 0, 0, 0)
+    assert sum(found["faults"].values()) >= 64, "the reranker was asked about every response"
+
+
 def test_sft_packing_gives_equal_steps_in_every_layout(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "sft_packing.py"), "--out", str(out)]

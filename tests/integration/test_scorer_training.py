@@ -276,7 +276,8 @@ def test_a_judge_starts_from_the_trained_reranker(tmp_path: Path, monkeypatch: p
     assert prepare_scorers(config, splits.train, splits.validation, print) == found, "cached"
 
 
-def test_killed_job_leaves_no_training_process() -> None:
+@pytest.mark.parametrize("wait_s", [0.0, pytest.param(3.0, marks=pytest.mark.deep)], ids=["early", "late"])
+def test_killed_job_leaves_no_training_process(wait_s: float) -> None:
     code = """
 import time
 from hamr.apps.shared.child_process import child_process
@@ -289,7 +290,7 @@ if __name__ == "__main__":
     while not (children := psutil.Process(job.pid).children(recursive=True)) or len(children) < 2:
         assert time.monotonic() < deadline and job.poll() is None, "no training process appeared"
         time.sleep(0.1)
-    time.sleep(3)  # the initialiser of the process has run
+    time.sleep(wait_s)  # after 3 s the initialiser of the process has run
     job.kill()
     job.wait()
     assert still_there(children, 20) == []

@@ -15,8 +15,10 @@ from tests.trainers.scorer import SAMPLE, Scorer
 
 
 async def test_response_without_a_reward_gets_advantage_zero_in_the_asynchronous_trainer() -> None:
+    from accelerate import PartialState
     from trl.experimental.async_grpo.async_rollout_worker import _AsyncRolloutLoop
 
+    PartialState(cpu=True)  # TRL's logger needs it, and its worker process has it
     texts = ["four", "hang", "sevenxx"]
     sequence = SimpleNamespace(input_ids=[1], completion_mask=[1], old_log_probs=[0.0])
     group = SimpleNamespace(

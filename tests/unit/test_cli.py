@@ -123,12 +123,17 @@ class RemoteError(Exception):
         (ModuleNotFoundError("No module named 'vllm'", name="vllm.engine"), 1, "vllm.engine is not installed"),
         (OSError(errno.ENOSPC, "No space left on device", "/runs/x"), 1, "/runs/x: no space left on the disk"),
         (
+            OSError(errno.EROFS, "Read-only file system", "/runs/x"),
+            1,
+            "/runs/x: read-only file system; repair the disk",
+        ),
+        (
             OSError(errno.ENAMETOOLONG, "File name too long", "x" * 300),
             2,
             "a part is longer than the file system allows",
         ),
     ],
-    ids=["bad-input", "run-time", "remote", "interrupt", "not-installed", "disk-full", "long-name"],
+    ids=["bad-input", "run-time", "remote", "interrupt", "not-installed", "disk-full", "disk-read-only", "long-name"],
 )
 def test_expected_errors_are_reported_in_one_line(
     error: BaseException, code: int, says: str, job, capsys: pytest.CaptureFixture[str]

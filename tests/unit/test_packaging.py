@@ -129,7 +129,8 @@ def test_wheel_declares_command_licence_and_extras(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "fewest"), [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10), ("browser.txt", 2), ("pii.txt", 10)]
+    ("name", "fewest"),
+    [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10), ("browser.txt", 2), ("pii.txt", 10), ("launch.txt", 1)],
 )
 def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
     text = (ROOT / "locks" / name).read_text()

@@ -148,7 +148,7 @@ class PipelinePlan:
             remedy = f"exists and is not empty; give another folder, or continue with resume={self.folder}"
             raise RunFolderError("experiment.run_dir", str(self.folder), remedy)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             stages = [{**asdict(stage), "folder": stage.folder.name} for stage in self.stages]
             kept = {
                 "name": self.name,

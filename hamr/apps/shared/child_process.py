@@ -87,6 +87,9 @@ def _start(parent: Connection | None) -> None:
     global _parent
     _parent = parent
     end_with_parent(signal.SIGKILL)
+    starter = multiprocessing.parent_process()
+    if starter is not None and not starter.is_alive():  # it died before the line above
+        os._exit(1)
 
 
 def end_with_parent(signum: int = signal.SIGTERM) -> None:

@@ -7,6 +7,7 @@ Secret or from the environment.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -49,13 +50,19 @@ def kuberay(config: Config, resume: str | None = None, given: GivenCommand | Non
     name, launch = name_of(config), config.launch
     folder = f"{CLAIM}/runs/{name}"
     spec = cluster_spec(config, given.nodes if given is not None else None)
+    entrypoint, retries = command(config, MOUNT, resume, given=given), 0
+    if given is None and launch.claim is not None and (retries := config.experiment.max_restarts):
+        # The operator deletes the cluster before it starts another one, so the lock of its run is stale.
+        run = resume or config.experiment.run_dir or folder
+        again, run = command(config, MOUNT, run), shlex.quote(run)
+        entrypoint = f"if [ -f {run}/config.yaml ]; then rm -f {run}/run.lock; {again}; else {entrypoint}; fi"
     job = {
-        "entrypoint": command(config, MOUNT, resume, given=given),
+        "entrypoint": entrypoint,
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": launch.keep_finished_s,
         "activeDeadlineSeconds": math.ceil(launch.time_limit_h * 3600),
-        # No retries: a second cluster would find the run folder in use. Resume with `resume=`.
-        "backoffLimit": 0,
+        # Each retry starts a new cluster. Without a claim, it would not have the run folder.
+        "backoffLimit": retries,
         "rayClusterSpec": spec,
     }
     # On an autoscaling cluster, pending pools trigger new nodes, so the run must not refuse when none is free.

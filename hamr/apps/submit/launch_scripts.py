@@ -46,7 +46,7 @@ export RAY_AUTH_TOKEN
 unset RAY_ADDRESS
 # Slurm's steps do not inherit this from the job.
 export SRUN_CPUS_PER_TASK=${{SLURM_CPUS_PER_TASK:-{launch.cpus_per_node}}}
-nodes=($(scontrol show hostnames "$SLURM_JOB_NODELIST"))
+mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${{nodes[0]}}
 address=$(srun --nodes=1 --ntasks=1 --nodelist="$head" hostname --ip-address | awk '{{print $1}}')
 port=$((20000 + SLURM_JOB_ID % 20000))

@@ -38,7 +38,7 @@ class Package:
         """Return lines that say what is sent, and what is not."""
         lines = [f"{len(self.names)} files, {self.megabytes:.1f} MB"]
         if self.untracked:
-            lines.append(f"not tracked by git: {_some(self.untracked)}")
+            lines.append(f"{len(self.untracked)} not tracked by git: {_some(self.untracked)}")
         if self.kept_back:
             named = [f"{name} ({why})" for name, why in self.kept_back.items()]
             lines.append(f"excluded, because they look like keys: {', '.join(named)}")

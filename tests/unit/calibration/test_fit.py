@@ -13,7 +13,7 @@ from hamr.calibration.cascade import Cascade
 from hamr.calibration.fit import PAPER, calibrate, tau_profiles
 from hamr.calibration.grid import Grid
 from hamr.calibration.ranks import bootstrap_interval, spearman
-from hamr.calibration.search import FittingSet, mix_scores
+from hamr.calibration.search import Effort, FittingSet, mix_scores, search
 from hamr.errors import BadInput, DataError
 
 EXACT = 1e-12
@@ -153,6 +153,19 @@ def test_many_scores_are_cut_at_quantiles():
     assert np.diff(data.rows)[1:-1].max() < 2 * 3000 / 200, "but for the heaps of equal scores at 0 and 1"
     assert np.count_nonzero(data.s_r < 0.68) in data.rows
     assert np.count_nonzero(data.s_r <= 0.98) in data.rows
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_cuts_between_the_quantiles_are_found(seed):
+    """A reranker that is right in a narrow interval, whose ends lie between the quantiles."""
+    rng = np.random.default_rng(seed)
+    s_r = rng.random(300)
+    y = np.where((s_r > 0.52) & (s_r < 0.61), s_r, rng.random(300))
+    data = FittingSet(s_r, np.clip(y + rng.normal(0, 0.3, 300), 0, 1), y, most_cuts=20)
+    best = max(search(data, Effort(pairs=24, shares=0), 1.0), key=lambda point: point.spearman)
+    low, high = (np.sort(s_r[np.abs(s_r - tau) < 0.05]) for tau in (best.cascade.tau_a, best.cascade.tau_b))
+    others = (Cascade(a, b, best.cascade.w1, best.cascade.w2) for a in low for b in high if a <= b)
+    assert max(data.evaluate(cascade).spearman for cascade in others) <= best.spearman + 1e-3
 
 
 # --- the fit -----------------------------------------------------------------------------------

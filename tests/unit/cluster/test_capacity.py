@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hamr.cluster.placement import check_capacity
 from hamr.cluster.resource_requests import demands
 from hamr.cluster.session import local_cpus
+from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
 from hamr.pools.client import app_name, split_app_name
@@ -28,6 +29,11 @@ def pools(**judge: object) -> dict[str, object]:
 
 def test_exact_fit_is_accepted() -> None:
     check_capacity(demands(config()), {"CPU": 2.1})
+
+
+def test_smoke_fits_two_cpus_with_another_replica() -> None:
+    smoke = load_config(["experiment=smoke", "pools.reranker.replicas=2"])
+    check_capacity(demands(smoke), {"CPU": 2.0})
 
 
 def test_slightly_too_little_is_rejected() -> None:

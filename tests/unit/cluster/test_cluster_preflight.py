@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import socket
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent import futures
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 import ray
 from ray.core.generated import gcs_service_pb2 as messages
 from ray.core.generated import gcs_service_pb2_grpc as services
 
-from hamr.cluster.cluster_preflight import check_joinable
+from hamr.cluster.cluster_preflight import OWNER, check_joinable
+from hamr.cluster.job_cluster import JobCluster
 from hamr.errors import BadInput
 
 HERE = {"ray_version": ray.__version__, "python_version": ".".join(map(str, sys.version_info[:3]))}
@@ -100,6 +109,65 @@ def test_auto_address_resolves_as_in_ray(start: Start, monkeypatch: pytest.Monke
     address = start(HERE | {"ray_version": "2.52.0"})
     monkeypatch.setenv("RAY_ADDRESS", address)
     assert f"cluster.address: '{address}': was started with Ray 2.52.0" in refused("auto")
+
+
+@contextlib.contextmanager
+def raylet(*options: str) -> Iterator[None]:
+    """A process with the command line of a node of Ray."""
+    command = " ".join(["/ray/raylet/raylet", *options])
+    with subprocess.Popen(["bash", "-c", 'exec -a "$0" sleep 60', command]) as process:
+        try:
+            while command not in psutil.Process(process.pid).cmdline()[:1]:
+                time.sleep(0.01)
+            yield
+        finally:
+            process.kill()
+
+
+def test_auto_address_joins_no_ray_of_a_run_or_another_user(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = start(HERE)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", lambda auto: address)
+    with raylet(f"--gcs-address={address}", f"--temp-dir={tmp_path / 'ray'}"):
+        check_joinable("auto")
+        (tmp_path / OWNER).write_text(json.dumps({"pid": 12}))
+        assert f"would join the Ray at {address} of the run of process 12; give the address of yours" in refused("auto")
+        monkeypatch.setattr(os, "getuid", lambda: -1)
+        assert f"would join the Ray at {address} of user " in refused("auto")
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        check_joinable("auto")
+
+
+def test_auto_address_without_a_ray_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(auto: str) -> str:
+        raise ConnectionError("a page of text")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", missing)
+    assert "no Ray runs on this machine; start one" in refused("auto")
+
+
+class _JobServer(BaseHTTPRequestHandler):
+    status = 200
+
+    def do_GET(self) -> None:
+        code = self.status if "Authorization" not in self.headers else 500
+        self.send_response(code if self.path == "/api/version" else 404)
+        self.end_headers()
+
+    def log_message(self, *args: object) -> None:
+        """Print nothing."""
+
+
+@pytest.mark.parametrize(("status", "requires"), [(200, False), (401, True), (403, True), (302, True)])
+def test_job_server_is_asked_without_a_token(status: int, requires: bool) -> None:
+    with HTTPServer(("127.0.0.1", 0), type("Server", (_JobServer,), {"status": status})) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        cluster = object.__new__(JobCluster)
+        cluster.dashboard = f"http://127.0.0.1:{server.server_port}"
+        assert cluster.requires_token() is requires
 
 
 def test_non_address_is_passed_to_ray() -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+
+from tests.requirements import find_tool
 
 ROOT = Path(__file__).parents[3]
 FILES = sorted((ROOT / "docker").glob("Dockerfile.*"))
@@ -16,6 +19,12 @@ def instructions(file: Path) -> list[tuple[str, str]]:
     lines = [line for line in file.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
     joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
     return [(word.upper(), rest.strip()) for word, _, rest in (line.partition(" ") for line in joined.splitlines())]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
+def test_hadolint_finds_nothing(file: Path) -> None:
+    done = subprocess.run([find_tool("hadolint"), str(file)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_lock_file_has_a_dockerfile() -> None:
@@ -48,7 +57,7 @@ def test_base_images_are_pinned_and_jobs_do_not_run_as_root(file: Path) -> None:
     base = dict(words)["FROM"]
     assert ":" in base and not base.endswith(":latest")
     users = [rest for word, rest in words if word == "USER"]
-    assert users == ["hamr"]
+    assert users == ["1000"]
     # The pods of the manifests run as this number.
     assert any("--uid 1000" in rest for word, rest in words if word == "RUN")
 

@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from hamr.config.pools import PoolConfig
 from hamr.errors import ConfigError, VerdictUnparsable
+from hamr.pools import scorer_openai
+from hamr.pools.client import PoolClient
 from hamr.pools.scorer_openai import OpenAIScorer, read_reply
 from hamr.prompting.templates import PromptTemplate
 from hamr.types import Answer, Question
@@ -242,3 +245,36 @@ async def test_invalid_usage_counts_as_none_and_keeps_the_answer(count: Any) -> 
     for answer in await answers_to(chat("Verdict: Yes", usage=usage, model=count)):
         assert answer.failure is None and answer.call is not None
         assert (answer.call.prompt_tokens, answer.call.cached_tokens, answer.call.output_tokens) == (0, 0, 7)
+
+
+class Handle:
+    """A pool's deployment without Ray Serve: the scorer itself."""
+
+    def __init__(self, scorer: OpenAIScorer) -> None:
+        self.remote = lambda questions: asyncio.create_task(scorer.score(questions))
+
+    def options(self, *, session_id: str) -> SimpleNamespace:
+        return SimpleNamespace(score=self)
+
+
+async def test_an_answer_that_does_not_come_fails_no_other_question_of_its_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scorer_openai, "ANSWER_SHARE", 0.01)
+
+    async def reply(request: httpx.Request) -> httpx.Response:
+        if "zz" in request.content.decode():
+            await asyncio.sleep(60)
+        return httpx.Response(200, json=chat("Verdict: Yes"))
+
+    changes = {"type": "openai", "endpoint": "http://localhost:1/v1", "deadline_s": 60.0, "batch_wait_ms": 20}
+    config = PoolConfig(role="judge", prompt="judge.en", **changes)
+    scorer = OpenAIScorer("judge", config)
+    scorer._client = scorer._client.with_options(http_client=httpx.AsyncClient(transport=httpx.MockTransport(reply)))
+    pool = PoolClient("judge", config, "r", handle=Handle(scorer))
+    texts = ("one", "zz", "three")
+    questions = [Question(variables={"history": "", "statement_a": "Hi.", "statement_b": text}) for text in texts]
+    await pool.ask(questions[0])  # imports libraries
+    answers = await asyncio.gather(*map(pool.ask, questions))
+    assert [(a.score, a.failure) for a in answers] == [(1.0, None), (None, "timeout"), (1.0, None)]
+    await pool.close()

@@ -171,9 +171,17 @@ def test_resume_requires_a_run_folder(tmp_path):
 # --- secrets -----------------------------------------------------------------------------------
 
 SECRET = ["api_key", "OPENAI_API_KEY", "HF_TOKEN", "token", "db.password", "AWS_SECRET_ACCESS_KEY", "authToken"]
-SECRET += ["client_secret", "Authorization", "wandb-api-key", "private_key", "apiKey"]
+SECRET += ["client_secret", "Authorization", "wandb-api-key", "private_key", "apiKey", "TS_AUTHKEY"]
 SECRET += ["PGPASSWORD", "MYSQL_ROOT_PASSWORD", "MYSQL_PWD", "API_KEYS", "access_tokens", "DATABASE_URL", "MONGODB_URI"]
-SECRET += ["SLACK_WEBHOOK_URL", "SENTRY_DSN", "AZURE_STORAGE_CONNECTION_STRING", "JWT", "sslPassword", "smtp.passwd"]
+SECRET += [
+    "SLACK_WEBHOOK_URL",
+    "SENTRY_DSN",
+    "AZURE_STORAGE_CONNECTION_STRING",
+    "JWT",
+    "sslPassword",
+    "smtp.passwd",
+    "TS_AUTHKEY",
+]
 HARMLESS = ["api_key_env", "max_new_tokens", "eos_token", "tokens_per_microbatch", "key", "affinity_key", "monkey"]
 HARMLESS += ["price_per_1k_tokens", "thinking_tokens", "keep", "tokenizer", "secret_name"]
 HARMLESS += [
@@ -186,7 +194,15 @@ HARMLESS += [
     "author",
     "passed",
 ]
-VARIABLES = ["AZURE_OPENAI_KEY", "GH_PAT", "SMTP_PASS", "REDISCLI_AUTH", "AWS_ACCESS_KEY_ID", "DOCKER_AUTH_CONFIG"]
+VARIABLES = [
+    "AZURE_OPENAI_KEY",
+    "GH_PAT",
+    "SMTP_PASS",
+    "DB_PW",
+    "REDISCLI_AUTH",
+    "AWS_ACCESS_KEY_ID",
+    "DOCKER_AUTH_CONFIG",
+]
 
 
 @pytest.mark.parametrize("key", SECRET)

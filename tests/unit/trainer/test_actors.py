@@ -1,11 +1,15 @@
-"""Errors of a group of trainer ranks."""
+"""Errors of a group of trainer ranks, and the port at which they meet."""
 
 from __future__ import annotations
 
+import socket
+
+import pytest
 from ray.exceptions import ActorDiedError
+from torch.distributed import TCPStore
 
 from hamr.errors import EngineDied, TrainingDiverged
-from hamr.trainer.actors import _explaining
+from hamr.trainer.actors import TrainerRank, _explaining
 
 
 def died(text: str) -> ActorDiedError:
@@ -33,3 +37,13 @@ def test_reason_is_the_error_of_the_constructor_or_the_shortage_of_memory() -> N
 def test_error_of_hamr_comes_before_that_of_a_library() -> None:
     diverged = TrainingDiverged("five steps")
     assert _explaining({0: RuntimeError("peer closed"), 1: diverged}) is diverged
+
+
+def test_port_of_the_meeting_point_is_held_until_a_server_listens() -> None:
+    rank = TrainerRank(0, 1)
+    _, port = rank.meeting_point()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port))
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    store.set("key", "value")
+    assert TCPStore("127.0.0.1", port).get("key") == b"value"

@@ -590,6 +590,7 @@ def test_stage_ended_by_a_signal_has_failed(given: list[str], tmp_path: Path) ->
 def test_saved_plan_equals_the_plan(given: list[str], tmp_path: Path) -> None:
     planned = plan(given)
     planned.create()
+    assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700, "its stages hold dialogues of customers"
     kept = PipelinePlan.load(tmp_path / "run")
     assert dataclasses.replace(planned, configs={}) == kept
     (tmp_path / "run" / "pipeline.json").write_text("{}")

@@ -23,6 +23,7 @@ from hamr.cluster.resource_requests import demands
 from hamr.config.load import load_config
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
+from tests.requirements import find_tool
 
 
 def _schemas() -> ModuleType:
@@ -141,6 +142,24 @@ def test_job_command_reads_the_launched_configuration() -> None:
     assert config["name"] == manifests(paper())["configmap.yaml"]["metadata"]["name"]
 
 
+def test_retried_job_resumes_its_run_on_a_new_cluster(tmp_path: Path) -> None:
+    job = manifests(paper("launch.claim=shared", "experiment.max_restarts=2"))["rayjob.yaml"]["spec"]
+    assert job["backoffLimit"] == 2
+    run = tmp_path / "runs" / "hamr-paper-hrm"
+    shell = f'hamr() {{ echo "$*"; }}; {job["entrypoint"].replace("/mnt/hamr", str(tmp_path))}'
+
+    def started() -> str:
+        return subprocess.run(["sh", "-c", shell], check=True, capture_output=True, text=True).stdout.strip()
+
+    assert started() == "train --config-dir /etc/hamr experiment=launched pools=null"
+    run.mkdir(parents=True)
+    for file in ("config.yaml", "run.lock"):
+        (run / file).touch()
+    assert started() == f"train resume={run}"
+    assert not (run / "run.lock").exists(), "its owner was on the cluster that is gone"
+    assert manifests(paper("experiment.max_restarts=2"))["rayjob.yaml"]["spec"]["backoffLimit"] == 0
+
+
 # --- scripts -----------------------------------------------------------------------------------
 
 
@@ -156,6 +175,16 @@ def test_scripts_are_valid_bash_without_tokens(kind: Any, scripts: list[str], tm
         assert "RAY_AUTH_MODE=token" in files[name]
         # A command line can be read by everyone on the machine.
         assert not re.search(r"(ray start|hamr train|srun)[^\n]*TOKEN", files[name])
+
+
+@pytest.mark.parametrize("kind", ["slurm", "ray"])
+def test_shellcheck_finds_nothing(kind: Any, tmp_path: Path) -> None:
+    shellcheck, files = find_tool("shellcheck"), render(paper("launch.partition=gpu"), kind)
+    scripts = [name for name in files if name != CONFIG_FILE]
+    for name in scripts:
+        (tmp_path / name).write_text(files[name])
+    done = subprocess.run([shellcheck, *scripts], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_slurm_job_requests_its_nodes() -> None:

@@ -75,7 +75,8 @@ KEY_FILES = (
     "credentials", "kubeconfig", "credentials.json", "gcp/my-service-account.json", "client_secret_1.json",
     "secrets.yaml", "prod-secrets.yml", "AuthKey.p8", "store.jks", "cert.PFX", "terraform.tfstate", "prod.tfvars",
     "prod.env", ".pypirc", ".npmrc", ".pgpass", ".netrc", ".git-credentials", ".htpasswd", "id_ecdsa", "my.kdbx",
-    "putty.ppk", "vpn.ovpn", "auth_token",
+    "putty.ppk", "vpn.ovpn", "auth_token", "serviceAccountKey.json", "app-firebase-adminsdk-1.json", "hf_token",
+    "openai_api_key.txt", "token.txt", ".bash_history",
 )  # fmt: skip
 KEYS = {
     "private key": "-----BEGIN " + "RSA PRIVATE KEY-----\nMII",
@@ -135,10 +136,10 @@ def test_repositories_inside_are_sent_and_untracked_files_are_named(tmp_path: Pa
     package = pack(root, tmp_path / "a.zip", {}, most_mb=1)
     assert names(package.path) == {"a.py", "lib/b.py", "lib/.gitignore"}
     assert package.untracked == ("a.py", "lib/.gitignore")
-    assert "not tracked by git: a.py, lib/.gitignore" in package.describe()
+    assert "2 not tracked by git: a.py, lib/.gitignore" in package.describe()
 
 
 def test_without_git_all_files_are_untracked(tmp_path: Path) -> None:
     write(tmp_path / "tree", {f"{i}.py": "" for i in range(9)})
     package = pack(tmp_path / "tree", tmp_path / "a.zip", {}, most_mb=1)
-    assert "not tracked by git: 0.py, 1.py, 2.py, 3.py, 4.py and 4 more" in package.describe()
+    assert "9 not tracked by git: 0.py, 1.py, 2.py, 3.py, 4.py and 4 more" in package.describe()

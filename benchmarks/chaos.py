@@ -1,0 +1,296 @@
+"""Kill random processes of a training run at random times, and compare what becomes of it with a calm run.
+
+    python benchmarks/chaos.py --runs 4
+    python benchmarks/chaos.py --runs 4 --add        # continue the same file
+
+Each run is `hamr train experiment=smoke` with the real Ray, vLLM and DeepSpeed on random models. README.md beside this
+file says what is killed and what is counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from calibration import machine  # noqa: E402
+
+from hamr.telemetry.ledger import Ledger  # noqa: E402
+from hamr.telemetry.live import LiveStatus  # noqa: E402
+from hamr.telemetry.metrics import read_metrics  # noqa: E402
+from hamr.types import Failure, RewardRecord  # noqa: E402
+
+ACTORS = {
+    "reranker": r"ray::ServeReplica:.*--reranker:",
+    "judge": r"ray::ServeReplica:.*--judge:",
+    "router": r"ray::RouterActor",
+    "rollout worker": r"ray::RolloutWorker",
+    "trainer rank": r"ray::TrainerRank",
+}
+"""Kind of process -> the title that Ray gives it."""
+KINDS = (*ACTORS, "driver", "node")
+"""`driver` is the run's main process. `node` is every process of the run, Ray and the supervisor of restarts too."""
+PROMPTS, SAMPLES = 2, 2
+COMPARED = ("reward/total/mean", "policy/loss", "policy/grad_norm", "policy/entropy", "rollout/tokens")
+TOLERANCE = 1e-6
+LIMIT_S = 600.0
+"""Longest wait for the next step, and for the end of a run. A longer one counts as a run that hangs."""
+
+
+MOST_ENDS = 20
+"""Number of resumptions after which a run counts as one that hangs."""
+
+
+class Watched:
+    """A run and what is seen of it from outside."""
+
+    def __init__(self, folder: Path, steps: int) -> None:
+        self.folder, self.run, self.steps = folder, folder / "run", steps
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the run, or resume it where it has begun."""
+        settings = {
+            "experiment": "smoke", "experiment.run_dir": self.run, "experiment.steps": self.steps,
+            "experiment.sft.steps": 4, "experiment.prompts_per_step": PROMPTS, "experiment.checkpoint.every": 1,
+            "experiment.max_restarts": 100, "rollout.samples_per_prompt": SAMPLES, "logging.console": "false",
+            "algorithm.dynamic_sampling.enabled": "false",
+        }  # fmt: skip
+        begun = (self.run / "config.yaml").is_file()
+        words = [f"resume={self.run}"] if begun else [f"{key}={value}" for key, value in settings.items()]
+        with (self.folder / "output").open("ab") as output, (self.folder / "errors").open("ab") as errors:
+            command = [sys.executable, "-m", "hamr", "train", *words]
+            self.process = subprocess.Popen(command, stdout=output, stderr=errors, start_new_session=True)
+
+    def rows(self) -> list[dict[str, Any]]:
+        file = self.run / "metrics.jsonl"
+        return [row for row in read_metrics(file) if row["stage"] == "rl"] if file.is_file() else []
+
+    def family(self) -> list[psutil.Process]:
+        try:
+            supervisor = psutil.Process(self.process.pid if self.process else 0)
+            return [supervisor, *supervisor.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def find(self, kind: str) -> list[psutil.Process]:
+        """Return the processes of a kind that run now."""
+        family = self.family()
+        if kind == "node":
+            return family
+        if kind == "driver":
+            return [p for p in family[1:] if p.ppid() == family[0].pid and "hamr" in _title(p)]
+        return [p for p in family if re.match(ACTORS[kind], _title(p))]
+
+    def until(self, seen: Callable[[], bool]) -> float | None:
+        """Return the seconds until `seen` or the end of the process; None after `LIMIT_S`."""
+        started = time.monotonic()
+        while not seen() and self.process is not None and self.process.poll() is None:
+            if time.monotonic() - started > LIMIT_S:
+                return None
+            time.sleep(0.05)
+        return time.monotonic() - started
+
+    def errors(self) -> list[str]:
+        file = self.folder / "errors"
+        return file.read_text(errors="replace").splitlines() if file.is_file() else []
+
+    def records(self) -> Iterator[RewardRecord]:
+        with Ledger(self.run / "ledger.sqlite", readonly=True) as ledger:
+            yield from (record for record in ledger.rows() if "/eval" not in record.key.run)
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def disturb(seen: Watched, rng: random.Random, counts: Counter[str], pause_s: float) -> dict[str, Any]:
+    """Run to the end under random kills. Return the kills, the ends of its processes and whether it hung."""
+    kills: list[dict[str, Any]] = []
+    ends: list[int] = []
+    seen.start()
+    while True:
+        seen.until(_after(rng.uniform(0.0, pause_s)))
+        kind = min(KINDS, key=lambda k: (counts[k], rng.random()))
+        # A kind that is not there yet is waited for, so that kills also meet processes that start.
+        seen.until(lambda kind=kind: bool(seen.find(kind)))
+        killed = [] if seen.process.poll() is not None else seen.find(kind)
+        if killed:
+            done, status = len(seen.rows()), LiveStatus.read(seen.run)
+            for process in killed:
+                _kill(process)
+            counts[kind] += 1
+            kills.append({"kind": kind, "phase": status.phase if status else "", "steps": done})
+            since = time.monotonic()
+            if kind == "node":
+                seen.process.wait()
+            # Every third kill is followed by the next one without a wait for the run's recovery.
+            if rng.random() < 2 / 3:
+                seen.until(lambda done=done: len(seen.rows()) > done)
+                if seen.process.poll() is not None and len(seen.rows()) < seen.steps:
+                    ends.append(_resume(seen))
+                    seen.until(lambda done=done: len(seen.rows()) > done)
+                if len(seen.rows()) > done:
+                    kills[-1]["next_step_s"] = round(time.monotonic() - since, 1)
+        if len(seen.rows()) >= seen.steps or not killed:
+            waited = seen.until(lambda: False)
+            if waited is None:
+                for process in seen.family():
+                    _kill(process)
+                return {"kills": kills, "ends": ends, "hung": True}
+        if seen.process.poll() is None:
+            continue
+        if seen.process.returncode == 0:
+            return {"kills": kills, "ends": [*ends, 0], "hung": False}
+        ends.append(_resume(seen))
+        if not killed and len(ends) > MOST_ENDS:
+            return {"kills": kills, "ends": ends, "hung": True}
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() > end
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.send_signal(signal.SIGKILL)
+
+
+def _resume(seen: Watched) -> int:
+    """Start the run again after its end. Return the exit code."""
+    code = seen.process.wait()
+    seen.start()
+    return code
+
+
+def compare(seen: Watched, calm: Watched) -> dict[str, Any]:
+    """Return what the files of the two runs say about the responses and the steps of the disturbed one."""
+    due = {(s.key.step, s.key.prompt, s.key.sample): s for s in calm.records()}
+    found = [(r.key.step, r.key.prompt, r.key.sample, r) for r in seen.records()]
+    keys = Counter((step, prompt, sample) for step, prompt, sample, _ in found)
+    alike = sum(
+        (r.response, r.total) == (due[k].response, due[k].total) for *key, r in found if (k := tuple(key)) in due
+    )
+    rows, calm_rows = seen.rows(), {row["step"]: row for row in calm.rows()}
+    numbers = [row["step"] for row in rows]
+    failed = {step: r.total for step, _, _, r in found if isinstance(r.total, Failure)}
+    # A response without a reward leaves another policy. Steps after it cannot be those of the calm run.
+    before = [row for row in rows if row["step"] in calm_rows and row["step"] < min(failed, default=math.inf)]
+    gaps = [max(_gap(row.get(key), calm_rows[row["step"]].get(key)) for key in COMPARED) for row in before]
+    return {
+        "responses": {
+            "due": len(due),
+            "lost": len(due.keys() - keys.keys()),
+            "twice": sum(count - 1 for count in keys.values()),
+            "not due": len(keys.keys() - due.keys()),
+            "without a reward": sum(isinstance(r.total, Failure) for *_, r in found),
+            "as in the calm run": alike,
+        },
+        "failures": {str(step): f"{total.kind}: {total.detail}"[:200] for step, total in sorted(failed.items())},
+        "steps": {
+            "due": calm.steps,
+            "lost": calm.steps - len(set(numbers)),
+            "twice": len(numbers) - len(set(numbers)),
+            "compared": len(gaps),
+            "as in the calm run": sum(gap <= TOLERANCE for gap in gaps),
+            "largest difference": max(gaps, default=math.inf),
+        },
+    }
+
+
+def _gap(a: float | None, b: float | None) -> float:
+    if a is None or b is None:
+        return 0.0 if a is b else math.inf
+    return abs(a - b) / max(1.0, abs(b))
+
+
+def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the sums over all runs, and the time from a kill to the next finished step by kind of process."""
+    kills = [kill for run in runs for kill in run["kills"]]
+    times = {
+        kind: [k["next_step_s"] for k in kills if k["kind"] == kind and k.get("next_step_s") is not None]
+        for kind in KINDS
+    }
+    totals = {
+        part: dict(sum((Counter({k: v for k, v in run[part].items() if type(v) is int}) for run in runs), Counter()))
+        for part in ("responses", "steps")
+    }
+    zeros = {"responses": ("lost", "twice", "not due", "without a reward"), "steps": ("lost", "twice")}
+    return {
+        "runs": len(runs),
+        "finished": sum(not run["hung"] for run in runs),
+        "kills": {"all": len(kills), **{kind: sum(k["kind"] == kind for k in kills) for kind in KINDS}},
+        "lines that are not hamr's": sum(len(run["other_lines"]) for run in runs),
+        **{part: dict.fromkeys(zeros[part], 0) | total for part, total in totals.items()},
+        "seconds to the next step": {
+            kind: {"times": len(t), "median": round(median(t), 1), "longest": max(t)} for kind, t in times.items() if t
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--pause", type=float, default=6.0, help="longest pause between two kills, in seconds")
+    parser.add_argument("--work", type=Path, help="folder that keeps the calm run; a temporary one if not given")
+    parser.add_argument("--add", action="store_true", help="add the runs to those of the results file")
+    parser.add_argument("--out", type=Path, default=HERE / "results" / "chaos.json")
+    args = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
+    former = json.loads(args.out.read_text()) if args.add and args.out.is_file() else {"runs": []}
+    if former["runs"] and former["steps"] != args.steps:
+        sys.exit(f"{args.out} has runs of {former['steps']} steps; give --steps {former['steps']} or another --out")
+    with tempfile.TemporaryDirectory(prefix="hamr-chaos-") as aside:
+        work = args.work or Path(aside)
+        calm = Watched(work / f"calm-{args.steps}", args.steps)
+        calm.folder.mkdir(parents=True, exist_ok=True)
+        if len(calm.rows()) < args.steps:
+            calm.start()
+            if calm.process is None or calm.process.wait():
+                sys.exit(f"the calm run failed: {calm.errors()[-3:]}")
+        runs: list[dict[str, Any]] = former["runs"]
+        for number in range(len(runs), len(runs) + args.runs):
+            with tempfile.TemporaryDirectory(prefix=f"run-{number}-", dir=work) as folder:
+                seen = Watched(Path(folder), args.steps)
+                counts = Counter(kill["kind"] for run in runs for kill in run["kills"])
+                try:
+                    found = disturb(seen, random.Random(number), counts, args.pause)
+                finally:
+                    for process in seen.family():
+                        _kill(process)
+                other = [line[:300] for line in seen.errors() if line.strip() and not line.startswith("hamr: ")]
+                runs.append({"seed": number, **found, **compare(seen, calm), "other_lines": other[:20]})
+            known = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "steps": args.steps}
+            args.out.parent.mkdir(exist_ok=True)
+            args.out.write_text(json.dumps({**known, "summary": summarise(runs), "runs": runs}, indent=1) + "\n")
+            print(json.dumps(runs[-1], indent=1), flush=True)
+    print(json.dumps(summarise(runs), indent=1))
+
+
+if __name__ == "__main__":
+    main()
