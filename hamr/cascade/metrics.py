@@ -71,8 +71,9 @@ class RouterMetrics:
         """Return the metrics since the last reading. A ratio without data is omitted instead of reported as 0.
 
         - router/requests: responses scored; /reranker_calls, /judge_calls: questions sent to the pools of the cascade
-        - router/side_calls: questions sent for the judged side rewards; /reasks: retries of unparseable judge answers;
-          both only if any. /vetoed_frac: share of the responses for which a veto saved the other judge calls
+        - router/side_calls: questions sent for the judged side rewards, and to an ensemble for audits; /reasks:
+          retries of unparseable judge answers; both only if any. /vetoed_frac: share of the responses for which a veto
+          saved the other judge calls
         - router/fallbacks: replies scored by the reranker alone because the judge was unavailable; only if any
         - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was called (lower is cheaper)

@@ -6,10 +6,33 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt, model_validator
 
-from hamr.config.section import Fraction, Section
+from hamr.config.section import AbsolutePath, Fraction, Section
+from hamr.types import AuditBy
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
+
+
+class AuditConfig(Section):
+    """The auditor: source of the answers to the audits that `audit_frac` draws."""
+
+    by: AuditBy = "judge"
+    """`judge`: the judge of the cascade, about replies inside the trust interval. The others audit every reply of the
+    cascade, so that they find what misleads reranker and judge together. `ensemble`: the mean score of the pools
+    `pools`. `rules`: the exact act, where the data name their acts. `file`: a person's labels in `file`. `rules` and
+    `file` answer in `hamr train` only."""
+    pools: tuple[str, ...] = ()
+    """Pools with role `judge` of the ensemble, at least one, without the judge of the cascade."""
+    file: AbsolutePath | None = None
+    """JSONL of {"sample": id, "reply": text, "label": a number in [0, 1]}. A reply without a row is a failed audit."""
+
+    @model_validator(mode="after")
+    def _has_its_source(self) -> AuditConfig:
+        for by, key, given in (("ensemble", "pools", self.pools), ("file", "file", self.file)):
+            if (self.by == by) != bool(given):
+                remedy = f"set {key}" if self.by == by else f"set by={by} or leave {key} out"
+                raise ValueError(f"by={self.by} but {key}={given or 'null'}; {remedy}")
+        return self
 
 
 class CertificateConfig(Section):
@@ -55,7 +78,8 @@ def check_cascade_controller(c: Config) -> None:
     """Raise ValueError for contradictions of these sections with each other and with the rest of the job."""
     wanted = c.rewards.consistency
     certificate, share = wanted.certificate, wanted.budget.judge_frac
-    audited = {"correction": wanted.correction, "certificate.limit": certificate.limit}
+    by = None if wanted.audit.by == "judge" else wanted.audit.by
+    audited = {"correction": wanted.correction, "certificate.limit": certificate.limit, "audit.by": by}
     for key, value in {**audited, "budget.judge_frac": share}.items():
         if value in ("off", None):
             continue
@@ -66,8 +90,15 @@ def check_cascade_controller(c: Config) -> None:
             )
         if key in audited and not wanted.audit_frac:
             raise ValueError(
-                f"rewards.consistency.{key}={value} but audit_frac=0: without audits there are no judge scores inside "
-                "the interval; set rewards.consistency.audit_frac (for example 0.05)"
+                f"rewards.consistency.{key}={value} but audit_frac=0, so that nothing is audited; "
+                "set rewards.consistency.audit_frac (for example 0.05)"
+            )
+    for name in wanted.audit.pools:
+        possible = sorted(n for n, pool in c.pools.items() if pool.role == "judge" and n != wanted.judge)
+        if name not in possible:
+            raise ValueError(
+                f"rewards.consistency.audit.pools has {name!r}, which is not another pool with role 'judge' than the "
+                f"audited one; there are {possible}"
             )
     if certificate.narrow and (certificate.limit is None or share is not None):
         clash = "limit=null, the bound that the interval has to keep" if certificate.limit is None else (
@@ -76,7 +107,7 @@ def check_cascade_controller(c: Config) -> None:
         raise ValueError(
             f"rewards.consistency.certificate.narrow=true contradicts {clash}; change one of them"
         )  # fmt: skip
-    if share is not None and share < wanted.audit_frac:
+    if share is not None and share < wanted.judge_audit_frac:
         raise ValueError(
             f"rewards.consistency.budget.judge_frac={share} is below audit_frac={wanted.audit_frac}, which alone calls "
             "the judge more often; lower audit_frac or raise the budget"

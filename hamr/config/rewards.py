@@ -12,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from hamr.config.cascade_controller import BudgetConfig, CertificateConfig
+from hamr.config.cascade_controller import AuditConfig, BudgetConfig, CertificateConfig
 from hamr.config.custom import CustomRewardConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.matching import MatchingConfig
@@ -109,16 +109,23 @@ class ConsistencyConfig(Section):
     audit_frac: Fraction = 0.0
     """Share of the replies not judged, or not against all references, that are audited by the judge, drawn at random.
     Without `correction` their reward is unchanged. The audit shows what the fast pass hides (`audit/*`)."""
+    audit: AuditConfig = AuditConfig()
     correction: Annotated[Literal["off", "stratified"], BeforeValidator(_unquoted_off)] = "off"
     """Correction of the rewards inside the trust interval during training by the audits of earlier steps: `stratified`
     adds the mean difference between judge and reranker of similar audited replies, and an audited reply takes the
-    judge's reward. Needs `audit_frac`."""
+    judge's reward. With another auditor than the judge, replies outside the interval are corrected too. Needs
+    `audit_frac`."""
     certificate: CertificateConfig = CertificateConfig()
     budget: BudgetConfig = BudgetConfig()
     fallback: Literal["exclude", "wait", "reranker"] = "exclude"
     """Behaviour if a scorer is unavailable (timeout, unavailable, circuit breaker of its pool open). `exclude`: the
     response has a typed failure and no reward. `wait`: retry until the response's deadline (`router.deadline_s`).
     `reranker`: if the judge is unavailable, the reranker takes its part of Eq. 4, R = S_R, and the record is marked."""
+
+    @property
+    def judge_audit_frac(self) -> float:
+        """Share of the replies inside the trust interval for which audits call the judge."""
+        return self.audit_frac if self.audit.by == "judge" else 0.0
 
     @property
     def moves_interval(self) -> bool:
@@ -185,7 +192,9 @@ class RewardsConfig(JudgedRewards):
     @property
     def asked(self) -> dict[str, str]:
         """Setting -> pool that it uses. Other pools are idle."""
+        ensemble = self.consistency.audit.pools if self.scorers else ()
         return {
             **{f"consistency.{role}": pool for role, pool in self.scorers.items()},
+            **{f"consistency.audit.pools[{i}]": pool for i, pool in enumerate(ensemble)},
             **{f"{self.key(reward)}.pool": section.pool for reward, section in self.judges.items()},
         }
