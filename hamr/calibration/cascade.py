@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from hamr.config.rewards import CascadeConfig, ConsistencyConfig
+from hamr.config.cascade_controller import CascadeConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.errors import ConfigError, MissingScore
 
 CascadeBand = Literal["below", "inside", "above"]

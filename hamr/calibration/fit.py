@@ -19,7 +19,7 @@ import numpy.typing as npt
 from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats, bootstrap_interval, spearman
 from hamr.calibration.search import CascadePoint, Effort, FittingSet, frontier, mix_scores, search
-from hamr.config.rewards import CascadeConfig
+from hamr.config.cascade_controller import CascadeConfig
 from hamr.errors import BadInput, DataError
 
 PAPER = Cascade.from_config(CascadeConfig())

@@ -1,4 +1,4 @@
-"""Sections of `rewards.consistency` that change the cascade between steps. All are off by default."""
+"""Sections of the cascade: Eq. 4, its audits, and what changes it between steps, which is off by default."""
 
 from __future__ import annotations
 
@@ -11,6 +11,25 @@ from hamr.types import AuditBy
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
+
+
+class CascadeConfig(Section):
+    """Eq. 4 of the hybrid reward. Defaults are the paper's Table 5."""
+
+    tau_a: Fraction = 0.68
+    """Lower end of the trust interval in [0, 1]. A reranker score in [tau_a, tau_b] is used without a judge."""
+    tau_b: Fraction = 0.98
+    """Upper end of the trust interval in [0, 1], at least `tau_a`."""
+    w1: Fraction = 0.05
+    """Weight of the reranker's score below the interval, in [0, 1]. The judge's score has 1 - w1."""
+    w2: Fraction = 0.72
+    """Weight of the reranker's score above the interval, in [0, 1]. The judge's score has 1 - w2."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> CascadeConfig:
+        if self.tau_a > self.tau_b:
+            raise ValueError(f"tau_a={self.tau_a} is above tau_b={self.tau_b}; set tau_a <= tau_b")
+        return self
 
 
 class AuditConfig(Section):

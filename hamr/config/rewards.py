@@ -12,31 +12,12 @@ from pydantic import (
     model_validator,
 )
 
-from hamr.config.cascade_controller import AuditConfig, BudgetConfig, CertificateConfig
+from hamr.config.cascade_controller import AuditConfig, BudgetConfig, CascadeConfig, CertificateConfig
 from hamr.config.custom import CustomRewardConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.matching import MatchingConfig
 from hamr.config.sage import PathForm
 from hamr.config.section import AbsolutePath, Fraction, NonNegative, RewardName, Section
-
-
-class CascadeConfig(Section):
-    """Eq. 4 of the hybrid reward. Defaults are the paper's Table 5."""
-
-    tau_a: Fraction = 0.68
-    """Lower end of the trust interval in [0, 1]. A reranker score in [tau_a, tau_b] is used without a judge."""
-    tau_b: Fraction = 0.98
-    """Upper end of the trust interval in [0, 1], at least `tau_a`."""
-    w1: Fraction = 0.05
-    """Weight of the reranker's score below the interval, in [0, 1]. The judge's score has 1 - w1."""
-    w2: Fraction = 0.72
-    """Weight of the reranker's score above the interval, in [0, 1]. The judge's score has 1 - w2."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> CascadeConfig:
-        if self.tau_a > self.tau_b:
-            raise ValueError(f"tau_a={self.tau_a} is above tau_b={self.tau_b}; set tau_a <= tau_b")
-        return self
 
 
 class LengthConfig(Section):
@@ -197,4 +178,5 @@ class RewardsConfig(JudgedRewards):
             **{f"consistency.{role}": pool for role, pool in self.scorers.items()},
             **{f"consistency.audit.pools[{i}]": pool for i, pool in enumerate(ensemble)},
             **{f"{self.key(reward)}.pool": section.pool for reward, section in self.judges.items()},
+            **({"rubric.reranker": name} if self.rubric.weight and (name := self.rubric.reranker) else {}),
         }

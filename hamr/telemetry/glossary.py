@@ -82,6 +82,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("router/reasks", "Questions repeated because the judge's answer was unparsable", "count", "zero"),
     _metric("router/vetoed_frac", "Share of responses that a veto excluded from the costlier judges", "share", "down"),
     _metric("router/cache_hit_frac", "Share of questions answered from the cache", "share", "up"),
+    _metric("router/judged_items_frac", "Share of rubric items that their reranker left to the judge", "share", "down"),
     _metric(
         "router/fallbacks", "Replies scored by the reranker alone because the judge was unavailable", "count", "zero"
     ),

@@ -79,17 +79,28 @@ class ScorerCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ItemScore:
+    """Scores of one response on one rubric item: 1 if it passes. `s_j` is None if the judge was not asked."""
+
+    weight: float
+    s_r: float
+    s_j: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judgement:
     """Parsed judgement of one response for one component. Sufficient to compute the outcome again.
 
     `grade`: 1 to 5. `labels`: types of risk, or the label of a hallucination. `items`: the weight of each rubric item
-    and whether the response passes it. `compared`: number of responses in the prompt.
+    and whether the response passes it. `item_scores`: the same where a reranker answers every item and the judge those
+    in doubt. `compared`: number of responses in the prompt.
     """
 
     component: str
     grade: int | None = None
     labels: tuple[str, ...] = ()
     items: tuple[tuple[float, bool], ...] = ()
+    item_scores: tuple[ItemScore, ...] = ()
     reason: str = ""
     compared: int = 1
 

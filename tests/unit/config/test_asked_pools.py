@@ -22,6 +22,10 @@ ENSEMBLE = [f"rewards.consistency.{key}" for key in ("audit_frac=0.1", "audit.by
         ((f"+{SIDE}", "rewards.risk.weight=1", "rewards.risk.pool=side"), {"reranker", "judge", "side"}),
         (("rewards.consistency.weight=0", "rewards.dialogue.weight=1"), {"judge"}),
         ((f"+{VOTER}", *ENSEMBLE), {"reranker", "judge", "voter"}),
+        (
+            ("rewards.consistency.weight=0", "rewards.rubric={weight: 1, reading: items, reranker: reranker}"),
+            {"reranker", "judge"},
+        ),
         ((f"+{VOTER}", *ENSEMBLE, "rewards.consistency.weight=0", "rewards.format.weight=1"), set()),
     ],
 )
