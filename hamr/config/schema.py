@@ -39,6 +39,8 @@ from hamr.config.sft import SftConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
 
+AttentionKernel = Literal["auto", "flex", "flash", "sdpa"]
+
 
 class ModelConfig(Section):
     """Starting point of the policy."""
@@ -119,6 +121,10 @@ class TrainerConfig(FootprintConfig):
     attention: Literal["shared_prompt", "packed", "padded"] = "shared_prompt"
     """`shared_prompt` computes each group's prompt once; `packed` concatenates; `padded` is the plain reference
     implementation."""
+    attention_kernel: AttentionKernel = "auto"
+    """Kernel of the attention of `shared_prompt` and `packed`: `flex`, one compiled FlexAttention call per layer;
+    `flash`, flash-attn's kernels (the extra `hamr[flash]`); `sdpa`, torch's kernels block by block. `auto`: `flex` on
+    GPUs, `sdpa` on CPUs."""
     tokens_per_microbatch: PositiveInt = 2048
     """Maximum number of tokens per forward and backward pass of a rank."""
     learning_rate: PositiveFloat = 5e-6

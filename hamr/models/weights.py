@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,8 +98,8 @@ class NcclSender:
         metadata: Callable[[], Sequence[tuple[str, Any, tuple[int, ...]]]],
         weights: Callable[[], Iterator[tuple[str, Any]]],
     ) -> None:
-        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-
+        with unchanged_attention():
+            from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
         self._engine = WeightTransferTrainerFactory.trainer_init(
             trainer_info(address, rank), client=client, source=weight_source(metadata, weights)
         )
@@ -109,6 +110,18 @@ class NcclSender:
 
     def close(self) -> None:
         self._engine.shutdown()
+
+
+@contextmanager
+def unchanged_attention() -> Iterator[None]:
+    """Keep torch's choice of cuDNN attention while the body runs: vLLM's import switches it off for the process."""
+    import torch
+
+    enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
 
 
 def trainer_info(address: NcclAddress, rank: int) -> Any:

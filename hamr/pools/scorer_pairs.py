@@ -9,6 +9,9 @@ response), not the dialogue before them. Both run in a thread of their replica, 
 |                 | to [0, 1], for models that were trained to output the score itself                   |
 | `embedding`     | (1 + cos(a, b)) / 2: order and distances are the cosine's, opposite vectors are 0    |
 
+A cross-encoder decides between two classes, so its verdict (`rewards.consistency.mode=hard_judge`) is yes above 0.5 and
+no otherwise. An embedding gives no verdict.
+
 An embedding represents the topic of a text, not whether two texts agree: a reply and its negation are close (the first
 paper's Appendix C.1 and Table 6). It serves as a baseline, and for pools that cannot afford more.
 """
@@ -88,7 +91,8 @@ class PairScorer:
         call = bill(self.pool, self.config, self.name, self.config.type, started, tokens)
         if not math.isfinite(score):
             return Answer(failure="unparsable", detail=f"the model returned {score}, which is not a score", call=call)
-        return Answer(score=score, label_mass=1.0, call=call)
+        verdict = ("yes" if score > 0.5 else "no") if self.config.type == "cross_encoder" else None
+        return Answer(score=score, verdict=verdict, label_mass=1.0, call=call)
 
 
 class CrossEncoderModel:

@@ -282,6 +282,12 @@ METRICS: tuple[Metric, ...] = (
     _metric(
         "policy/skipped_steps", "Optimiser steps skipped so far for a gradient that was not finite", "count", "zero"
     ),
+    _metric(
+        "policy/shared_prompt",
+        "1 if prompts are computed once per group; 0 for packed or padded rows",
+        "0 or 1",
+        "watch",
+    ),
     # Groups, dropped ones included: a response is right if its consistency reward is above algorithm.right_above
     _metric("groups/all_wrong_frac", "Share of groups without a right response", "share", "down"),
     _metric("groups/all_right_frac", "Share of groups with right responses only", "share", "up"),
@@ -312,6 +318,9 @@ METRICS: tuple[Metric, ...] = (
     _metric("sft/tokens", "Reference tokens in the loss", "tokens", "watch"),
     _metric("sft/update_ratio", "Norm of the update over the norm of the weights", "ratio", "watch"),
     _metric("sft/computed_tokens", "Prompt and target tokens of the batch", "tokens", "watch"),
+    _metric(
+        "sft/shared_prompt", "1 if prompts are computed once per group; 0 for packed or padded rows", "0 or 1", "watch"
+    ),
     _metric("sft/skipped_steps", "Optimiser steps skipped so far for a gradient that was not finite", "count", "zero"),
     # Rollout
     _metric(

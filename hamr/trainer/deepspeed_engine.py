@@ -95,6 +95,7 @@ def load_model(path: Path, config: TrainerConfig, temperature: float, settings: 
     arguments: dict[str, Any] = dict(
         dtype=weight_dtype(config),
         layout=layout,
+        kernel=config.attention_kernel,
         temperature=temperature,
         lora=config.lora,
         gradient_checkpointing=config.gradient_checkpointing,

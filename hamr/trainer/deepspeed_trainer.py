@@ -192,6 +192,7 @@ class DeepSpeedTrainer:
         metrics |= {f"{area}/learning_rate": rate, f"{area}/tokens": float(batch.tokens)}
         metrics[f"{area}/update_ratio"] = _update_ratio(before, self._watched_weights())
         metrics[f"{area}/skipped_steps"] = float(self.progress.skipped)
+        metrics[f"{area}/shared_prompt"] = float(self.model.layout == "shared_prompt")
         return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
 
     def _watched_weights(self) -> list[Tensor]:

@@ -12,12 +12,16 @@ the longest of them, P tokens of its prefix, S = P + L.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from hamr.config.schema import AttentionKernel
+from hamr.trainer import policy_flash, policy_flex
 from hamr.trainer.policy_blocks import Block
 from hamr.trainer.policy_tiles import TiledAttention, tiling
 
@@ -29,6 +33,38 @@ DENSE_SCORES = 48 << 20
 softmax take a third of the time of the flash kernel's backward pass. Above this limit memory matters more."""
 
 
+NOT_UNDERSTOOD = ("s_aux", "softcap", "sliding_window")
+"""Keywords by which models of transformers change attention. None is implemented here."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedRow:
+    """Blocks of one micro-batch, which tile its row of `tokens` except for filling at the end, and what kernels derive
+    from them once for all layers."""
+
+    blocks: tuple[Block, ...]
+    kernel: AttentionKernel
+    tokens: int
+    device: torch.device
+
+    @cached_property
+    def flex_mask(self) -> Any:
+        return policy_flex.block_mask(self.blocks, self.tokens, self.device)
+
+    @cached_property
+    def flash_parts(self) -> tuple[policy_flash.Part, ...]:
+        return policy_flash.parts_of(self.blocks, self.device)
+
+
+def choose_kernel(wanted: AttentionKernel, device: str) -> AttentionKernel:
+    """Return the kernel for a device type: `auto` is `flex` on GPUs and `sdpa` on CPUs.
+
+    >>> choose_kernel("auto", "cuda"), choose_kernel("auto", "cpu"), choose_kernel("flash", "cuda")
+    ('flex', 'sdpa', 'flash')
+    """
+    return wanted if wanted != "auto" else "flex" if device == "cuda" else "sdpa"
+
+
 def shared_prompt_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -37,31 +73,45 @@ def shared_prompt_attention(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    hamr_blocks: tuple[Block, ...] | None = None,
-    **_: Any,
+    dropout: float = 0.0,
+    hamr_row: SharedRow | None = None,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D].
 
-    `hamr_blocks` tile the row in order, except for padding at its end (which attends to nothing). They are passed
-    through the model's keyword arguments. Raises TypeError without them, because a model that drops unknown arguments
-    would attend across sequences.
+    `hamr_row` is passed through the model's keyword arguments. Raises TypeError without it, because a model that drops
+    unknown arguments would attend across sequences, and for keywords of the model that would change attention.
     """
-    if hamr_blocks is None:
-        raise TypeError("the model's attention dropped `hamr_blocks`; set trainer.attention=padded for this model")
+    if hamr_row is None:
+        raise TypeError("the model's attention dropped `hamr_row`; set trainer.attention=padded for this model")
+    changed = [name for name in NOT_UNDERSTOOD if others.get(name) is not None] + ["dropout"] * (dropout > 0)
+    if changed:
+        raise TypeError(f"the model's attention uses {changed[0]}; set trainer.attention=padded for this model")
     scale = scaling if scaling is not None else 1.0 / math.sqrt(query.shape[-1])
     device = query.device.type
     if torch.is_autocast_enabled(device):
         # Rotary embeddings return queries and keys in float32; values come from an autocast matmul.
         query, key, value = (x.to(torch.get_autocast_dtype(device)) for x in (query, key, value))
-    tokens, heads = query.shape[2], query.shape[1]
     with torch.autocast(device, enabled=False):
-        if device == "cpu" and heads * sum(b.scores for b in hamr_blocks) <= DENSE_SCORES:
-            plan = tiling(hamr_blocks, tokens, heads, key.shape[1], query.dtype)
-            return TiledAttention.apply(query[0], key[0], value[0], plan, scale)[None], None
-        filling = tokens - hamr_blocks[-1].own.stop
-        q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1)[: tokens - filling] for x in (query, key, value))
-        out_THD = torch.cat([_library_attention(q_THD, k_TKD, v_TKD, b, scale) for b in hamr_blocks])
-        return F.pad(out_THD, (0, 0, 0, 0, 0, filling))[None], None
+        return _attend(query, key, value, hamr_row, scale), None
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, row: SharedRow, scale: float) -> Tensor:
+    tokens, heads = query.shape[2], query.shape[1]
+    if row.kernel == "flex":
+        return policy_flex.attend(query, key, value, row.flex_mask, scale)
+    if row.kernel == "flash":
+        q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1) for x in (query, key, value))
+        out: Tensor = policy_flash.FlashAttention.apply(q_THD, k_TKD, v_TKD, row.flash_parts, scale)
+        return out[None]
+    if query.device.type == "cpu" and heads * sum(b.scores for b in row.blocks) <= DENSE_SCORES:
+        plan = tiling(row.blocks, tokens, heads, key.shape[1], query.dtype)
+        tiled: Tensor = TiledAttention.apply(query[0], key[0], value[0], plan, scale)
+        return tiled[None]
+    filling = tokens - row.blocks[-1].own.stop
+    q_THD, k_TKD, v_TKD = (x[0].transpose(0, 1)[: tokens - filling] for x in (query, key, value))
+    out_THD = torch.cat([_library_attention(q_THD, k_TKD, v_TKD, b, scale) for b in row.blocks])
+    return F.pad(out_THD, (0, 0, 0, 0, 0, filling))[None]
 
 
 def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, scale: float) -> Tensor:

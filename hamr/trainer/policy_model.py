@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from hamr.algorithms.packing import Layout
 from hamr.config.lora import LoraConfig
+from hamr.config.schema import AttentionKernel
 from hamr.errors import ConfigError
-from hamr.trainer.policy_attention import NAME, shared_prompt_attention
+from hamr.trainer.policy_attention import NAME, SharedRow, choose_kernel, shared_prompt_attention
 from hamr.trainer.policy_batch import FEW_ROWS, PolicyBatch
 from hamr.trainer.policy_head import token_logprobs
 
@@ -26,20 +27,28 @@ class PolicyModel(nn.Module):
     """Causal language model of transformers with a separate head, so that logits exist only where a loss needs them.
 
     `forward(batch)` returns (log-probabilities [N], entropies [N]) in float32 nats at `temperature`. `layout` is the
-    layout in use. It differs from the requested one, with a warning, if the model does not support that.
+    layout in use. It differs from the requested one, with a warning, if the model does not support that. `kernel`
+    computes the attention of rows with blocks.
     """
 
-    def __init__(self, causal_lm: nn.Module, *, layout: Layout, temperature: float = 1.0) -> None:
+    def __init__(
+        self, causal_lm: nn.Module, *, layout: Layout, temperature: float = 1.0, kernel: AttentionKernel = "auto"
+    ) -> None:
         super().__init__()
+        self.kernel = kernel
         self.causal_lm = causal_lm
         self.temperature = temperature
         self.head = _Head(causal_lm.get_output_embeddings(), temperature)  # type: ignore[operator]
         self.layout = _use_attention(_base(causal_lm), layout)
 
     def forward(self, batch: PolicyBatch) -> tuple[Tensor, Tensor]:
-        kwargs: dict[str, Any] = {} if batch.blocks is None else {"hamr_blocks": batch.blocks}
+        ids = batch.input_ids_BT
+        kwargs: dict[str, Any] = {}
+        if batch.blocks is not None:
+            kernel = choose_kernel(self.kernel, ids.device.type)
+            kwargs["hamr_row"] = SharedRow(blocks=batch.blocks, kernel=kernel, tokens=ids.shape[1], device=ids.device)
         hidden_BTE = _backbone(_base(self.causal_lm))(
-            input_ids=batch.input_ids_BT,
+            input_ids=ids,
             attention_mask=batch.attention_mask_BT,
             position_ids=batch.position_ids_BT,
             use_cache=False,
@@ -84,6 +93,7 @@ def load_policy(
     temperature: float = 1.0,
     lora: LoraConfig | None = None,
     gradient_checkpointing: bool = False,
+    kernel: AttentionKernel = "auto",
 ) -> PolicyModel:
     """Load the model in folder `path`, with a fresh LoRA adapter if requested.
 
@@ -104,7 +114,7 @@ def load_policy(
             model.enable_input_require_grads()
         adapter = PeftLora(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), bias="none")
         model = get_peft_model(model, adapter, autocast_adapter_dtype=False)
-    return PolicyModel(model, layout=layout, temperature=temperature)
+    return PolicyModel(model, layout=layout, temperature=temperature, kernel=kernel)
 
 
 def _base(causal_lm: nn.Module) -> Any:

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from hamr.errors import BadInput
-from hamr.models.weights import check_shared_room, engine_init, logprob_gap, nccl_address, sweep_stale, weight_file
+from hamr.models.weights import (
+    check_shared_room,
+    engine_init,
+    logprob_gap,
+    nccl_address,
+    sweep_stale,
+    unchanged_attention,
+    weight_file,
+)
 from hamr.trainer.deepspeed_weights import write_safetensors
 
 LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
@@ -94,3 +102,15 @@ def test_overwritten_file_equals_one_written_by_safetensors(
         read = load_file(file)
         assert read.keys() == tensors.keys()
         assert all(read[name].dtype == dtype and torch.equal(read[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_choice_of_cudnn_attention_survives_an_import_that_changes_it(enabled: bool) -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(enabled)
+        with unchanged_attention():
+            torch.backends.cuda.enable_cudnn_sdp(not enabled)
+        assert torch.backends.cuda.cudnn_sdp_enabled() is enabled
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)

@@ -65,6 +65,12 @@ async def test_answers_keep_their_order_around_unscorable_questions() -> None:
     assert model.seen == [[("one two", "three"), ("four", "three"), ("five", "three")]], "in one call"
 
 
+@pytest.mark.parametrize(("kind", "verdicts"), [("cross_encoder", ["no", "no", "yes"]), ("embedding", [None] * 3)])
+async def test_cross_encoder_decides_above_a_half(kind: str, verdicts: list[str | None]) -> None:
+    answers = await PairScorer("r", config(type=kind), Model([0.1, 0.5, 0.6]), "name").score([ask()] * 3)
+    assert [a.verdict for a in answers] == verdicts
+
+
 async def test_call_record_has_pool_model_tokens_and_cost() -> None:
     (answer,) = await PairScorer("r", config(), Model([0.5]), "name").score([ask()])
     assert answer.call is not None

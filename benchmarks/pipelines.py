@@ -1,0 +1,232 @@
+"""The small pipelines to their end: seconds of each stage; and with `--kills`, a killed one against an undisturbed one.
+
+    .venv/bin/python benchmarks/pipelines.py
+    .venv/bin/python benchmarks/pipelines.py hrm_small olamind_small --few --kills   # every stage is killed once
+
+`hrm_small` and `olamind_small` as they ship. The arms of `hrm_ablations`, from what `hrm_small` made, get the
+quickstart's policy and scorers and two steps each; their plans are the dialogues in the words of a template, and none
+has a reason. With `--kills` a second run is killed by SIGKILL in every stage, 1 to 6 seconds after the stage's folder
+appears, and resumed. What its stages hand on is then compared with the first run: data, scores, fits and figures
+without their times, and the bytes of the policies' weights. A finished folder is read instead of run again. Writes
+benchmarks/results/pipelines.json (with `--kills` pipelines_killed.json) and prints a table in Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from template_teacher import served
+
+from hamr.apps.pipeline.log import PLAN, PipelineLog
+from hamr.apps.shared.summary import machine, versions
+from hamr.security.processes import alive
+
+HERE = Path(__file__).resolve().parent
+NAMES = ("hrm_small", "olamind_small", "hrm_ablations")
+FEW = {
+    "both": (
+        *("stages.dialogues.data.sage.train=48", "stages.dialogues.data.sage.validation=12"),
+        *("stages.dialogues.data.sage.test=12", "sft.steps=60", "experiment.steps=4", "experiment.prompts_per_step=4"),
+        *("experiment.checkpoint.every=1", "rollout.samples_per_prompt=4", "data.max_eval=8"),
+        *("pools.reranker.finetune.examples=200", "pools.judge.finetune.examples=100", "scorers.accept_chance=true"),
+    ),
+    "hrm_small": ("stages.calibrate.most=40",),
+    "olamind_small": (
+        *("stages.items.core=2", "stages.items.risk=1", "stages.items.hallucination=3"),
+        *("stages.responses.n=1", "stages.sampled.min_mean=0"),
+    ),
+}
+SMALL_ARMS = (
+    *("model=compact", "pools=compact", "trainer=cpu", "rollout=cpu", "model.max_context=512", "trainer.dtype=float32"),
+    *("rollout.max_new_tokens=88", "rollout.samples_per_prompt=4", "rollout.engine.max_num_seqs=96"),
+    *("experiment.steps=2", "experiment.prompts_per_step=4", "sft.steps=40", "sft.batch_size=16", "data.max_eval=12"),
+    *("trainer.threads=2", "pools.reranker.finetune.examples=4000", "pools.judge.finetune.examples=1200"),
+    "scorers.accept_chance=true",
+)
+HANDED_ON = (
+    *("output.jsonl", "train.jsonl", "validation.jsonl", "test.jsonl", "items.jsonl", "held_out_items.jsonl"),
+    *("generated.jsonl", "planted.jsonl", "metrics.jsonl", "metrics.json", "calibration.json", "scores.jsonl"),
+    *("judgements.jsonl", "result.json"),
+)
+TIMES = re.compile(r"time|seconds|.*_s|key|timing/.*|.*(_s|per_second|/age_s|memory.*)(/.*)?|pools/.*|cost/.*")
+"""Keys of what a clock or the machine gives."""
+
+
+def hamr(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "hamr", *arguments]
+
+
+def run_pipeline(name: str, folder: Path, overrides: list[str]) -> None:
+    if not (folder / PLAN).is_file():
+        arguments = [f"pipeline={name}", f"experiment.run_dir={folder}", *overrides]
+        subprocess.run(hamr("train", *arguments), check=True)
+    elif not unfinished(folder):
+        return
+    else:
+        subprocess.run(hamr("train", f"resume={folder}"), check=True)
+
+
+def stages_of(folder: Path) -> dict[str, Path]:
+    return {row["name"]: folder / row["folder"] for row in json.loads((folder / PLAN).read_text())["stages"]}
+
+
+def unfinished(folder: Path) -> list[str]:
+    log = PipelineLog(folder)
+    return [name for name in stages_of(folder) if not log.finished(name)]
+
+
+def run_with_kills(name: str, folder: Path, overrides: list[str], seed: int) -> dict[str, float]:
+    """Kill the pipeline once in every stage, and resume it each time. Return stage -> seconds until it was killed."""
+    chance, killed = random.Random(seed), {}
+    started = (folder / PLAN).is_file()
+    while not started or unfinished(folder):
+        given = [f"resume={folder}"] if started else [f"pipeline={name}", f"experiment.run_dir={folder}", *overrides]
+        with (folder.parent / f"{folder.name}.log").open("a") as log:
+            process = subprocess.Popen(hamr("train", *given), stdout=log, stderr=log)
+        after = chance.uniform(1, 6)
+        while process.poll() is None:
+            stage = running(folder)
+            if stage and stage not in killed:
+                time.sleep(after)
+                if running(folder) == stage and process.poll() is None:
+                    os.kill(process.pid, signal.SIGKILL)
+                    process.wait()
+                    killed[stage] = round(after, 1)
+                    wait_until_ended(stages_of(folder)[stage])
+                    break
+                after = chance.uniform(0.5, 1)  # a short stage
+            time.sleep(0.1)
+        else:
+            if process.returncode:
+                raise SystemExit(f"{name}: exit code {process.returncode}; see {folder}.log")
+        started = (folder / PLAN).is_file()
+    return killed
+
+
+def ablation_inputs(hrm: Path, out: Path) -> list[str]:
+    """Return the inputs of `hrm_ablations` as overrides, made from the folder of `hrm_small`."""
+    stages = stages_of(hrm)
+    dialogues, plans = stages["dialogues"], out / "plans.jsonl"
+    if not plans.is_file():
+        chats = out / "chats.jsonl"
+        with chats.open("w") as file:
+            for line in (dialogues / "train.jsonl").read_text().splitlines():
+                sample = json.loads(line)
+                turns = [*sample["history"], {"role": "agent", **sample["references"][0]}]
+                if all(turn.get("action", "reply") == "reply" for turn in turns) and len(turns) > 3:
+                    role = {"customer": "user", "agent": "assistant"}
+                    messages = [{"role": role[turn["role"]], "content": turn["content"]} for turn in turns]
+                    file.write(json.dumps({"messages": messages}) + "\n")
+        subprocess.run(hamr("data", "import", "messages", f"input={chats}", f"output={out / 'chats'}"), check=True)
+        with served() as url:
+            pool = f"+pools.words={{role: grader, type: openai, model: template, endpoint: '{url}'}}"
+            given = [f"input={out / 'chats' / 'trajectories.jsonl'}", f"output={plans}", "pools=sage_small"]
+            subprocess.run(hamr("data", "patm", *given, "teacher=words", pool), check=True)
+    single, multi = out / "single", out / "multi"
+    for folder, train in ((single, dialogues / "train.jsonl"), (multi, stages["multigt"] / "output.jsonl")):
+        folder.mkdir(exist_ok=True)
+        held_out = {split: stages[f"multigt_{split}"] / "output.jsonl" for split in ("validation", "test")}
+        for split, path in {"train": train, **held_out}.items():
+            shutil.copyfile(path, folder / f"{split}.jsonl")
+    paths = {"decisions": dialogues / "train.jsonl", "reasons": dialogues / "items.jsonl", "plans": plans}
+    paths |= {"plan_reasons": dialogues / "items.jsonl", "single": single, "multi": multi}
+    paths |= {"cascade": stages["calibrate"]}
+    return [f"inputs.{name}={path}" for name, path in paths.items()]
+
+
+def running(folder: Path) -> str | None:
+    """Return the stage that has begun and whose folder exists."""
+    if not (folder / PLAN).is_file():
+        return None
+    log = PipelineLog(folder)
+    begun = [name for name, path in stages_of(folder).items() if log.of(name).state == "begun" and path.is_dir()]
+    return begun[0] if begun else None
+
+
+def wait_until_ended(stage: Path) -> None:
+    """The kernel tells the stage of a killed pipeline to end, which takes it a moment."""
+    lock = stage / "run.lock"
+    while lock.is_file() and (owner := lock.read_text()) and alive(json.loads(owner)["pid"]):
+        time.sleep(0.2)
+    time.sleep(1)
+
+
+def handed_on(folder: Path, stage: Path) -> Iterator[tuple[str, str]]:
+    """Yield each output of a stage and a digest of its content, without times and without the run's own path."""
+    for path in sorted(stage.rglob("*")):
+        name = str(path.relative_to(stage))
+        if path.name == "model.safetensors" and "checkpoints" in name:
+            yield name, hashlib.sha256(path.read_bytes()).hexdigest()
+        elif path.name in HANDED_ON and "wandb" not in name:
+            text = path.read_text().replace(str(folder), "")
+            rows = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
+            yield name, "\n".join(sorted(json.dumps(without_times(row), sort_keys=True) for row in rows))
+
+
+def without_times(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: without_times(v) for k, v in value.items() if not TIMES.fullmatch(k)}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
+
+
+def compare(whole: Path, killed: Path) -> dict[str, dict[str, bool]]:
+    """Return stage -> output -> whether both runs have the same."""
+    second = stages_of(killed)
+    found = {}
+    for name, stage in stages_of(whole).items():
+        first, other = dict(handed_on(whole, stage)), dict(handed_on(killed, second[name]))
+        last = sorted(path for path in first if "checkpoints" in path)[-1:]  # of the checkpoints, the last one counts
+        files = sorted(path for path in first.keys() | other.keys() if "checkpoints" not in path) + last
+        found[name] = {path: first.get(path) == other.get(path) for path in files}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=list(NAMES))
+    parser.add_argument("--few", action="store_true", help="few samples and steps")
+    parser.add_argument("--kills", action="store_true")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of the kills")
+    parser.add_argument("--out", type=Path, default=Path("runs/pipelines"), help="folder of the runs")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    body: dict[str, Any] = {"machine": machine(), "versions": versions(), "few": args.few, "pipelines": {}}
+    for name in args.names:
+        overrides = [*FEW["both"], *FEW.get(name, ())] if args.few else []
+        if name == "hrm_ablations":
+            overrides = [*SMALL_ARMS, *ablation_inputs((args.out / "hrm_small").resolve(), args.out.resolve())]
+        whole = (args.out / name).resolve()
+        run_pipeline(name, whole, overrides)
+        log = PipelineLog(whole)
+        row: dict[str, Any] = {"seconds": {stage: log.of(stage).seconds for stage in stages_of(whole)}}
+        print(f"{name}: {sum(row['seconds'].values()):.0f} s in {len(row['seconds'])} stages")
+        if args.kills:
+            again = (args.out / f"{name}_killed").resolve()
+            row["killed_after_s"] = run_with_kills(name, again, overrides, args.seed)
+            row["same"] = compare(whole, again)
+            for stage, files in row["same"].items():
+                different = [path for path, same in files.items() if not same]
+                print(f"| {stage} | {len(files)} outputs | {', '.join(different) or 'same'} |")
+        else:
+            for stage, seconds in row["seconds"].items():
+                print(f"| {stage} | {seconds:.0f} |")
+        body["pipelines"][name] = row
+    result = HERE / "results" / ("pipelines_killed.json" if args.kills else "pipelines.json")
+    result.write_text(json.dumps(body, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

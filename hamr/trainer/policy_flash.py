@@ -1,0 +1,109 @@
+"""Attention of a packed row with shared prefixes by flash-attn's kernels for sequences of different lengths.
+
+Two calls per layer: the tokens of a block attend to its prefix, all of it, and each stretch attends to itself,
+causally. Their results are merged by the log-sum-exp of their scores. The backward pass gives both calls the merged
+output and log-sum-exp, so each kernel recomputes its share of the whole softmax. Shapes as in `policy_attention`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamr.errors import ConfigError
+from hamr.trainer.policy_blocks import Block
+
+FIXED: dict[str, Any] = dict(dropout_p=0.0, window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None)
+"""Arguments that switch off what flash-attn can do besides."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """One call: which tokens ask, which keys they see, and the cumulative lengths of both."""
+
+    queries: Tensor
+    keys: Tensor
+    lengths: dict[str, Any]
+    causal: bool
+
+
+def parts_of(blocks: Sequence[Block], device: torch.device | str) -> tuple[Part, ...]:
+    """Return the call within the stretches, and that of blocks to their prefixes if any has one."""
+    own = [(length, [*range(at, at + length)]) for b in blocks for at, length in _stretches(b)]
+    parts = [_part([tokens for _, tokens in own], [tokens for _, tokens in own], True, device)]
+    behind = [b for b in blocks if b.prefix]
+    if behind:
+        asking = [[*range(b.own.start, b.own.stop)] for b in behind]
+        prefixes = [[t for begin, end in b.prefix for t in range(begin, end)] for b in behind]
+        parts.append(_part(asking, prefixes, False, device))
+    return tuple(parts)
+
+
+def _stretches(b: Block) -> list[tuple[int, int]]:
+    starts = [b.start + sum(b.lengths[:i]) for i in range(len(b.lengths))]
+    return list(zip(starts, b.lengths, strict=True))
+
+
+def _part(queries: list[list[int]], keys: list[list[int]], causal: bool, device: torch.device | str) -> Part:
+    lengths: dict[str, Any] = {}
+    for name, rows in (("q", queries), ("k", keys)):
+        ends = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0).to(device, torch.int32)
+        lengths |= {f"cu_seqlens_{name}": ends, f"max_seqlen_{name}": max(map(len, rows))}
+    indices = [torch.tensor([t for row in rows for t in row], device=device) for rows in (queries, keys)]
+    return Part(queries=indices[0], keys=indices[1], lengths=lengths, causal=causal)
+
+
+def library() -> Any:
+    """Return flash-attn's interface. Raises ConfigError if it is not installed."""
+    try:
+        return importlib.import_module("flash_attn.flash_attn_interface")
+    except ImportError as error:
+        remedy = "flash-attn is not installed; pip install 'hamr[flash]', or set trainer.attention_kernel=flex"
+        raise ConfigError("trainer.attention_kernel", "flash", remedy) from error
+
+
+class FlashAttention(torch.autograd.Function):
+    """query [T, H, D], key and value [T, K, D], parts, scale -> [T, H, D]; zero for tokens that no part has."""
+
+    @staticmethod
+    def forward(ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, parts: tuple[Part, ...], scale: float) -> Tensor:
+        flash = library()
+        merged = torch.zeros_like(q_THD, dtype=torch.float32)
+        total_TH = torch.full(q_THD.shape[:2], -torch.inf, dtype=torch.float32, device=q_THD.device)
+        for part in parts:
+            q, k, v = q_THD[part.queries], k_TKD[part.keys], v_TKD[part.keys]
+            out, lse_HN, *_ = flash._flash_attn_varlen_forward(
+                q, k, v, **part.lengths, softmax_scale=scale, causal=part.causal, **FIXED
+            )
+            lse_NH, before_NH = lse_HN.T, total_TH[part.queries]
+            sum_NH = torch.logaddexp(before_NH, lse_NH)
+            mine, others = (lse_NH - sum_NH).exp()[..., None], (before_NH - sum_NH).exp()[..., None]
+            merged[part.queries] = others * merged[part.queries] + mine * out.float()
+            total_TH[part.queries] = sum_NH
+        result = merged.to(q_THD.dtype)
+        ctx.save_for_backward(q_THD, k_TKD, v_TKD, result, total_TH)
+        ctx.parts, ctx.scale = parts, scale
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        flash = library()
+        q_THD, k_TKD, v_TKD, result, total_TH = ctx.saved_tensors
+        sums = [torch.zeros_like(x, dtype=torch.float32) for x in (q_THD, k_TKD, v_TKD)]
+        for part in ctx.parts:
+            q, k, v = q_THD[part.queries], k_TKD[part.keys], v_TKD[part.keys]
+            own = [torch.empty_like(x) for x in (q, k, v)]
+            flash._flash_attn_varlen_backward(
+                dout=grads[0][part.queries].contiguous(), q=q, k=k, v=v, out=result[part.queries],
+                softmax_lse=total_TH[part.queries].T.contiguous(), dq=own[0], dk=own[1], dv=own[2],
+                **part.lengths, softmax_scale=ctx.scale, causal=part.causal, deterministic=False, **FIXED,
+            )  # fmt: skip
+            for total, grad, index in zip(sums, own, (part.queries, part.keys, part.keys), strict=True):
+                total.index_add_(0, index, grad.float())
+        dq, dk, dv = (total.to(q_THD.dtype) for total in sums)
+        return dq, dk, dv, None, None
