@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hamr.calibration.cascade import Cascade
+from hamr.calibration.cascade import Cascade, confidence
 from hamr.cascade.cached_pool import CachedPool, failure_of, written_failure
 from hamr.cascade.group_judge import GroupAnswers, GroupJudge, GroupKey, GroupVerdict
 from hamr.cascade.metrics import RouterMetrics
@@ -159,7 +159,7 @@ class JudgedRewardScorer:
             return GroupVerdict(result=failure, calls=calls)
         passing = [pass_score(item, pool.answer.score or 0.0) for item, pool in zip(items, heard, strict=True)]
         cascade = Cascade.from_config(section.cascade)
-        doubt = [i for i, s_r in enumerate(passing) if cascade.needs_judge(s_r)]
+        doubt = [i for i, s_r in enumerate(passing) if cascade.needs_judge(confidence(s_r))]
         self._metrics.rubric_items += len(items)
         self._metrics.judged_items += len(doubt)
         known: dict[int, float] = {}

@@ -1,7 +1,8 @@
-"""Cascade over the items of a rubric: a reranker scores every item, the judge those outside the trust interval.
+"""Cascade over the items of a rubric: a reranker scores every item, the judge those in doubt.
 
 For each item, S_R is the reranker's probability that the response passes it, S_J is 1 or 0 by the judge's verdict, and
-Eq. 4 gives R. The value of the rubric with the weights w of its items is
+Eq. 4 gives R. A probability is doubtful in the middle, so the trust interval is over the confidence |2 S_R - 1|. The
+value of the rubric with the weights w of its items is
 
     sum of |w| R / sum of |w|,    in [0, 1]
 """
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hamr.calibration.cascade import Cascade
+from hamr.calibration.cascade import Cascade, confidence
 from hamr.config.judged import RubricConfig
 from hamr.data.rendering import dialogue_text
 from hamr.rewards.judged import find_judged
@@ -54,8 +55,8 @@ def judged_value(judgement: Judgement, section: Any) -> float:
 def items_value(scores: Sequence[ItemScore], cascade: Cascade) -> float:
     """Return the weighted mean of the items' rewards. Raise MissingScore if an item in doubt was not judged.
 
-    >>> items_value([ItemScore(weight=3.0, s_r=0.9), ItemScore(weight=-1.0, s_r=0.1, s_j=1.0)], Cascade(0.5, 1, 0, 1))
+    >>> items_value([ItemScore(weight=3.0, s_r=0.9), ItemScore(weight=-1.0, s_r=0.4, s_j=1.0)], Cascade(0.5, 1, 0, 1))
     0.925
     """
-    total = math.fsum(abs(score.weight) * cascade.mix(score.s_r, score.s_j) for score in scores)
+    total = math.fsum(abs(s.weight) * cascade.mix(s.s_r, s.s_j, key=confidence(s.s_r)) for s in scores)
     return total / math.fsum(abs(score.weight) for score in scores)

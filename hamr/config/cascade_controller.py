@@ -32,6 +32,15 @@ class CascadeConfig(Section):
         return self
 
 
+class ItemCascadeConfig(CascadeConfig):
+    """Eq. 4 of each item of a rubric. The trust interval is over the confidence |2 S_R - 1|."""
+
+    tau_a: Fraction = 0.8
+    """Lowest confidence, in [0, 1], at which the reranker's score is used without a judge."""
+    tau_b: Fraction = 1.0
+    """Highest such confidence, at least `tau_a`."""
+
+
 class AuditConfig(Section):
     """The auditor: source of the answers to the audits that `audit_frac` draws."""
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hamr.config.cascade_controller import CascadeConfig
+from hamr.config.cascade_controller import ItemCascadeConfig
 from hamr.config.section import NonNegative, RewardName, Section
 
 Scale = Literal["span", "share"]
@@ -69,8 +69,8 @@ class RubricConfig(GradedConfig):
     """Drop items whose weight is not an integer, which Algorithm 1 as written accepts."""
     reranker: str | None = None
     """With `reading=items`: pool with role `reranker` that answers every item first; the judge is asked about the items
-    whose score is outside the trust interval of `cascade`. null: the judge is asked about all."""
-    cascade: CascadeConfig = CascadeConfig()
+    in doubt (`cascade`). null: the judge is asked about all."""
+    cascade: ItemCascadeConfig = ItemCascadeConfig()
     """Trust interval and weights of the items; `hamr calibrate` fits them."""
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hamr.calibration.fit import Calibration
 
 _BOTH = "rewards.rubric.cascade={tau_a: 0.5, tau_b: 0.5}"
-"""Trusts no reranker score but exactly 0.5, so that the judge answers every item."""
+"""Trusts no confidence but exactly 0.5, so that the judge answers every item."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,6 +37,11 @@ class ItemAnswers:
     y: Floats
     weight: Floats
     response: np.ndarray[Any, np.dtype[np.int64]]
+
+    @property
+    def confidence(self) -> Floats:
+        """Score that the trust interval is over."""
+        return np.abs(2.0 * self.s_r - 1.0)
 
     def rewards(self, values: Floats) -> Floats:
         """Return the value of each response's rubric, given the R of every item."""
@@ -63,15 +68,15 @@ def calibrate_items(command: CalibrateItems) -> int:
             rows="items", content={"rubric": {"weight": 1.0, **rubric}}, figures={"responses": found}, lines=(line,)
         )
 
-    return fit_and_write(command, triples, f"items of {command.items.name}", describe=describe)
+    return fit_and_write(command, triples, f"items of {command.items.name}", describe=describe, over="confidence")
 
 
 def response_figures(answers: ItemAnswers, fit: Calibration) -> dict[str, float]:
     """Return rho of the responses' values with the teacher's, and the share of responses with an item in doubt."""
     target = answers.rewards(answers.y)
-    methods = {"spearman": mix_scores(fit.cascade, answers.s_r, answers.s_j)}
+    methods = {"spearman": mix_scores(fit.cascade, answers.s_r, answers.s_j, answers.confidence)}
     methods |= {"judge": answers.s_j, "reranker": answers.s_r}
-    doubt = (answers.s_r < fit.cascade.tau_a) | (answers.s_r > fit.cascade.tau_b)
+    doubt = (answers.confidence < fit.cascade.tau_a) | (answers.confidence > fit.cascade.tau_b)
     asked = np.bincount(answers.response, doubt) > 0
     rhos = {name: float(spearman(answers.rewards(values), target)) for name, values in methods.items()}
     return {**rhos, "responses": int(target.size), "asked_frac": float(asked.mean())}

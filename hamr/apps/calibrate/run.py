@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -116,12 +116,13 @@ def fit_and_write(
     *,
     files: Mapping[Path, bytes] = MappingProxyType({}),
     describe: Callable[[Calibration], Fitted] = _as_consistency,
+    over: Literal["score", "confidence"] = "score",
 ) -> int:
-    """Fit the cascade and write it, with the files that say how the triples were obtained."""
+    """Fit the cascade and write it, with the files that say how the triples were obtained. `over`: see `calibrate`."""
     output = CalibrateOutput.of(command.output)
     print(f"calibrating on {len(triples.y)} rows of {source}", flush=True)
-    fit = calibrate(triples.s_r, triples.s_j, triples.y, hard=triples.hard, **command.numbers)
-    profiles = tau_profiles(triples.s_r, triples.s_j, triples.y, fit.cascade)
+    fit = calibrate(triples.s_r, triples.s_j, triples.y, hard=triples.hard, over=over, **command.numbers)
+    profiles = tau_profiles(triples.s_r, triples.s_j, triples.y, fit.cascade, over=over)
     found = describe(fit)
     # Import matplotlib lazily: only the plot needs it.
     from hamr.apps.calibrate.figures import draw_calibration

@@ -387,7 +387,7 @@ def test_a_prompt_file_that_does_not_fit_is_named_with_its_key(tmp_path):
         build(judge(), {"judged": {"tone": {"prompt": str(tmp_path / "tone.yaml"), "pool": "other"}}})
 
 
-CASCADE = {"tau_a": 0.8, "tau_b": 1.0, "w1": 0.25}
+CASCADE = {"tau_a": 0.6, "tau_b": 1.0, "w1": 0.25}
 ITEMS = {"rubric": {"weight": 1.0, "reading": "items", "reranker": "small", "cascade": CASCADE}}
 
 
@@ -400,11 +400,12 @@ def items_of(scores):
 @pytest.mark.parametrize(
     ("scores", "checks", "value", "asked"),
     [
-        # The error item passes with 1 - S_R.
+        # Sure at both ends. The error item passes with 1 - S_R.
         ((0.9, 0.1), None, (3 * 0.9 + 0.9) / 4, []),
+        ((0.1, 0.9), None, (3 * 0.1 + 0.1) / 4, []),
         ((0.9, 0.6), {"I1": "violated"}, (3 * 0.9 + 0.25 * 0.4) / 4, ["Lies"]),
         ((0.4, 0.1), {"I1": "met"}, (3 * (0.25 * 0.4 + 0.75) + 0.9) / 4, ["Asks why"]),
-        ((0.4, 0.6), {"I1": "unmet", "I2": "clear"}, (3 * 0.25 * 0.4 + 0.25 * 0.4 + 0.75) / 4, ["Asks why", "Lies"]),
+        ((0.7, 0.6), {"I1": "unmet", "I2": "clear"}, (3 * 0.25 * 0.7 + 0.25 * 0.4 + 0.75) / 4, ["Asks why", "Lies"]),
     ],
 )
 async def test_judge_answers_only_rubric_items_in_doubt(scores, checks, value, asked):
@@ -450,6 +451,6 @@ async def test_sample_without_a_rubric_asks_no_reranker():
 async def test_replay_with_a_smaller_interval_needs_the_missing_verdicts():
     router, config = build(judge(), ITEMS, small=items_of(map(reranked, (0.9, 0.1))))
     record = await router.score(with_rubric(sample("Why?")), rollout("Why?"))
-    rubric = config.rubric.model_copy(update={"cascade": config.rubric.cascade.model_copy(update={"tau_a": 0.95})})
+    rubric = config.rubric.model_copy(update={"cascade": config.rubric.cascade.model_copy(update={"tau_a": 0.9})})
     with pytest.raises(MissingScore, match="the judge's score is needed"):
         replay(record, config.model_copy(update={"rubric": rubric}))
