@@ -7,15 +7,17 @@
 quickstart's policy and scorers and two steps each; their plans are the dialogues in the words of a template, and none
 has a reason. With `--kills` a second run is killed by SIGKILL in every stage, 1 to 6 seconds after the stage's folder
 appears, and resumed. What its stages hand on is then compared with the first run: data, scores, fits and figures
-without their times, and the bytes of the policies' weights. A finished folder is read instead of run again. Writes
-benchmarks/results/pipelines.json (with `--kills` pipelines_killed.json) and prints a table in Markdown.
+without their times, and the policies' weights. Counted are rows whose texts and counts the other run lacks; of other
+numbers the largest difference is given (scorers' batches depend on timing, and with them the last digits of scores).
+A finished folder is read instead of run again. Writes benchmarks/results/pipelines.json (with `--kills`
+pipelines_killed.json) and prints a table in Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
+import math
 import os
 import random
 import re
@@ -28,6 +30,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file
 from template_teacher import served
 
 from hamr.apps.pipeline.log import PLAN, PipelineLog
@@ -56,12 +60,13 @@ SMALL_ARMS = (
     *("trainer.threads=2", "pools.reranker.finetune.examples=4000", "pools.judge.finetune.examples=1200"),
     "scorers.accept_chance=true",
 )
+Row = dict[str, float]
 HANDED_ON = (
     *("output.jsonl", "train.jsonl", "validation.jsonl", "test.jsonl", "items.jsonl", "held_out_items.jsonl"),
     *("generated.jsonl", "planted.jsonl", "metrics.jsonl", "metrics.json", "calibration.json", "scores.jsonl"),
     *("judgements.jsonl", "result.json"),
 )
-TIMES = re.compile(r"time|seconds|.*_s|key|timing/.*|.*(_s|per_second|/age_s|memory.*)(/.*)?|pools/.*|cost/.*")
+TIMES = re.compile(r"time|seconds|key|timing/.*|router/seconds/.*|pool/.*|memory.*|.*(_s|per_second)(/.*)?")
 """Keys of what a clock or the machine gives."""
 
 
@@ -164,34 +169,75 @@ def wait_until_ended(stage: Path) -> None:
     time.sleep(1)
 
 
-def handed_on(folder: Path, stage: Path) -> Iterator[tuple[str, str]]:
-    """Yield each output of a stage and a digest of its content, without times and without the run's own path."""
+def handed_on(folder: Path, stage: Path) -> Iterator[tuple[str, Any]]:
+    """Yield each output of a stage: weights as tensors, else rows without times and without the run's own path."""
     for path in sorted(stage.rglob("*")):
         name = str(path.relative_to(stage))
         if path.name == "model.safetensors" and "checkpoints" in name:
-            yield name, hashlib.sha256(path.read_bytes()).hexdigest()
+            yield name, {key: tensor.float() for key, tensor in load_file(path).items()}
         elif path.name in HANDED_ON and "wandb" not in name:
             text = path.read_text().replace(str(folder), "")
             rows = [json.loads(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json.loads(text)]
-            yield name, "\n".join(sorted(json.dumps(without_times(row), sort_keys=True) for row in rows))
+            yield name, [without_times(row) for row in rows]
 
 
 def without_times(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: without_times(v) for k, v in value.items() if not TIMES.fullmatch(k)}
+        return {k: without_times(v) for k, v in sorted(value.items()) if not TIMES.fullmatch(k)}
     return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
-def compare(whole: Path, killed: Path) -> dict[str, dict[str, bool]]:
-    """Return stage -> output -> whether both runs have the same."""
+def words_of(value: Any) -> Any:
+    """The value without its fractional numbers, which are compared within a tolerance."""
+    if isinstance(value, dict):
+        return {k: words_of(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [words_of(item) for item in value]
+    return None if isinstance(value, float) else value
+
+
+def difference(first: Any, other: Any) -> float:
+    """Return the largest difference of two outputs' numbers; infinite if anything else differs.
+
+    >>> difference({"a": [1.0, "x"]}, {"a": [1.25, "x"]}), difference([1], [1, 2])
+    (0.25, inf)
+    """
+    if isinstance(first, torch.Tensor) and isinstance(other, torch.Tensor) and first.shape == other.shape:
+        return float((first - other).abs().max())
+    if isinstance(first, dict) and isinstance(other, dict) and first.keys() == other.keys():
+        return max((difference(first[k], other[k]) for k in first), default=0.0)
+    if isinstance(first, list) and isinstance(other, list) and len(first) == len(other):
+        return max((difference(a, b) for a, b in zip(first, other, strict=True)), default=0.0)
+    if isinstance(first, int | float) and isinstance(other, int | float):
+        return abs(first - other)
+    return 0.0 if first == other else math.inf
+
+
+def compare(whole: Path, killed: Path) -> dict[str, dict[str, Row]]:
+    """Return stage -> output -> the largest difference of numbers, and how many rows have no counterpart."""
     second = stages_of(killed)
     found = {}
     for name, stage in stages_of(whole).items():
         first, other = dict(handed_on(whole, stage)), dict(handed_on(killed, second[name]))
         last = sorted(path for path in first if "checkpoints" in path)[-1:]  # of the checkpoints, the last one counts
         files = sorted(path for path in first.keys() | other.keys() if "checkpoints" not in path) + last
-        found[name] = {path: first.get(path) == other.get(path) for path in files}
+        found[name] = {path: compare_output(first.get(path, []), other.get(path, [])) for path in files}
     return found
+
+
+def compare_output(first: Any, other: Any) -> Row:
+    if isinstance(first, dict):
+        return {"rows": 1, "without_counterpart": 0, "difference": difference(first, other)}
+    by_words: dict[str, list[Any]] = {}
+    for row in other:
+        by_words.setdefault(json.dumps(words_of(row)), []).append(row)
+    largest, alone = 0.0, 0
+    for row in first:
+        if same := by_words.get(json.dumps(words_of(row))):
+            largest = max(largest, difference(row, same.pop(0)))
+        else:
+            alone += 1
+    return {"rows": len(first), "without_counterpart": alone, "difference": largest}
 
 
 def main() -> None:
@@ -216,10 +262,14 @@ def main() -> None:
         if args.kills:
             again = (args.out / f"{name}_killed").resolve()
             row["killed_after_s"] = run_with_kills(name, again, overrides, args.seed)
-            row["same"] = compare(whole, again)
-            for stage, files in row["same"].items():
-                different = [path for path, same in files.items() if not same]
-                print(f"| {stage} | {len(files)} outputs | {', '.join(different) or 'same'} |")
+            row["differences"] = compare(whole, again)
+            for stage, files in row["differences"].items():
+                alone = ", ".join(
+                    f"{f['without_counterpart']} of {f['rows']} in {path}"
+                    for path, f in files.items()
+                    if f["without_counterpart"]
+                )
+                print(f"| {stage} | {len(files)} | {max(f['difference'] for f in files.values()):.0e} | {alone} |")
         else:
             for stage, seconds in row["seconds"].items():
                 print(f"| {stage} | {seconds:.0f} |")

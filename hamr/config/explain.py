@@ -6,7 +6,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +61,17 @@ def section_of(annotation: Any) -> tuple[type[BaseModel] | None, bool]:
     return None, False
 
 
-def explain(error: ValidationError, raw: Mapping[str, Any], model: type[BaseModel], origin: Origin) -> ConfigError:
-    """Return the first error in one line, with the number of further errors at its end."""
+def explain(
+    error: ValidationError,
+    raw: Mapping[str, Any],
+    model: type[BaseModel],
+    origin: Callable[[Sequence[str]], str | None],
+) -> ConfigError:
+    """Return the first error in one line, with the number of further errors at its end. `origin` names the place that
+    set a key."""
     details = error.errors(include_url=False)
     first, more = details[0], len(details) - 1
-    path = tuple(str(part) for part in first["loc"])
+    path = tuple(str(part) for part in first["loc"] if part != "[key]")
     value = first["input"]
     kind = first["type"]
     if kind == "extra_forbidden":
@@ -91,7 +97,7 @@ def _leaf(path: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
 
 
 def did_you_mean(where: str, known: Sequence[str]) -> str:
-    """Return a hint at the known key that is nearest to an unknown one."""
+    """Return a hint at the known key that is nearest to an unknown one, or to its section if that is unknown too."""
     section, _, leaf = where.rpartition(".")
     siblings = [k for k in known if k.rpartition(".")[0] == section]
     by_leaf = {k.rpartition(".")[2]: k for k in siblings}
@@ -108,7 +114,7 @@ def did_you_mean(where: str, known: Sequence[str]) -> str:
             return f"did you mean {found[0]}?"
     if siblings:
         return f"{section or 'the top level'} has {', '.join(by_leaf)}"
-    return f"the top level has {', '.join(k for k in known if '.' not in k)}"
+    return did_you_mean(section, known)
 
 
 def _depth(key: str) -> tuple[int, int]:
@@ -118,7 +124,7 @@ def _depth(key: str) -> tuple[int, int]:
 def _requirement(detail: ErrorDetails, value: Any) -> str:
     if detail["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return "must be a section of keys, not a single value"
-    text = _one_line(detail["msg"]).replace("Input should be", "must be", 1)
+    text = _one_line(detail["msg"]).replace("Input should be", "must be", 1).replace("String should", "must", 1)
     if detail["type"] == "string_type" and isinstance(value, int | float):
         text += f"; quote it: \"'{value}'\""
     return text

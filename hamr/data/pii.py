@@ -129,9 +129,9 @@ _ACCOUNTS: Sequence[tuple[Kind, re.Pattern[str]]] = (
         r"(?:bestell|auftrags|kunden|konto|rechnungs|sendungs|paket|vertrags|buchungs|ticket|vorgangs|mitglieds|versicherungs|referenz"
         r"|liefer|zähler|sendungsverfolgungs)-?(?:nummer|nr\.?|code|id)\b" + _LINK + _CODE, _I)),
     ("account", re.compile(
-        r"(?:num[ée]ro|n°|code|r[ée]f[ée]rence|identifiant)(?: (?:de|du|la|ma|mon|votre|suivi)| d['’])*"
-        r" ?(?:commande|colis|suivi|client|compte|facture|contrat|r[ée]servation|dossier|abonn[ée]|exp[ée]dition"
-        r"|adh[ée]rent)?" + _LINK + _CODE, _I)),
+        r"(?:num[ée]ro|n°|(?<!error )(?<!discount )(?<!promo )code|r[ée]f[ée]rence|identifiant)"
+        r"(?: (?:de|du|la|ma|mon|votre|suivi)| d['’])* ?(?:commande|colis|suivi|client|compte|facture|contrat"
+        r"|r[ée]servation|dossier|abonn[ée]|exp[ée]dition|adh[ée]rent)?" + _LINK + _CODE, _I)),
     ("account", re.compile(
         r"(?:账号|帐号|账户|帐户|用户名|用户号|会员号|订单号?|订单编号|工单号|合同号|卡号|身份证号?码?|实例"
         r"|(?:快递|运单|物流|包裹|客户|合同|发票|预订|流水|会员|取件|取货|订单|工单|保单)(?:单号|编号|号码?|码))(?:ID|id)?"

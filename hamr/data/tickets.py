@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from hamr.config.explain import Origin, explain
+from hamr.config.explain import explain
 from hamr.config.safe_yaml import load_yaml
 from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
 from hamr.data.columns import check_column, group_meta, value_at
@@ -58,7 +58,7 @@ def read_mapping(path: Path) -> TicketMapping:
     try:
         return TicketMapping.model_validate(raw)
     except ValidationError as error:
-        raise explain(error, raw, TicketMapping, Origin()) from None
+        raise explain(error, raw, TicketMapping, lambda _: str(path)) from None
 
 
 def read_tickets(

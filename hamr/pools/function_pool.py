@@ -50,10 +50,11 @@ class FunctionProcess:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "hamr.rewards.function_process", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "hamr.rewards.function_process", str(theirs.fileno())],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+                # The working folder is last, so that a file there does not hide a module of the standard library.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), os.getcwd()])},
                 start_new_session=True,
             )
         try:

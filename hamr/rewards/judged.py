@@ -82,6 +82,9 @@ def check_prompts(rewards: JudgedRewards) -> None:
             question = find_judged(name).question(_TRIAL, responses, section)
             try:
                 messages = WrittenPrompt.load(question.prompt).render(question.variables, question.each)
+            except ConfigError as error:
+                where = key if error.where == "prompt" else error.where
+                raise ConfigError(where, error.value, error.remedy) from error
             except DataError as error:
                 remedy = f"its template has a variable that this reward does not give; {error.remedy}"
                 raise ConfigError(key, question.prompt, remedy) from error

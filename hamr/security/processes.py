@@ -43,14 +43,17 @@ def alive(pid: int) -> bool:
     return start_time(pid) is not None
 
 
-def identity() -> dict[str, Any]:
-    """Return what identifies this process in a file that outlives it."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), "started": start_time(os.getpid())}
+def identity(pid: int | None = None) -> dict[str, Any]:
+    """Return what identifies a process of this machine, this one by default, in a file that outlives it."""
+    number = os.getpid() if pid is None else pid
+    return {"host": socket.gethostname(), "pid": number, "started": start_time(number)}
 
 
 def has_ended(owner: Mapping[str, Any]) -> bool:
     """Return whether the process of an `identity` has ended; False for one of another host, which cannot be seen."""
-    return owner["host"] == socket.gethostname() and start_time(owner["pid"]) != owner["started"]
+    if owner["host"] != socket.gethostname():
+        return False
+    return owner["started"] is None or start_time(owner["pid"]) != owner["started"]
 
 
 def kill_descendants() -> None:

@@ -432,6 +432,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric("eval/<stage>/sage/unreadable", "Assessed turns with unparsable JSON", "%", "down"),
     _metric("eval/<stage>/sage/format_error", "Assessed turns that violate the output format", "%", "down"),
+    _metric("eval/<stage>/sage/fenced", "Assessed turns with a code fence around the JSON", "%", "down"),
     _metric("eval/<stage>/sage/chat_length", "Words per reply to the customer", "words", "watch"),
     _metric("eval/<stage>/sage/dialogues", "Dialogues with simulated customers", "count", "watch"),
     _metric("eval/<stage>/sage/failed_frac", "Share of dialogues aborted by a failure of a pool", "share", "down"),

@@ -31,7 +31,11 @@ _hamr() {
     compadd -- ${words_known:#*=}
     _files
 }
-compdef _hamr hamr
+if [[ $funcstack[1] == _hamr ]]; then  # the first call runs the file of fpath
+    _hamr "$@"
+else
+    compdef _hamr hamr
+fi
 """
 FISH = """\
 complete -c hamr -a "WORDS"

@@ -155,7 +155,9 @@ def _finish(
 def _splits(command: ImportCommand, samples: Sequence[ServiceSample]) -> Splits:
     if not command.split:
         return Splits(train=tuple(samples), validation=(), test=())
-    dialogues = len({_dialogue(sample.meta, sample.id) for sample in samples})
+    found = f"{len({_dialogue(sample.meta, sample.id) for sample in samples})} dialogues"
+    if groups := {sample.meta["group"] for sample in samples if "group" in sample.meta}:
+        found += f" in {len(groups)} groups"
     given = {name: [s for s in samples if s.meta.get("split") == name] for name in ("validation", "test")}
     given = {name: kept for name, kept in given.items() if kept}
     train = [sample for sample in samples if sample.meta.get("split") not in given]
@@ -165,7 +167,7 @@ def _splits(command: ImportCommand, samples: Sequence[ServiceSample]) -> Splits:
         if error.where != "data.train":
             raise
         remedy = f"too few for three splits with held_out_frac={command.held_out_frac:g}; give split=false, or more"
-        raise DataError("input", f"{dialogues} dialogues", remedy) from error
+        raise DataError("input", found, remedy) from error
 
 
 def _write(folder: Path, splits: Splits, imported: Imported, told: Mapping[str, Any]) -> None:
@@ -226,7 +228,7 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
         "words a turn": {"mean": round(mean(words), 1) if words else 0, "longest": max(words, default=0)},
         "actions": {"reply": len(actions) - calls, "call_tool": calls},
         "tools": dict(tools.most_common()),
-        "languages": dict(
+        "language of the prompts": dict(
             Counter(
                 language_of(" ".join(turn.content for turn in t.turns if turn.role != "tool"))
                 for t in imported.trajectories

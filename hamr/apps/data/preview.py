@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -9,12 +10,14 @@ from rich.markup import escape
 from rich.text import Text
 
 from hamr.apps.shared.preparation import Codec, load_splits
+from hamr.data.samples import read_samples
 from hamr.errors import BadInput
 from hamr.models.bundled import resolve_model
 from hamr.models.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     from hamr.apps.data.command import PreviewSamples
+    from hamr.types import ServiceSample
 
 TOOLS = {True: "tools: written by the chat template", False: "tools: hamr's compact form"}
 
@@ -22,7 +25,11 @@ TOOLS = {True: "tools: written by the chat template", False: "tools: hamr's comp
 def preview(command: PreviewSamples) -> int:
     """Print prompts and references. Raises BadInput like a training job."""
     config = command.config()
-    samples = getattr(load_splits(config.data, config.experiment.seed), command.split)
+    samples: Sequence[ServiceSample]
+    if command.split == "train" and config.data.train and not config.data.importer:
+        samples = read_samples(config.data.train)  # a file may be too small to split
+    else:
+        samples = getattr(load_splits(config.data, config.experiment.seed), command.split)
     if not samples:
         raise BadInput("split", command.split, "has no samples; choose another split")
     codec = Codec(tokenizer=load_tokenizer(resolve_model(config.model.path)), config=config)

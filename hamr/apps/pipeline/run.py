@@ -40,11 +40,13 @@ from hamr.config.custom import function_arguments, names_function
 from hamr.config.load import ALLOWED_FUNCTIONS, load_dumped
 from hamr.config.overrides import expand_env
 from hamr.errors import Preempted, RunFolderError
-from hamr.security.processes import identity
+from hamr.security.processes import has_ended, identity
 
 if TYPE_CHECKING:
     from hamr.apps.pipeline.command import RunPipeline
 
+STAGE_ENDS_S = 60.0
+"""Longest wait for the stage of a killed pipeline. A step that runs may take most of it."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
@@ -69,14 +71,17 @@ def resume(folder: Path, run: Run | None = None, *, functions: Sequence[str] = (
     The commands of the stages come from the folder, which cannot name code: only `functions` are executed, the
     arguments of the command line with the paths of reward functions.
     """
-    allowed = [arg.partition("=")[2] for arg in functions]
-    return work_off(PipelinePlan.load(folder), run or partial(_run, allowed=allowed))
+    return work_off(PipelinePlan.load(folder), run, allowed=[arg.partition("=")[2] for arg in functions])
 
 
-def work_off(plan: PipelinePlan, run: Run | None = None) -> int:
-    """Run the unfinished stages of a created plan, with an exclusive lock on its folder."""
-    with _lock_folder(plan.folder), signals.handle_signals(limit_s=None):  # no limit here: a stage bounds its own end
-        return run_stages(plan, run or _run)
+def work_off(plan: PipelinePlan, run: Run | None = None, *, allowed: Sequence[str] | None = None) -> int:
+    """Run the unfinished stages of a created plan, with an exclusive lock on its folder.
+
+    `allowed` are the functions that a stage may execute, None for all.
+    """
+    # No limit on signals here: a stage bounds its own end.
+    with _lock_folder(plan.folder) as started, signals.handle_signals(limit_s=None):
+        return run_stages(plan, run or partial(_run, started=started, allowed=allowed))
 
 
 def describe_plan(plan: PipelinePlan) -> list[str]:
@@ -169,9 +174,8 @@ def trim(stage: PipelineStage) -> None:
             path.unlink()
 
 
-def _run(args: Sequence[str], allowed: Sequence[str] | None = None) -> int:
-    """Run `hamr <args>` in a process that ends with this one. `allowed` are the functions that it may execute, None for
-    all.
+def _run(args: Sequence[str], started: Callable[[int], None], allowed: Sequence[str] | None) -> int:
+    """Run `hamr <args>` in a process that ends with this one. `started` gets its pid.
 
     The process has its own process group, so that it receives Ctrl-C once, forwarded from here. A second signal would
     kill it before it has saved its last step.
@@ -180,6 +184,7 @@ def _run(args: Sequence[str], allowed: Sequence[str] | None = None) -> int:
     env = None if allowed is None else {**os.environ, ALLOWED_FUNCTIONS: ",".join(allowed)}
     child = subprocess.Popen(command, preexec_fn=end_with_parent, process_group=0, env=env)
     try:
+        started(child.pid)
         return child.wait()
     except BaseException as error:
         child.send_signal(signals.signal_of(error) or signal.SIGTERM)
@@ -188,15 +193,39 @@ def _run(args: Sequence[str], allowed: Sequence[str] | None = None) -> int:
 
 
 @contextlib.contextmanager
-def _lock_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder for one process, which the file names; the kernel releases the lock when the process ends."""
+def _lock_folder(folder: Path) -> Iterator[Callable[[int], None]]:
+    """Lock the folder for one process, which the file names; the kernel releases the lock when the process ends.
+
+    The body gets a function that names the process of the running stage, too. After a kill that process takes a moment
+    to end; the lock waits for it.
+    """
     with (folder / LOCK).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise RunFolderError("resume", str(folder), "is in use by another process; wait for it") from None
+        _wait_for_stage(folder)
+
+        def write(stage: int | None) -> None:
+            file.truncate(0)
+            file.write(json.dumps(identity() | ({} if stage is None else {"stage": identity(stage)})))
+            file.flush()
+
+        write(None)
+        yield write
         file.truncate(0)
-        file.write(json.dumps(identity()))
-        file.flush()
-        yield
-        file.truncate(0)
+
+
+def _wait_for_stage(folder: Path) -> None:
+    """Wait until the stage of a killed pipeline has ended. Raises RunFolderError if it does not."""
+    try:
+        owner = json.loads((folder / LOCK).read_text(encoding="utf-8"))
+    except ValueError:
+        return
+    stage, until = owner.get("stage"), time.monotonic() + STAGE_ENDS_S
+    if stage is None or stage["host"] != identity()["host"]:
+        return
+    while not has_ended(stage):
+        if time.monotonic() > until:
+            raise RunFolderError("resume", str(folder), f"has a stage that still runs (pid {stage['pid']}); end it")
+        time.sleep(0.1)

@@ -24,6 +24,9 @@ Kind = Literal["malformed", "type_mismatch", "tool_call", "reply"]
 Votes = Sequence[float | None]
 """One vote per judge, in [0, 1]; None: it failed."""
 
+LOGGED = ("logged", "generated")
+"""Sources of the reference of Single-ECS. Generated dialogues have no log: their first reference stands for it."""
+
 
 def ecs(scores: Sequence[Sequence[Votes]]) -> list[float | None]:
     """Return, per item, the maximum over references of the mean over judges of `scores[item][reference][judge]`.
@@ -110,7 +113,7 @@ def plan_response(
     `matching` decides which parameters of tool calls agree.
     """
     rules = MatchRules(leniency=matching or MatchingConfig())
-    logged = next((i for i, reference in enumerate(sample.references) if reference.source == "logged"), None)
+    logged = next((i for i, reference in enumerate(sample.references) if reference.source in LOGGED), None)
     action = parse_action(text, response_format)
     if isinstance(action, MalformedResponse):
         return EcsPlan(

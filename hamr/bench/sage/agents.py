@@ -51,16 +51,19 @@ class JsonAgent:
         if answer.failure == "function_failed" or answer.failure == "function_timeout":
             return Exchange(user=user, agent="", fault=answer.failure, detail=answer.detail[:300])
         if answer.text is not None:
-            return Exchange(user=user, agent=self._read(answer.text))
+            return exchange_of(user, answer.text, self._config)
         if answer.failure == "unparsable" and answer.reasoning:
-            return Exchange(user=user, agent=self._read(answer.reasoning), cut_off=True)
+            return replace(exchange_of(user, answer.reasoning, self._config), cut_off=True)
         return answer
 
     def keep(self, said: str) -> None:
         self._messages.append({"role": "assistant", "content": said})
 
-    def _read(self, text: str) -> str:
-        return whole(unfence(text) if self._config.fence == "strip" else text)
+
+def exchange_of(user: str, text: str, config: SageConfig) -> Exchange:
+    """Return the turn with the agent's text, without a code fence under `fence=strip`."""
+    bare = unfence(text)
+    return Exchange(user=user, agent=whole(bare if config.fence == "strip" else text), fenced=bare != text)
 
 
 class ActingAgent:

@@ -62,6 +62,7 @@ class Assessment:
     turn: int
     last: bool
     faults: tuple[str, ...]
+    fenced: bool
     readable: bool
     chat_words: int | None
     consensus: Consensus | None
@@ -115,6 +116,7 @@ def _assess(
         turn=turn,
         last=last,
         faults=reading.kinds,
+        fenced=trace.turns[turn - 1].fenced,
         readable=reading.output is not None,
         chat_words=None if reading.output is None else words(reading.output.chat),
         consensus=held,

@@ -13,15 +13,16 @@ whether the issue was resolved, and whether a person took over; their rates are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hamr.bench.sage.agents import exchange_of
 from hamr.bench.sage.desk import ServiceDesk
 from hamr.bench.sage.traces import DialoguePlan, Exchange, ToolUse, Trace
 from hamr.config.sage import SageConfig
-from hamr.data.actions import unfence
 from hamr.data.samples import read_rows
 from hamr.errors import DataError, did_you_mean
 from hamr.pools.chat_reply import ReplyMessage, ReplyToolCall
@@ -155,8 +156,7 @@ def _exchanges(messages: Sequence[_Message], desk: ServiceDesk, config: SageConf
             mine.append(use if told is None else ToolUse(**{**vars(use), "result": whole(told)}))
         used.extend(mine)
         text = "\n".join(message.text for message in said if message.role == "assistant" and message.text)
-        text = unfence(text) if config.fence == "strip" else text
-        turns.append(Exchange(user="\n".join(user), agent=whole(text), calls=tuple(mine) if acts else None))
+        turns.append(replace(exchange_of("\n".join(user), text, config), calls=tuple(mine) if acts else None))
 
     for message in messages:
         if message.role == "user":

@@ -36,10 +36,12 @@ VALUES: Mapping[str, Callable[[Assessment], float | None]] = {
     "readable": lambda a: 100.0 if a.readable else 0.0,
     "unreadable": lambda a: 0.0 if a.readable else 100.0,
     "format_error": lambda a: 100.0 if a.faults else 0.0,
+    "fenced": lambda a: 100.0 if a.fenced else 0.0,
     "chat_length": lambda a: a.chat_words,
 }
 """All in [0, 100] except `chat_length`, in words. `unreadable` is the paper's format error rate: the share of turns
-whose JSON cannot be parsed, and `readable` the share of the others. `format_error` counts every contract violation.
+whose JSON cannot be parsed, and `readable` the share of the others. `format_error` counts every contract violation, and
+`fenced` the turns with a code fence around the JSON, also those that `fence=strip` reads.
 `truth` and `truth_action` are logic and action against the customer's own case, without a judge, and `judges_right`
 measures how well the judges identify that case; these three cover last turns only."""
 

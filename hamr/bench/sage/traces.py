@@ -78,13 +78,15 @@ class ToolUse:
 class Exchange:
     """One turn: the customer's and the agent's text, unmodified except for a code fence that `fence=strip` removes.
 
-    `cut_off`: the agent's text was truncated. `calls`: the tools that it called before its text; None if it states its
-    action in the JSON of the contract. `fault`: why there is no text, with its `detail`: too many rounds of tool calls,
-    a malformed call, or a failure of the user's own function.
+    `fenced`: there was a code fence around the agent's JSON. `cut_off`: the agent's text was truncated. `calls`: the
+    tools that it called before its text; None if it states its action in the JSON of the contract. `fault`: why there
+    is no text, with its `detail`: too many rounds of tool calls, a malformed call, or a failure of the user's own
+    function.
     """
 
     user: str
     agent: str
+    fenced: bool = False
     cut_off: bool = False
     calls: tuple[ToolUse, ...] | None = None
     fault: Fault | None = None

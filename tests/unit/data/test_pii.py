@@ -58,6 +58,7 @@ def test_private_values_are_found(text: str, found: list[tuple[str, str]]) -> No
         "我想取消订单，请问需要多久？",
         "请在 24 小时内重启 2 次。",
         "version 3.11.2 of Node.js",
+        "It shows error code 0x80070057 with promo code SPRING24.",
         "10 minutes on University Boulevard",
         "We are open 24 hours. 7 days this way",
         "See you at 6 pm. Dr. Mann is in.",

@@ -25,7 +25,7 @@ SUPPORT = (
     "6,T3,8,2026-03-02T10:05,agent,It ends on Friday.,tv,cancelled,bo@example.org\n"
 )
 GERMAN = (
-    "Vorgang;Datum;von;Nachricht\n1;05.01.2026;Kunde;Ich möchte meinen Vertrag kündigen.\n"
+    "Vorgang;Wann;von;Nachricht\n1;05.01.2026;Kunde;Ich möchte meinen Vertrag kündigen.\n"
     "1;06.01.2026;Mitarbeiter;Er endet im März.\n2;07.01.2026;Kunde;Wo ist meine Rechnung?\n"
     "2;07.01.2026;Mitarbeiter;Sie ist unterwegs.\n"
 )
@@ -67,7 +67,7 @@ def test_rows_of_turns_are_recognised(tmp_path: Path) -> None:
                     "role": "von",
                     "content": "Nachricht",
                     "roles": {"customer": ["Kunde"], "agent": ["Mitarbeiter"]},
-                    "time": "Datum",
+                    "time": "Wann",
                 },
             },
         ),

@@ -286,6 +286,7 @@ def test_tickets_with_equal_turns_are_duplicates(tmp_path: Path) -> None:
         ("policy: {text", "policy: {words", "policy"),
         ("id: ticket_no\n", "", "id: required"),
         ("tool: tool\n", "tol: tool\n", "did you mean turn.tool"),
+        ("id: ticket_no\n", "id: ticket_no\ntickets: {a: b}\n", "tickets.a: unknown key; did you mean ticket? ("),
         ("  role: from\n", "", "turn.role: required"),
         ("id: ticket_no", "id: [", "is not YAML"),
     ],
@@ -322,7 +323,7 @@ def test_job_writes_samples_tickets_and_rejected_rows(tmp_path: Path, capsys) ->
     assert told["tickets"] == 12
     assert told["actions"] == {"reply": 24, "call_tool": 12}
     assert told["tools"] == {"find_order": 12}
-    assert told["languages"] == {"en": 12}
+    assert told["language of the prompts"] == {"en": 12}
     assert told["planning windows"] == {"the agent acts again at once": 12, "complete": 12, "the ticket ends": 12}
     assert told["left out"] == {"faulty": 1, "duplicates": 0}
     assert told["private values hidden"] == {"phone": 12, "email": 12}
@@ -395,6 +396,7 @@ def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, cap
         (["input=t.jsonl", "mapping=map.yaml", "delimiter=::"], "must be one character or one of comma, semicolon"),
         (["input=t.jsonl", "mapping=map.yaml", "dates=iso"], "dates: 'iso': must be day_first or month_first"),
         (["input=t.jsonl", "mapping=map.yaml"], "input: '1 dialogues': too few for three splits"),
+        (["input=t.jsonl", "mapping=map.yaml", "group=product"], "input: '1 dialogues in 1 groups': too few for three"),
         (["input=t.jsonl", "mapping=map.yaml", "pii=keep", "names=x"], "names: 'x': requires pii=hide"),
         (["input=bad.jsonl", "mapping=map.yaml"], "none of them is valid; the first: bad.jsonl:1"),
         (["input=empty.csv", "mapping=map.yaml"], "input: 'empty.csv': contains no ticket; give an export with rows"),

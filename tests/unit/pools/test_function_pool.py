@@ -57,6 +57,7 @@ Open = Callable[..., AbstractAsyncContextManager[FunctionPool]]
 def open_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(FUNCTIONS)
+    (tmp_path / "string.py").write_text("")  # named like a module of the standard library
 
     @asynccontextmanager
     async def open_pool(name: str, processes: int = 1, **section: Any) -> AsyncIterator[FunctionPool]:

@@ -204,6 +204,8 @@ def test_names_of_judged_dimensions_are_checked_too() -> None:
             load_config([*BASE, f"rewards.judged.{name}.prompt=tone.yaml"])
     with pytest.raises(ConfigError, match=r"rewards\.judged\.tone\.prompt: required"):
         load_config([*BASE, "rewards.judged.tone.weight=1"])
+    with pytest.raises(ConfigError, match=r"^rewards\.judged\.Tone: 'Tone': must match pattern"):
+        load_config([*BASE, "rewards.judged.Tone.prompt=tone.yaml"])
 
 
 def test_a_missing_file_is_reported_with_its_folder(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from hamr.apps.evaluate.policies import AskedPolicies, is_file, name_of, read_re
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.answers import process_all, response_key, response_of
+from hamr.bench.folder import CALLS, counted_calls, usage, usage_table
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
 from hamr.bench.statistics import share_interval
 from hamr.cascade.retry import ask_again
@@ -56,7 +57,12 @@ def start(request: EvaluatePlans) -> int:
     with Journal(request.output) as journal:
         work.run(journal, console)
         rows = work.rows(journal)
-    metrics = {"judge": judge, "plans": len(work.gold), "policies": figures(rows)}
+    metrics = {
+        "judge": judge,
+        "plans": len(work.gold),
+        "policies": figures(rows),
+        "usage": usage(request.output, (CALLS,)),
+    }
     write_atomic(request.output / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
     write_atomic(request.output / "items.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     page = plans_page(metrics)
@@ -127,12 +133,13 @@ class PlanWork:
             return
 
         async def work(asks: Mapping[str, Ask]) -> None:
-            async with open_functions(self.asked.functions, self.request) as own:
-                for name, open_ in left.items():
-                    ask = own[name] if name in own else asks[self.asked.pools[name]] if open_ else None
-                    if open_ and ask is not None:
-                        await self.answer(journal, name, open_, ask, console)
-            await self.judge_all(journal, asks[self.judge], console)
+            with counted_calls(asks, self.request.output) as counted:
+                async with open_functions(self.asked.functions, self.request) as own:
+                    for name, open_ in left.items():
+                        ask = own[name] if name in own else counted[self.asked.pools[name]] if open_ else None
+                        if open_ and ask is not None:
+                            await self.answer(journal, name, open_, ask, console)
+                await self.judge_all(journal, counted[self.judge], console)
 
         run = pools_of("plans", self.request.output)
         with_pools(self.asked.config, list(dict.fromkeys([*pools, self.judge])), work, run=run)
@@ -261,5 +268,6 @@ def plans_page(metrics: Mapping[str, Any]) -> Page:
                 "Consistent by dimension",
                 Table("", (Column("policy"), *(Column(head, share) for head in heads)), parts),
             ),
+            PageSection.of("Tokens and cost", usage_table(metrics["usage"]), detail=True),
         ),
     )

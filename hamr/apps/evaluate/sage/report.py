@@ -39,7 +39,7 @@ _MOST_GRAPHS = 12
 _POINTS = "{:.1f}"
 _PARTS = {"labels": "classification", "path": "path", "action": "action"}
 _READABLE = {"readable %": "readable"}
-_FORMAT = {"faulty %": "format_error", "words": "chat_length"}
+_FORMAT = {"faulty %": "format_error", "fenced %": "fenced", "words": "chat_length"}
 Summary = Mapping[str, Any]
 
 
@@ -218,8 +218,9 @@ def score_tables(summary: Summary) -> list[Table]:
             agents,
             "Parts of logic, and format",
             _PARTS | _READABLE | _FORMAT,
-            note="Unreadable: no JSON that can be parsed. Faulty: any violation of the output contract. Agents with "
-            "tools state neither labels nor a path; of them, the action that they did counts.",
+            note="Unreadable: no JSON that can be parsed. Faulty: any violation of the output contract. Fenced: a code "
+            "fence around the JSON, which fence=strip removes and fence=error counts as unreadable. Agents with tools "
+            "state neither labels nor a path; of them, the action that they did counts.",
         ),
         scenarios,
         _averages(

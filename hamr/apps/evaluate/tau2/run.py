@@ -16,7 +16,7 @@ from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.answers import process_all
 from hamr.bench.decisions import decision_question
-from hamr.bench.folder import CALLS, RowFolder, counted_calls, rows_of, usage
+from hamr.bench.folder import CALLS, RowFolder, counted_calls, rows_of, usage, usage_table
 from hamr.bench.tau2.dialogue import Act, Limits, ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.figures import figures
 from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
@@ -255,5 +255,6 @@ def _page(metrics: Mapping[str, Any]) -> Page:
                 lead="Share of tasks that k of k trials solve, with 95 % bootstrap intervals over the tasks.",
             ),
             PageSection.of("Endings", Table("", (Column("agent"), Column("ending"), Column("n", count)), endings)),
+            PageSection.of("Tokens and cost", usage_table(metrics["usage"]), detail=True),
         ),
     )

@@ -115,5 +115,14 @@ def test_scripts_have_valid_syntax(shell: str, tmp_path: Path) -> None:
         subprocess.run([shell, "-n", str(tmp_path / "script")], check=True)
 
 
+@pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")
+def test_first_word_is_completed_by_zsh(tmp_path: Path) -> None:
+    """zsh runs a file of fpath in place of the function until it has defined it."""
+    (tmp_path / "_hamr").write_text(completion_script("zsh"))
+    shell = 'fpath=($0); autoload -Uz _hamr; compadd() { print -l -- "$@" }; _files() { }; _hamr'
+    done = subprocess.run(["zsh", "-fc", shell, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert {"train", "trainer.learning_rate="} <= set(done.stdout.split())
+
+
 def test_every_command_can_be_completed() -> None:
     assert {"train", "config", "completion", "benchmark=sage", "--multirun"} <= set(completion_words())

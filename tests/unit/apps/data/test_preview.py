@@ -53,6 +53,12 @@ def test_tools_are_shown_as_the_template_writes_them(folder: Path, capsys: pytes
     assert '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call><|im_end|>' in text
 
 
+def test_a_file_that_is_too_small_to_split_is_shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("validation", "test"):
+        (folder / f"data/own/{split}.jsonl").unlink()
+    assert "sample [s1]: prompt of" in shown(capsys)
+
+
 def test_a_prompt_without_room_is_marked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     count = int(re.findall(r"prompt of (\d+) tokens\n", shown(capsys))[0])
     words = [f"model.max_context={count + 9}", "rollout.max_new_tokens=12"]

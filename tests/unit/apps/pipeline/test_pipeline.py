@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,13 +17,14 @@ from hamr.apps.pipeline.command import RunPipeline
 from hamr.apps.pipeline.log import PipelineLog
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
 from hamr.apps.pipeline.report import write_pipeline_report
-from hamr.apps.pipeline.run import Run, prepare_command, resume, start
+from hamr.apps.pipeline.run import Run, _lock_folder, _run, prepare_command, resume, start
 from hamr.apps.shared.commands import parse, parse_command, render
 from hamr.apps.train.command import TrainCommand
 from hamr.config.load import dump_config, load_config
 from hamr.config.pipeline import read_pipeline
 from hamr.config.resources import resource
 from hamr.errors import BadInput, Preempted, RunFolderError
+from hamr.security.processes import has_ended, identity
 
 CONFIG = dump_config(load_config(["experiment=smoke"]))
 SHIPPED = sorted(file.stem for file in resource("conf", "pipeline").glob("*.yaml"))
@@ -511,6 +514,36 @@ def test_killed_pipeline_resumes_without_repeating_stages(given: list[str], tmp_
     assert first == ["sft", f"resume={run}/2-sft"] if begun else first[:2] == ["sft", "experiment=sft_small"]
     assert (run / "2-sft/plots").exists() == begun, "a run makes its folder itself, and takes no other's"
     assert len(runs.seen) == 3
+
+
+def test_resumption_waits_for_the_stage_of_a_killed_pipeline(given: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    assert main(given, Runs(lambda args, place: 1)) == 1
+    with subprocess.Popen(["sleep", "0.3"]) as stage:
+        named = identity(stage.pid)
+        (run / "pipeline.lock").write_text(json.dumps(identity() | {"stage": named}))
+        runs = Runs(lambda args, place: None if has_ended(named) else 1)
+        assert main([f"resume={run}"], runs) == 0
+
+
+def test_stage_that_does_not_end_is_named(given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    assert main(given, Runs(lambda args, place: 1)) == 1
+    monkeypatch.setattr("hamr.apps.pipeline.run.STAGE_ENDS_S", 0.2)
+    with subprocess.Popen(["sleep", "60"]) as stage:
+        (run / "pipeline.lock").write_text(json.dumps(identity() | {"stage": identity(stage.pid)}))
+        with pytest.raises(RunFolderError, match=rf"has a stage that still runs \(pid {stage.pid}\); end it"):
+            main([f"resume={run}"], Runs())
+        stage.kill()
+
+
+def test_lock_names_the_stage_that_runs(tmp_path: Path) -> None:
+    with _lock_folder(tmp_path) as started:
+        assert _run(["--version"], started, None) == 0
+        owner = json.loads((tmp_path / "pipeline.lock").read_text())
+    assert owner["pid"] == os.getpid()
+    assert has_ended(owner["stage"])
+    assert (tmp_path / "pipeline.lock").read_text() == ""
 
 
 def test_interrupted_recipe_may_overwrite_its_output(given: list[str], tmp_path: Path) -> None:

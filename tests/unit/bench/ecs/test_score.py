@@ -96,6 +96,8 @@ def test_single_ecs_uses_the_first_logged_reference():
     s = sample(("Added.", "utility"), "Logged.", "Logged again.")
     found = said(s, "x", {0: [1.0], 1: [0.25], 2: [0.5]})
     assert (found.multi, found.single) == (1.0, 0.25)
+    generated = said(sample(("Said.", "generated"), ("Other words.", "generated")), "x", {0: [0.25], 1: [1.0]})
+    assert (generated.multi, generated.single) == (1.0, 0.25)
     none_logged = said(sample(("Added.", "utility")), "x", {0: [1.0]})
     assert (none_logged.multi, none_logged.single, none_logged.logged) == (1.0, None, False)
 
@@ -122,7 +124,7 @@ def test_tool_call_scores_zero_or_one():
 
 
 def test_call_is_required_if_all_references_are_calls():
-    added = [({"order": 7}, "generated"), ({"order": 8}, "consistency")]
+    added = [({"order": 7}, "utility"), ({"order": 8}, "consistency")]
     assert [said(sample(*added), call(order=n)).call for n in (7, 8, 9)] == [True, True, False]
     assert said(sample(*added), "Hello.").call is False
     assert said(sample(*added, ("Which order?", "utility")), call(order=7)).call is None

@@ -27,6 +27,7 @@ def turn(dialogue="d", number=1, logic=100.0, chat=90.0, readable=True, grades=N
         "turn": number,
         "last": False,
         "faults": () if readable else ("no_json",),
+        "fenced": False,
         "readable": readable,
         "chat_words": 10 if readable else None,
         "consensus": None,

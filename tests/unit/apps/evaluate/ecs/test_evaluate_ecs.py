@@ -13,10 +13,14 @@ from hamr.data.actions import render_action
 from hamr.errors import HamrError
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.run_folder import RunFolder
-from hamr.types import Answer, Question, RewardRecord, SampleKey, Scored, ToolCall
+from hamr.types import Answer, Question, RewardRecord, SampleKey, Scored, ScorerCall, ToolCall
 
 LOOKUP = {"name": "lookup", "description": "", "parameters": {"type": "object", "properties": {"order": {}}}}
 LABELS = {"yes": 1.0, "part": 0.5, "no": 0.0}
+PAID = ScorerCall(
+    pool="p", model="m", prompt_version="", replica="", queue_s=0.0, service_s=0.1, prompt_tokens=90, output_tokens=10,
+    cost=0.5,
+)  # fmt: skip
 
 
 def row(name, references, *responses):
@@ -69,7 +73,7 @@ class Judges:
             if said in ("timeout", "unavailable", "unparsable"):
                 return Answer(failure=said, detail="scripted")
             verdict, _, score = said.partition(" ")
-            return Answer(score=float(score or LABELS[verdict]), verdict=verdict)
+            return Answer(score=float(score or LABELS[verdict]), verdict=verdict, call=PAID)
 
         return ask
 
@@ -113,6 +117,8 @@ def test_command_writes_all_documented_outputs(tmp_path, monkeypatch, capsys):
     found = metrics(tmp_path)
     assert found["judges"]["judge"]["missing"] == {} and found["judges"]["judge"]["asked"] == 2
     assert found["between_judges"] == [{"judges": ["judge", "second"], "n": 2, "same": 0.0, "kappa": 0.0}]
+    spent = {"answers": 2, "tokens": 200, "cost": 1.0}
+    assert found["usage"] == {"judge judge": spent, "judge second": spent}
     items = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
     assert [(i["id"], i["kind"], i["multi"]) for i in items] == [
         ("a", "reply", 0.75),

@@ -13,9 +13,13 @@ from hamr.apps.evaluate.plans.judging import DIMENSIONS, KEYS, plan_of, planning
 from hamr.cli import main
 from hamr.config.plans import PlansConfig
 from hamr.errors import VerdictUnparsable
-from hamr.types import Answer, Question
+from hamr.types import Answer, Question, ScorerCall
 
 POOLS = ["pools=tiny", "pools.planner={role: grader, model: tiny, dtype: float32}"]
+CALL = ScorerCall(
+    pool="p", model="m", prompt_version="", replica="", queue_s=0.0, service_s=0.1, prompt_tokens=90, output_tokens=10,
+    cost=0.5,
+)  # fmt: skip
 GOLD = ("I look the fee up.", "Assuming a fee is due, this indicates a charge, therefore, I can name it.")
 
 
@@ -67,8 +71,9 @@ class Pools:
         self.asked.append(question)
         if question.messages:
             shown = str(question.messages[-1]["content"])
-            return Answer(text=next(text for name, text in self.plans.items() if f"Cancel {name}." in shown))
-        return Answer(text=self.verdicts[question.variables["plan_1"]])
+            text = next(text for name, text in self.plans.items() if f"Cancel {name}." in shown)
+            return Answer(text=text, call=CALL)
+        return Answer(text=self.verdicts[question.variables["plan_1"]], call=CALL)
 
 
 def evaluate(folder: Path, **changed: str) -> int:
@@ -96,6 +101,11 @@ def test_plans_are_judged_in_three_dimensions_and_levels(tmp_path: Path, monkeyp
     asked = len(pools.asked)
     assert evaluate(tmp_path) == 0
     assert len(pools.asked) == asked, "plans and verdicts of the folder are kept"
+    spent = json.loads((tmp_path / "out" / "metrics.json").read_text())["usage"]
+    assert spent == {
+        "pool planner": {"answers": 4, "tokens": 400, "cost": 2.0},
+        "pool judge": {"answers": 3, "tokens": 300, "cost": 1.5},
+    }
 
 
 def test_finished_plans_of_a_file_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -261,7 +261,8 @@ def test_finished_dialogue_in_the_format_of_the_contract_is_read(tmp_path, fence
     messages = [{"role": "user", "content": "Cancel it."}, {"role": "assistant", "content": text}]
     file = dialogues(tmp_path, {**DIALOGUE, "messages": messages})
     assert evaluate(tmp_path, dialogues=file, agent_prompt="service", fence=fence, **ALONE) == 0
-    assert metrics(tmp_path)["agents"]["said"]["average"]["truth"]["mean"] == pytest.approx(logic)
+    average = metrics(tmp_path)["agents"]["said"]["average"]
+    assert average["truth"]["mean"] == pytest.approx(logic) and average["fenced"]["mean"] == 100.0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,490 @@
+"""Speed, memory and exactness of hamr's training on one GPU, in at most nine minutes:  python launch/gpu_bench.py
+
+    machine      GPU, versions, torch's attention priorities; which kernel runs for {causal, mask} x {GQA} x {cuDNN}
+    exactness    log-probabilities of the shared-prompt path on the GPU against the padded batch on the CPU, in float32
+    attention    FlexAttention, flash-attn and torch's kernels on one layer of a packed row: first and later calls
+    step         forward and backward of 135M- and 4B-shaped models with random weights: shared_prompt, packed, padded,
+                 plain transformers; seconds, tokens/s of the padded batch, share of the peak (MFU), peak memory
+    deepspeed    ZeRO 0 to 3 with one rank: the same gradient norm, peak memory, seconds to save and to load
+    trl          the loss of TRL's GRPOTrainer on the same batch, where TRL is installed
+    ipc          a tensor handed to another process through CUDA IPC: GB/s of reading it
+    gap          bfloat16 on the GPU against float32 on the CPU: mean difference of log-probabilities in nats
+
+torch, transformers and hamr's pure-Python requirements suffice: neither vLLM nor Ray. Each part runs in a process of
+its own with a limit, so that one that dies costs the others nothing. Results are JSON lines on stdout and in `--out`.
+`--small` takes tiny shapes, also on a CPU, to see that the parts run. Exit code 0 if no part failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+Row = dict[str, Any]
+PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0, "L40S": 362.0, "A10": 125.0, "4090": 165.0, "L4": 121.0}
+"""Dense bfloat16 peaks by the makers' data sheets, by a part of the GPU's name."""
+SHAPES: dict[str, Row] = {
+    "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4),
+    "135M": dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9),
+    "4B": dict(hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32),
+}
+SHAPES["tiny"] |= dict(num_key_value_heads=2, head_dim=16, vocab_size=500)
+SHAPES["135M"] |= dict(num_key_value_heads=3, head_dim=64, vocab_size=49152)
+SHAPES["4B"] |= dict(num_key_value_heads=8, head_dim=128, vocab_size=151936)
+WORK = {False: dict(samples=16, prompt=4096, completion=700), True: dict(samples=4, prompt=48, completion=12)}
+"""One prompt and its completions, in tokens; True: `--small`."""
+
+
+def device() -> str:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def model_folder(shape: str, folder: Path) -> Path:
+    """Write a Qwen3 model of that shape with random weights."""
+    import torch
+    import transformers
+
+    config = transformers.Qwen3Config(**SHAPES[shape], max_position_embeddings=8192, tie_word_embeddings=True)
+    torch.manual_seed(0)
+    with torch.device(device()):
+        model = transformers.Qwen3ForCausalLM(config).to(torch.bfloat16)
+    model.save_pretrained(folder / shape)
+    return folder / shape
+
+
+def groups_of(samples: int, prompt: int, completion: int, vocabulary: int, seed: int = 0) -> list[Any]:
+    from hamr.types import TrainGroup, TrainSequence
+
+    rng = random.Random(seed)
+
+    def ids(count: int) -> tuple[int, ...]:
+        return tuple(rng.randrange(vocabulary) for _ in range(count))
+
+    lengths = [max(2, round(completion * rng.uniform(0.6, 1.4))) for _ in range(samples)]
+    sequences = tuple(
+        TrainSequence(token_ids=ids(n), advantage=rng.gauss(0, 1), old_logprobs=(-8.0,) * n) for n in lengths
+    )
+    return [TrainGroup(prompt_ids=ids(prompt), sequences=sequences)]
+
+
+def timed(call: Callable[[], Any], calls: int = 3) -> Row:
+    """Seconds of the first call and the median of the later ones, and the peak of the memory in GiB."""
+    import torch
+
+    on_gpu = device() == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    seconds = []
+    for _ in range(calls + 1):
+        begun = time.perf_counter()
+        call()
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    later = sorted(seconds[1:])[calls // 2]
+    peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None
+    return {"first_s": seconds[0], "later_s": later, "peak_gib": peak}
+
+
+# --- the parts: each yields rows ---------------------------------------------------------------
+
+
+def machine(small: bool) -> Iterator[Row]:
+    import torch
+    import transformers
+
+    row: Row = {"torch": torch.__version__, "transformers": transformers.__version__, "device": device()}
+    if device() == "cuda":
+        found = torch.cuda.get_device_properties(0)
+        row |= {"gpu": found.name, "memory_gib": found.total_memory / 2**30, "cuda": torch.version.cuda}
+        row |= {"capability": f"{found.major}.{found.minor}"}
+    backends = torch.backends.cuda
+    row["enabled"] = {
+        "flash": backends.flash_sdp_enabled(),
+        "cudnn": backends.cudnn_sdp_enabled(),
+        "memory_efficient": backends.mem_efficient_sdp_enabled(),
+        "math": backends.math_sdp_enabled(),
+    }
+    yield row
+    for cudnn in (True, False):
+        backends.enable_cudnn_sdp(cudnn)
+        for masked in (False, True):
+            for grouped in (False, True):
+                yield {"masked": masked, "gqa": grouped, "cudnn": cudnn, **sdpa_kernel(masked, grouped, small)}
+
+
+def sdpa_kernel(masked: bool, grouped: bool, small: bool) -> Row:
+    """Which kernels torch's attention runs, forward and backward, in the service shape."""
+    import torch
+    import torch.nn.functional as F
+    from torch.profiler import ProfilerActivity, profile
+
+    length, keys = (12, 60) if small else (700, 4796)
+    dtype = torch.bfloat16
+
+    def tensor(heads: int, tokens: int) -> Any:
+        return torch.randn(4, heads, tokens, 128, device=device(), dtype=dtype, requires_grad=True)
+
+    q, k, v = tensor(32, length), tensor(8 if grouped else 32, keys), tensor(8 if grouped else 32, keys)
+    mask = torch.ones(length, keys, dtype=torch.bool, device=device()).tril(keys - length) if masked else None
+
+    def call() -> None:
+        F.scaled_dot_product_attention(
+            q, k if masked else k[:, :, :length], v if masked else v[:, :, :length], attn_mask=mask,
+            is_causal=not masked, enable_gqa=grouped,
+        ).sum().backward()  # fmt: skip
+
+    row = timed(call)
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        call()
+    names = [event.key for event in seen.key_averages() if "attention" in event.key or "fmha" in event.key]
+    return {**row, "kernels": sorted(name[:80] for name in names)[:8]}
+
+
+def exactness(small: bool) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = model_folder("tiny", Path(folder))
+        groups = groups_of(4, 37, 9, SHAPES["tiny"]["vocab_size"])
+        wanted = logprobs(path, groups, "padded", "auto", "cpu", "float32")
+        for kernel in ("sdpa", *kernels()):
+            found = logprobs(path, groups, "shared_prompt", kernel, device(), "float32")
+            yield {"kernel": kernel, "max_difference_nats": float((found.cpu() - wanted).abs().max())}
+
+
+def kernels() -> list[str]:
+    """Kernels for the GPU that can run here."""
+    import importlib.util
+
+    if device() == "cpu":
+        return []
+    return ["flex", *(["flash"] if importlib.util.find_spec("flash_attn") else [])]
+
+
+def logprobs(path: Path, groups: list[Any], layout: str, kernel: str, on: str, dtype: str) -> Any:
+    import torch
+
+    from hamr.algorithms.packing import pack
+    from hamr.trainer.policy_batch import build_batch
+    from hamr.trainer.policy_model import load_policy
+
+    model = load_policy(path, dtype=getattr(torch, dtype), layout=layout, kernel=kernel).to(on)  # type: ignore[arg-type]
+    [[microbatch]] = pack(groups, budget=10**9, layout=model.layout)
+    with torch.no_grad():
+        return model(build_batch(groups, microbatch, model.layout, on))[0].float()
+
+
+def attention(small: bool) -> Iterator[Row]:
+    import torch
+
+    from hamr.trainer.policy_attention import SharedRow, shared_prompt_attention
+    from hamr.trainer.policy_blocks import block
+
+    work = WORK[small]
+    prompt, lengths = work["prompt"], [work["completion"]] * work["samples"]
+    blocks = (block((), 0, [prompt]), block([(0, prompt)], prompt, lengths, device()))
+    tokens = prompt + sum(lengths)
+    dtype = torch.bfloat16 if device() == "cuda" else torch.float32
+
+    def tensor(heads: int) -> Any:
+        return torch.randn(1, heads, tokens, 128, device=device(), dtype=dtype, requires_grad=True)
+
+    q, k, v = tensor(32), tensor(8), tensor(8)
+    for kernel in ("sdpa", *kernels()):
+        row = SharedRow(blocks=blocks, kernel=kernel, tokens=tokens, device=q.device)  # type: ignore[arg-type]
+
+        def call(row: SharedRow = row) -> None:
+            shared_prompt_attention(torch.nn.Identity(), q, k, v, None, hamr_row=row)[0].sum().backward()
+
+        yield {"kernel": kernel, "tokens": tokens, **timed(call)}
+
+
+def step(small: bool) -> Iterator[Row]:
+    import gc
+
+    import torch
+
+    for shape in ("tiny",) if small else ("135M", "4B"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = model_folder(shape, Path(folder))
+            groups = groups_of(**WORK[small], vocabulary=SHAPES[shape]["vocab_size"])
+            for layout, kernel in (
+                *(("shared_prompt", name) for name in (*kernels(), "sdpa")),
+                ("packed", "auto"), ("padded", "auto"), ("plain", ""),
+            ):  # fmt: skip
+                row: Row = {"shape": shape, "layout": layout, "kernel": kernel}
+                try:
+                    yield row | one_step(path, shape, groups, layout, kernel)
+                except torch.OutOfMemoryError as error:
+                    yield row | {"out_of_memory": str(error)[:120]}
+                gc.collect()
+                if device() == "cuda":
+                    torch.cuda.empty_cache()
+
+
+def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str) -> Row:
+    """Forward and backward of the whole batch, in micro-batches of at most 20,000 tokens, with recomputation."""
+    import torch
+
+    from hamr.algorithms.losses import policy_loss
+    from hamr.algorithms.packing import pack
+    from hamr.trainer.policy_batch import build_batch
+    from hamr.trainer.policy_model import load_policy
+
+    sequences = groups[0].sequences
+    trained = sum(len(groups[0].prompt_ids) + len(s.token_ids) for s in sequences)
+    dtype = torch.bfloat16
+    if layout == "plain":
+        from transformers import AutoModelForCausalLM
+
+        plain = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device()).train()
+        plain.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        width = max(len(groups[0].prompt_ids) + len(s.token_ids) for s in sequences)
+        rows = torch.zeros(len(sequences), width, dtype=torch.long)
+        mask = torch.zeros_like(rows)
+        for i, s in enumerate(sequences):
+            ids = groups[0].prompt_ids + s.token_ids
+            rows[i, : len(ids)], mask[i, : len(ids)] = torch.tensor(ids), 1
+        rows, mask = rows.to(device()), mask.to(device())
+        computed = rows.numel()
+        each = max(1, 20_000 // width)
+
+        def call() -> None:
+            for at in range(0, len(rows), each):
+                ids, seen = rows[at : at + each], mask[at : at + each]
+                plain(input_ids=ids, attention_mask=seen, labels=ids.masked_fill(seen == 0, -100)).loss.backward()
+            plain.zero_grad()
+    else:
+        model = load_policy(
+            path, dtype=dtype, layout=layout, kernel=kernel, gradient_checkpointing=True  # type: ignore[arg-type]
+        )  # fmt: skip
+        model = model.to(device()).train()
+        [pieces] = pack(groups, budget=20_000, layout=model.layout)
+        batches = [build_batch(groups, piece, model.layout, device()) for piece in pieces]
+        computed = sum(batch.input_ids_BT.numel() for batch in batches)
+
+        def call() -> None:
+            for batch in batches:
+                found, entropies = model(batch)
+                policy_loss(
+                    found, batch.behaviour_N, batch.advantages_N, batch.mask_N, entropies=entropies
+                ).loss.backward()
+            model.zero_grad()
+
+    row = timed(call)
+    row |= {"tokens": trained, "computed_tokens": computed, "tokens_per_s": trained / row["later_s"]}
+    peak = next((p for name, p in PEAK_TFLOPS.items() if device() == "cuda" and name in gpu_name()), None)
+    # 6 per parameter and computed token, and 2 more for the recomputed forward pass; attention's products are left out.
+    row["mfu"] = None if peak is None else 8 * parameters(shape) * computed / row["later_s"] / peak / 1e12
+    return row
+
+
+def gpu_name() -> str:
+    import torch
+
+    return str(torch.cuda.get_device_name(0))
+
+
+def parameters(shape: str) -> int:
+    s = SHAPES[shape]
+    heads = (s["num_attention_heads"] * 2 + s["num_key_value_heads"] * 2) * s["head_dim"]
+    per_layer = s["hidden_size"] * (heads + 3 * s["intermediate_size"])
+    return int(s["num_hidden_layers"] * per_layer + s["hidden_size"] * s["vocab_size"])
+
+
+def deepspeed(small: bool) -> Iterator[Row]:
+    """One process per ZeRO stage: DeepSpeed keeps its state in the process."""
+    for stage in range(4):
+        yield json.loads(child(["--part", f"zero{stage}", *(["--small"] if small else [])], 100).splitlines()[-1])
+
+
+def zero(stage: int, small: bool) -> Iterator[Row]:
+    import torch
+
+    from hamr.config.schema import AlgorithmConfig, TrainerConfig
+    from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
+    from hamr.types import TrainBatch
+
+    shape, on_gpu = "tiny" if small else "135M", device() == "cuda"
+    with tempfile.TemporaryDirectory() as folder:
+        path = model_folder(shape, Path(folder))
+        values = dict(num_gpus=float(on_gpu), zero_stage=stage, backend="nccl" if on_gpu else "gloo")
+        config = TrainerConfig.model_validate(values | {"dtype": "bfloat16" if on_gpu else "float32"})
+        trainer = DeepSpeedTrainer(config, AlgorithmConfig(), path, total_steps=10)
+        groups = groups_of(4, 512 if not small else 16, 128 if not small else 8, SHAPES[shape]["vocab_size"])
+        batch = TrainBatch(groups=tuple(groups), loss="policy")
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        metrics = trainer.train(batch)
+        row: Row = {"stage": stage, "grad_norm": metrics["policy/grad_norm"]}
+        row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None
+        for name, call in (("save_s", trainer.save), ("load_s", trainer.load)):
+            begun = time.perf_counter()
+            call(Path(folder) / "checkpoint")
+            row[name] = time.perf_counter() - begun
+        trainer.close()
+        yield row
+
+
+def trl(small: bool) -> Iterator[Row]:
+    import importlib.util
+
+    if importlib.util.find_spec("trl") is None:
+        yield {"not_here": "trl is not installed"}
+        return
+    import torch
+    from transformers import AutoModelForCausalLM
+    from trl import GRPOConfig, GRPOTrainer
+
+    work, shape = WORK[small], "tiny" if small else "135M"
+    with tempfile.TemporaryDirectory() as folder:
+        path = model_folder(shape, Path(folder))
+        group = groups_of(**work, vocabulary=SHAPES[shape]["vocab_size"])[0]
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).to(device())
+        arguments = GRPOConfig(output_dir=folder, report_to=[], use_cpu=device() == "cpu", beta=0.0)
+        trainer = GRPOTrainer.__new__(GRPOTrainer)
+        width = max(len(s.token_ids) for s in group.sequences)
+        completion = torch.zeros(len(group.sequences), width, dtype=torch.long, device=device())
+        mask = torch.zeros_like(completion)
+        for i, s in enumerate(group.sequences):
+            completion[i, : len(s.token_ids)], mask[i, : len(s.token_ids)] = torch.tensor(s.token_ids), 1
+        prompt = torch.tensor([group.prompt_ids] * len(group.sequences), device=device())
+        ids, seen = torch.cat([prompt, completion], 1), torch.cat([torch.ones_like(prompt), mask], 1)
+        trainer.temperature, trainer.args = 1.0, arguments
+        trainer.model_kwarg_keys = {"logits_to_keep"}
+
+        def call() -> None:
+            for at in range(0, len(ids), 4):
+                found = trainer._get_per_token_logps_and_entropies(
+                    model, ids[at : at + 4], seen[at : at + 4], width, batch_size=4
+                )[0]
+                (found * mask[at : at + 4]).sum().backward()
+            model.zero_grad()
+
+        trained = sum(len(group.prompt_ids) + len(s.token_ids) for s in group.sequences)
+        row = timed(call)
+        yield {"shape": shape, **row, "tokens_per_s": trained / row["later_s"]}
+
+
+def ipc(small: bool) -> Iterator[Row]:
+    if device() == "cpu":
+        yield {"not_here": "no GPU"}
+        return
+    import torch
+    import torch.multiprocessing as mp
+
+    start = mp.get_context("spawn")
+    ours, theirs = start.Pipe()
+    sent = torch.ones((1 << 20 if small else 1 << 30), dtype=torch.bfloat16, device="cuda")
+    reader = start.Process(target=read_shared, args=(theirs,))
+    reader.start()
+    ours.send(sent)
+    seconds = ours.recv()
+    reader.join(30)
+    yield {"gb": sent.nbytes / 1e9, "seconds": seconds, "gb_per_s": sent.nbytes / 1e9 / min(seconds)}
+
+
+def read_shared(pipe: Any) -> None:
+    import torch
+
+    shared, seconds = pipe.recv(), []
+    for _ in range(4):
+        begun = time.perf_counter()
+        shared.clone()
+        torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - begun)
+    pipe.send(seconds)
+
+
+def gap(small: bool) -> Iterator[Row]:
+    shape = "tiny" if small else "135M"
+    with tempfile.TemporaryDirectory() as folder:
+        path = model_folder(shape, Path(folder))
+        groups = groups_of(4, 64, 24, SHAPES[shape]["vocab_size"])
+        wanted = logprobs(path, groups, "padded", "auto", "cpu", "float32")
+        found = logprobs(path, groups, "shared_prompt", "auto", device(), "bfloat16").cpu()
+        difference = (found - wanted).abs()
+        yield {"mean_nats": float(difference.mean()), "max_nats": float(difference.max())}
+
+
+PARTS: dict[str, tuple[Callable[[bool], Iterator[Row]], float]] = {
+    "machine": (machine, 60),
+    "exactness": (exactness, 60),
+    "attention": (attention, 90),
+    "step": (step, 200),
+    "deepspeed": (deepspeed, 120),
+    "trl": (trl, 60),
+    "ipc": (ipc, 40),
+    "gap": (gap, 40),
+}
+"""Part -> what it does and its limit in seconds."""
+TOTAL_S = 540.0
+
+
+def child(arguments: list[str], limit_s: float) -> str:
+    """Run this file again. Raises subprocess.SubprocessError with the end of what it wrote."""
+    command = [sys.executable, str(Path(__file__).resolve()), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=limit_s, env=os.environ | {"DS_BUILD_OPS": "0"}
+    )
+    if done.returncode:
+        raise subprocess.SubprocessError(done.stderr.strip()[-400:])
+    return done.stdout
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all without one")
+    parser.add_argument("--small", action="store_true", help="tiny shapes, to see that the parts run")
+    parser.add_argument("--out", type=Path, help="file for the JSON lines")
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.part:
+        rows = zero(int(args.part[-1]), args.small) if args.part[:-1] == "zero" else PARTS[args.part][0](args.small)
+        for row in rows:
+            print(json.dumps(row, default=str), flush=True)
+        return 0
+    failed, until = 0, time.monotonic() + TOTAL_S
+    for name in args.parts or PARTS:
+        limit = min(PARTS[name][1], until - time.monotonic())
+        begun = time.monotonic()
+        try:
+            if limit <= 0:
+                raise subprocess.SubprocessError(f"the {TOTAL_S:.0f} s are over")
+            said = child(["--part", name, *(["--small"] if args.small else [])], limit)
+            rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        except (subprocess.SubprocessError, ValueError) as error:
+            failed += 1
+            rows = [{"failed": str(error)[-400:]}]
+        for row in rows:
+            line = json.dumps({"part": name, **{k: rounded(v) for k, v in row.items()}})
+            print(line, flush=True)
+            if args.out:
+                with args.out.open("a") as file:
+                    file.write(line + "\n")
+        print(json.dumps({"part": name, "seconds": round(time.monotonic() - begun, 1)}), flush=True)
+    return 1 if failed else 0
+
+
+def rounded(value: Any) -> Any:
+    """Four significant digits."""
+    if isinstance(value, float) and math.isfinite(value) and value:
+        return float(f"{value:.4g}")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
