@@ -2,7 +2,7 @@
 # make check   lint, types, unit tests                   make setup   .venv from locks/cpu.txt
 # make test-deep        property tests with ten times as many examples, larger sizes, and long scenarios
 # make test-benchmarks  the benchmarks' own code
-# make test-trainers    the adapters with verl's, OpenRLHF's and TRL's own code (locks/trainers.txt)
+# make test-trainers    the adapters with the own code of verl, OpenRLHF, TRL and verifiers (locks/trainers.txt)
 # make test-browser     the reports and the site in Chromium (install it first: apt-get install chromium)
 # make test-pii         names of persons with presidio and spaCy
 # make test-wheel       the built wheel in an environment of its own, which it downloads (4 GB)

@@ -217,8 +217,12 @@ def _check_dialogues(c: Config) -> None:
 
 def _check_episodes(c: Config) -> None:
     """Check that nothing needs the responses to one prompt where prompts become dialogues."""
+    if c.env.command is not None and c.env.type != "endpoint":
+        raise ValueError(f"env.command.path={c.env.command.path!r} but env.type={c.env.type!r}; set env=endpoint")
     if not c.holds_dialogues:
         return
+    if c.env.type == "endpoint":
+        _check_harness(c)
     if c.env.type == "tau2" and c.env.simulator.startswith(SCRIPTED) and c.env.simulator != f"{SCRIPTED}case":
         raise ValueError(f"env.simulator={c.env.simulator!r} is no script; name a pool, or use {SCRIPTED}case")
     if c.env.type != "decision" and c.rollout.episode is not None:
@@ -241,6 +245,22 @@ def _check_episodes(c: Config) -> None:
             raise ValueError(
                 f"{key}={value!r} compares responses to one prompt, but the turns of dialogues have different ones; "
                 f"set it to {allowed!r}, or train on single decisions"
+            )
+
+
+def _check_harness(c: Config) -> None:
+    if c.env.command is None:
+        raise ValueError("env.type='endpoint' but env.command=null; set the harness: env.command='python my_agent.py'")
+    if c.model.response_format != "plain":
+        raise ValueError(
+            f"env.type='endpoint' but model.response_format={c.model.response_format!r}, which the messages of a "
+            "harness do not ask for; set response_format='plain'"
+        )
+    for key in ("consistency", "sage_logic"):
+        if weight := getattr(c.rewards, key).weight:
+            raise ValueError(
+                f"env.type='endpoint' but rewards.{key}.weight={weight:g}, which compares with references, and the "
+                "turns of a harness have none; set it to 0"
             )
 
 
@@ -289,13 +309,10 @@ def _check_some_weight(c: Config) -> None:
 
     Dialogues of the user's own and those of tau2-bench have rewards of their own.
     """
-    if c.rollout.episode is not None or c.env.type == "tau2":
+    if c.rollout.episode is not None or c.env.type in ("tau2", "endpoint"):
         return
-    r = c.rewards
-    weights = [s.weight for s in (r.consistency, r.format, r.length, r.rules, r.sage_logic)]
-    weights += [s.weight for s in r.custom.values()]
-    if not r.judges and not any(weights):
+    if not c.rewards.has_weight:
         raise ValueError(
-            f"rewards.consistency.weight={r.consistency.weight:g}, and no other reward has a weight: every reward "
-            "would be 0; give at least one a weight above 0"
+            f"rewards.consistency.weight={c.rewards.consistency.weight:g}, and no other reward has a weight: every "
+            "reward would be 0; give at least one a weight above 0"
         )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, PrivateAttr
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, PrivateAttr, model_validator
 
 from hamr.config.section import NonNegative, Section
 from hamr.errors import ConfigError
@@ -23,26 +24,19 @@ FunctionPath = Annotated[str, AfterValidator(_function_path)]
 """`file.py:function` or `module:function`."""
 
 
-class FunctionConfig(Section):
-    """A function of the user's own."""
+class CodeConfig(Section):
+    """Code of the user's own. It comes from the user's hand only: a recorded path is not executed."""
 
-    path: FunctionPath
-    """`file.py:function`, relative to the working folder, or `module:function`. Accepted on the command line and in
-    files of your own config folder. A run folder's configuration cannot name code: repeat the path on the command
-    line."""
-    kwargs: dict[str, Any] = Field(default_factory=dict)
-    """Further keyword arguments of the function."""
-    sha256: str | None = None
-    """Digest of the function's file. The run records it, and a file with another digest is refused."""
+    path: str
+    """Place of the code."""
     _recorded: bool = PrivateAttr(default=False)
 
     @property
     def file(self) -> str | None:
-        """File of the function, None for a module."""
-        place = self.path.rpartition(":")[0]
-        return place if place.endswith(".py") else None
+        """File of the code, None if it is no single one."""
+        return None
 
-    def as_recorded(self) -> FunctionConfig:
+    def as_recorded(self) -> Self:
         """Return a copy whose path is not executed, because it comes from a recorded configuration (a run folder's)."""
         copy = self.model_copy()
         copy._recorded = True
@@ -54,9 +48,58 @@ class FunctionConfig(Section):
             raise ConfigError(
                 f"{key}.path",
                 self.path,
-                "a recorded configuration cannot name code; if the function is yours, repeat it on the command line: "
-                f"{key}.path={self.path}",
+                "a recorded configuration cannot name code; if the code is yours, repeat it on the command line: "
+                + shlex.quote(f"{key}.path={self.path}"),
             )
+
+
+class FunctionConfig(CodeConfig):
+    """A function of the user's own."""
+
+    path: FunctionPath
+    """`file.py:function`, relative to the working folder, or `module:function`. Accepted on the command line and in
+    files of your own config folder. A run folder's configuration cannot name code: repeat the path on the command
+    line."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Further keyword arguments of the function."""
+    sha256: str | None = None
+    """Digest of the function's file. The run records it, and a file with another digest is refused."""
+
+    @property
+    def file(self) -> str | None:
+        """File of the function, None for a module."""
+        place = self.path.rpartition(":")[0]
+        return place if place.endswith(".py") else None
+
+
+def _command_line(text: str) -> str:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no command line ({error}); write it as in a shell") from None
+    if not words:
+        raise ValueError("the command line is empty; write e.g. env.command='python my_agent.py'")
+    return text
+
+
+class HarnessConfig(CodeConfig):
+    """Agent harness of the user's own, which asks the policy over HTTP."""
+
+    path: Annotated[str, AfterValidator(_command_line)]
+    """Command line of a process that holds one dialogue, such as `python my_agent.py`; `env.command=...` is short for
+    it. It runs without a shell in the working folder. Accepted where paths of functions are."""
+    deadline_s: PositiveFloat = 600.0
+    """Maximum duration of one dialogue. After it, the process is killed, and the dialogue is a failure."""
+    processes: PositiveInt = 16
+    """Maximum number of dialogues at a time, each with its process."""
+    host: str = "127.0.0.1"
+    """Address of the policy endpoint. Another one than this machine's own is for harnesses in containers or on other
+    machines. Each dialogue has a token of its own."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_path(cls, given: Any) -> Any:
+        return {"path": given} if isinstance(given, str) else given
 
 
 class ImporterConfig(FunctionConfig):
@@ -124,11 +167,13 @@ ARGUMENTS: dict[str, tuple[str, ...]] = {
 
 
 def names_function(override: str) -> bool:
-    """Return whether a command line argument is the path of a function. A resumed run needs it again."""
+    """Return whether a command line argument is the path of code. A resumed run needs it again."""
     section, end, _ = override.lstrip("+").partition(".path=")
-    return bool(end) and (section in ARGUMENTS or re.fullmatch(r"rewards\.custom\.[^.=]+", section) is not None)
+    return bool(end) and (
+        section in (*ARGUMENTS, "env.command") or re.fullmatch(r"rewards\.custom\.[^.=]+", section) is not None
+    )
 
 
-def function_arguments(functions: Mapping[str, FunctionConfig]) -> list[str]:
+def function_arguments(functions: Mapping[str, CodeConfig]) -> list[str]:
     """Return the arguments that repeat the paths of these functions."""
     return [f"{key}.path={section.path}" for key, section in functions.items()]

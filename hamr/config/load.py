@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from hamr.config.custom import names_function
 from hamr.config.explain import Contradiction, Origin, explain, yaml_error
 from hamr.config.overrides import config_folder, group_options, no_such_choice, quote, split_flags, to_hydra
 from hamr.config.resources import resource
@@ -108,7 +109,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     `overrides` change values in it, as `section.key=value` with the value in YAML. Choices of groups are not supported.
 
     A run folder may come from elsewhere, so the paths of functions in it are not executed
-    (`FunctionConfig.as_recorded`) unless an override repeats them. The samples of its importer are read from its file.
+    (`CodeConfig.as_recorded`) unless an override repeats them. The samples of its importer are read from its file.
     """
     try:
         raw = load_yaml(path.read_text(encoding="utf-8"))
@@ -154,7 +155,7 @@ def _set(raw: dict[str, Any], text: str) -> None:
         if not isinstance(raw, dict):
             raise ConfigError(key, value, f"{section} is a value, not a section")
     try:
-        raw[leaf] = yaml.safe_load(value)
+        raw[leaf] = value if names_function(text) else yaml.safe_load(value)
     except yaml.YAMLError:
         raise ConfigError(key, value, "cannot be read as a value; put it in quotes") from None
 

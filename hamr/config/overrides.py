@@ -17,6 +17,8 @@ CONFIG_DIR_FLAG = "--config-dir"
 DATA_FILES = ("train", "validation", "test", "sft")
 
 MULTIRUN = "--multirun"
+COMMAND = "env.command.path"
+"""A command line, whose value is taken as it is, without quotes of its own."""
 
 
 def group_options(roots: Sequence[Path], groups: Sequence[str]) -> dict[str, list[str]]:
@@ -84,17 +86,21 @@ def to_hydra(overrides: Sequence[str], options: Mapping[str, Sequence[str]]) -> 
         elif key in options and not value.lstrip().startswith("{"):
             result += _choice(key, _unquote(value), options[key])
         else:
-            result.append(f"++{key}={value}")
+            result.append(f"++{key}={quote(value) if key == COMMAND else value}")
     return result
 
 
 def expand_env(override: str) -> str:
-    """Return `env=FILE.py:NAME` as the setting that it is short for, any other override as it is.
+    """Return `env=FILE.py:NAME` or `env.command=...` as the setting that it is short for, any other override as it is.
 
     >>> expand_env("env=my_environment.py:Parcels"), expand_env("env=sage")
     ('rollout.episode.path=my_environment.py:Parcels', 'env=sage')
+    >>> expand_env("env.command=python my_agent.py")
+    'env.command.path=python my_agent.py'
     """
     key, _, value = override.lstrip("+").partition("=")
+    if key == COMMAND.removesuffix(".path") and not value.lstrip().startswith("{"):
+        return f"{COMMAND}={value}"
     source, _, name = value.strip("'\"").rpartition(":")
     return f"rollout.episode.path={source}:{name}" if key == "env" and source and name.isidentifier() else override
 

@@ -161,6 +161,12 @@ class RewardsConfig(JudgedRewards):
         return section if isinstance(section, Section) else None
 
     @property
+    def has_weight(self) -> bool:
+        """True if some reward has a weight."""
+        weights = [s.weight for s in (self.consistency, self.format, self.length, self.rules, self.sage_logic)]
+        return bool(self.judges) or any((*weights, *(s.weight for s in self.custom.values())))
+
+    @property
     def scorers(self) -> dict[Literal["reranker", "judge"], str]:
         """Role -> pool of the scorers that the consistency reward uses in its mode."""
         wanted = self.consistency

@@ -19,7 +19,7 @@ from hamr.config.algorithm import (
     AlgorithmConfig,
 )
 from hamr.config.contradictions import check_consistent
-from hamr.config.custom import EpisodeFunctionConfig, FunctionConfig, ImporterConfig
+from hamr.config.custom import CodeConfig, EpisodeFunctionConfig, HarnessConfig, ImporterConfig
 from hamr.config.experiment import (
     ExperimentConfig,
 )
@@ -160,10 +160,13 @@ class TrainerConfig(FootprintConfig):
 class EnvConfig(Section):
     """Dialogues that prompts become in training."""
 
-    type: Literal["decision", "sage", "tau2"] = "decision"
+    type: Literal["decision", "sage", "tau2", "endpoint"] = "decision"
     """`decision`: a prompt is one decision. `sage`: a prompt is a customer of one of SAGE's procedures, played by the
     scenario's wordings without a model. The samples come from `hamr data sage` or `data=sage`. `tau2`: a prompt is a
-    task of tau2-bench; the tasks of `domain` replace `data`. For a dialogue of your own see `rollout.episode`."""
+    task of tau2-bench; the tasks of `domain` replace `data`. `endpoint`: a prompt is a task of the agent harness
+    `command`, which asks the policy as an OpenAI-compatible server. For a dialogue in Python see `rollout.episode`."""
+    command: HarnessConfig | None = None
+    """With `type=endpoint`: the harness."""
     domain: Literal["retail", "airline", "telecom"] = "retail"
     """Domain of tau2-bench."""
     simulator: str = "scripted:case"
@@ -314,14 +317,14 @@ class Config(Section):
         return self.env.type != "decision" or self.rollout.episode is not None
 
     @property
-    def functions(self) -> dict[str, FunctionConfig]:
-        """The user's functions by the key of their section, without rewards that have no weight and an importer that
-        was called."""
-        found: dict[str, FunctionConfig] = {
+    def functions(self) -> dict[str, CodeConfig]:
+        """The user's functions and harness by the key of their section, without rewards that have no weight and an
+        importer that was called."""
+        found: dict[str, CodeConfig] = {
             f"rewards.custom.{name}": section for name, section in self.rewards.custom.items() if section.weight
         }
         importer = self.data.importer if self.data.importer and self.data.importer.samples is None else None
-        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", importer))
+        own = (("algorithm.loss", self.algorithm.loss), ("data.importer", importer), ("env.command", self.env.command))
         for key, section in (*own, ("rollout.episode", self.rollout.episode)):
             if section is not None:
                 found[key] = section
@@ -335,7 +338,7 @@ class Config(Section):
             found["env.simulator"] = self.env.simulator
         return found
 
-    def with_functions(self, functions: Mapping[str, FunctionConfig]) -> Config:
+    def with_functions(self, functions: Mapping[str, CodeConfig]) -> Config:
         """Return a copy with these sections of `functions` replaced."""
         changed = self
         for key, section in functions.items():
@@ -354,7 +357,7 @@ GROUPS = (*Config.model_fields, "schedule")
 """Groups of choices: one per section, and `schedule`, the readings of a paper's number of steps."""
 
 
-def _replace(section: Any, keys: list[str], value: FunctionConfig) -> Any:
+def _replace(section: Any, keys: list[str], value: CodeConfig) -> Any:
     if not keys:
         return value
     first, *rest = keys

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 from jinja2 import TemplateError
 
 from hamr.data.actions import ResponseFormat, parse_action, without_markup
-from hamr.data.rendering import call_message, policy_messages
+from hamr.data.rendering import call_message, policy_messages, request_texts
 from hamr.data.tools import function_schemas
 from hamr.errors import BadInput
 from hamr.types import ServiceSample, ToolCall, Turn
@@ -95,6 +95,14 @@ class PolicyChat:
         if not self.native:
             return self.tokenizer.chat_ids(messages)
         return self.tokenizer.chat_ids(messages, tools=function_schemas(sample.tools))
+
+    def encode_request(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        """Return the tokens of an OpenAI request, including the generation prompt."""
+        if self.native:
+            return self.tokenizer.chat_ids(messages, tools=tools)
+        return self.tokenizer.chat_ids(request_texts(messages, tools))
 
     def rewrite(self, answer: str) -> str:
         """Return an answer with the tool calls, which are in hamr's form, in the policy's form."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from hamr.data.actions import ResponseFormat, render_action
+from hamr.data.actions import ResponseFormat, render_action, render_requested
 from hamr.data.tools import compact
 from hamr.types import ServiceSample, ToolCall, Turn
 
@@ -63,6 +63,31 @@ def policy_messages(
         else:
             last["content"] += f"\n{message['content']}"
     return messages
+
+
+def request_texts(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] = ()
+) -> list[dict[str, Any]]:
+    """Return the messages of an OpenAI request as texts, for a chat template without tools.
+
+    Tools, calls and results have the form of `policy_messages`. Other texts are unchanged.
+    """
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        role, text = message["role"], message.get("content") or ""
+        for call in message.get("tool_calls") or ():
+            text += render_requested(call["function"]["name"], call["function"]["arguments"])
+        if role == "tool":
+            role, text = "user", f"<tool_result>{_defuse(text)}</tool_result>"
+            if found and found[-1]["content"].endswith("</tool_result>"):
+                text = f"{found.pop()['content']}\n{text}"
+        found.append({"role": role, "content": text})
+    if tools:
+        shown = "\n".join(["Tools: " + "; ".join(compact(tool) for tool in tools), _INSTRUCTION["plain"]])
+        if found and found[0]["role"] == "system":
+            shown = f"{found.pop(0)['content']}\n{shown}"
+        found.insert(0, {"role": "system", "content": shown})
+    return found
 
 
 def _system(sample: ServiceSample, instruction: str, native: bool) -> str:

@@ -11,6 +11,7 @@ import inspect
 import math
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -62,7 +63,7 @@ class EpisodeRunner:
 
     `context`: maximum length of a prompt and its response in tokens. `deadline_s`: maximum duration of one dialogue. A
     dialogue that exceeds it, or whose function raises, fails: its turns have no reward and are excluded from the
-    baselines of their group.
+    baselines of their group. `key`: the setting that failures name. `slots` bounds the dialogues at a time.
     """
 
     run: EpisodeFunction
@@ -72,6 +73,8 @@ class EpisodeRunner:
     context: int
     max_turns: int
     deadline_s: float
+    key: str = "rollout.episode"
+    slots: AbstractAsyncContextManager[Any] = field(default_factory=nullcontext)
 
     async def hold(self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]) -> list[RolloutGroup]:
         """Hold a dialogue for every key of the requests. Those of one request have the same customer and seed."""
@@ -93,7 +96,8 @@ class EpisodeRunner:
         episode = Episode(key=request.keys[i], sample=sample, seed=seed)
         policy = _Policy(self, sample, request, i)
         try:
-            return await self._end(episode, policy)
+            async with self.slots:
+                return await self._end(episode, policy)
         finally:
             for turn in policy.turns:  # of a dialogue that is aborted
                 if turn.scoring is not None:
@@ -110,16 +114,16 @@ class EpisodeRunner:
             ended = FaultyCustomer(detail=str(fault))
         except Exception as error:
             if isinstance(error, TimeoutError) and clock.expired():
-                ended = FunctionTimeout(detail=f"rollout.episode: no end after {self.deadline_s:g} s")
+                ended = FunctionTimeout(detail=f"{self.key}: no end after {self.deadline_s:g} s")
             else:
-                ended = FunctionFailed(detail=f"rollout.episode: {_describe(error, self.run)}")
+                ended = FunctionFailed(detail=f"{self.key}: {_describe(error, self.run)}")
         finally:
             policy.closed = True
         if policy.broken is not None:
             raise policy.broken
         scored = await _together([turn.record() for turn in policy.turns])
         if not policy.turns and isinstance(ended, Episode):
-            ended = FunctionFailed(detail=f"rollout.episode: no turn ({ended.outcome})")
+            ended = FunctionFailed(detail=f"{self.key}: no turn ({ended.outcome})")
         turns = policy.turns or [_Turn(_no_response(episode.key), "", episode.sample, None)]
         records = _with_rewards(scored or [_empty(turns[0].rollout)], ended)
         return [(turn.rollout, record, turn.point) for turn, record in zip(turns, records, strict=True)]
@@ -154,7 +158,12 @@ class _Policy:
     closed: bool = False
 
     async def ask(
-        self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = (), score: bool = True
+        self,
+        prompt: ServiceSample | Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        score: bool = True,
+        point: ServiceSample | None = None,
     ) -> Rollout:
         runner, turn = self.runner, len(self.turns)
         if self.asking:
@@ -183,11 +192,10 @@ class _Policy:
         assert len(rollout.token_ids) == len(rollout.logprobs), "the loss has the sampled tokens only"
         if self.closed:
             return rollout
-        scoring, point = None, self.sample
-        if isinstance(prompt, ServiceSample):
-            point = prompt
-            scoring = asyncio.create_task(runner.rewarder.score(prompt, rollout)) if score else None
-        self.turns.append(_Turn(rollout, _last_text(prompt), point, scoring))
+        point, scoring = prompt if isinstance(prompt, ServiceSample) else point, None
+        if point is not None and score:
+            scoring = asyncio.create_task(runner.rewarder.score(point, rollout))
+        self.turns.append(_Turn(rollout, _last_text(prompt), point or self.sample, scoring))
         return rollout
 
 

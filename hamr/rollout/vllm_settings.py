@@ -133,14 +133,16 @@ def check_sampling_extra(where: str, extra: Mapping[str, Any], own: Iterable[str
     """Check further sampling parameters by vLLM's own checks. Raises BadInput."""
     if not extra:
         return
+    import msgspec
     from vllm import SamplingParams
     from vllm.exceptions import VLLMClientError
 
     known = [name for name in SamplingParams.__struct_fields__ if not name.startswith("_")]
     _check_names(where, extra, known, OWN_SAMPLING_PARAMS.union(own), "sampling parameter of vLLM")
     try:
+        msgspec.convert(dict(extra), SamplingParams)  # checks the types, which the constructor does not
         SamplingParams(**extra)
-    except (TypeError, ValueError, VLLMClientError) as error:
+    except (TypeError, ValueError, VLLMClientError, msgspec.ValidationError) as error:
         raise BadInput(where, dict(extra), f"vLLM rejects it: {str(error).splitlines()[0]}") from error
 
 

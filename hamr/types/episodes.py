@@ -30,13 +30,18 @@ class AskPolicy(Protocol):
 
     A `ServiceSample` is rendered like a single decision, and the reward system scores the response to it unless `score`
     is False. Messages are rendered by the chat template, with `tools` as OpenAI function schemas, and the reward system
-    scores nothing.
+    scores the response only if `point`, the decision point that they describe, is given.
 
     Raises EpisodeLimit if the episode has `rollout.max_turns` turns, or the prompt leaves no room for a response.
     """
 
     def __call__(
-        self, prompt: ServiceSample | Messages, *, tools: Sequence[Mapping[str, Any]] = (), score: bool = True
+        self,
+        prompt: ServiceSample | Messages,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        score: bool = True,
+        point: ServiceSample | None = None,
     ) -> Awaitable[Rollout]: ...
 
 

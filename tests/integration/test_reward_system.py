@@ -23,12 +23,12 @@ from hamr.apps.score.file import score_file
 from hamr.apps.score.output import ScoreOutput
 from hamr.apps.score.summary import Tally
 from hamr.apps.serve.app import Routes
-from hamr.apps.serve.run import bind_socket, build_server
 from hamr.config.load import dump_config, load_config
 from hamr.config.pools import PoolConfig
 from hamr.data.samples import from_json
 from hamr.errors import DataError, ScorerUnavailable
 from hamr.pools.deployment import pool_status
+from hamr.security.http_server import bind_socket, build_server
 from hamr.telemetry.record_json import record_from_dict
 from hamr.types import Answer, Failure, JudgeTimeout, Question, Scored, ScorerCall
 from tests.docs_pages import DOCS, save_files
@@ -169,7 +169,7 @@ def url(system: RewardSystem) -> Iterator[str]:
     """Address of the `hamr serve` server of this system, running in a thread."""
     config = system.config.serve.model_copy(update={"port": 0})
     with bind_socket(config) as listener:
-        server = build_server(Routes(system, config), config)
+        server = build_server(Routes(system, config).app(), config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         thread.start()
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -78,6 +78,7 @@ def test_nucleus_log_probabilities_are_renormalised() -> None:
         ({"min_q": 0.1}, "x: 'min_q': did you mean 'min_p'? no such sampling parameter of vLLM"),
         ({"seed": 1}, "x.seed: 1: hamr sets it; use the keys beside this section"),
         ({"min_p": 2.0}, "x: {'min_p': 2.0}: vLLM rejects it: min_p must be in [0, 1]"),
+        ({"min_p": "high"}, "x: {'min_p': 'high'}: vLLM rejects it: Expected `float`, got `str` - at `$.min_p`"),
     ],
 )
 def test_invalid_sampling_parameters_are_rejected(extra: dict[str, Any], said: str) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import accumulate
@@ -25,7 +23,7 @@ from hamr.apps.serve.openapi import describe
 from hamr.config.use import ServeConfig
 from hamr.data.samples import from_json
 from hamr.errors import BadInput, HamrError
-from hamr.security.endpoints import is_loopback
+from hamr.security.http_server import RefusedRequest, check_request, read_body
 from hamr.telemetry.record_json import record_to_dict
 from hamr.types import Failure, RewardRecord, ServiceSample
 
@@ -105,7 +103,7 @@ class Routes:
         said = {"version": __version__, "pools": pools, **counts}
         down = sorted(name for name, pool in pools.items() if not pool["running"])
         if down:
-            raise _Answer(503, {"error": f"no replica is running of: {', '.join(down)}", **said})
+            raise RefusedRequest(503, f"no replica is running of: {', '.join(down)}", more=said)
         return {"status": "ok", **said}
 
     async def _metrics(self, request: Request) -> Response:
@@ -136,37 +134,7 @@ class Routes:
         return [[next(rest) for _ in responses] for _, responses in groups], told
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        most = int(self._config.max_body_mb * 2**20)
-        body = bytearray()
-        try:
-            async with asyncio.timeout(self._config.body_timeout_s):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > most:
-                        limit = (
-                            f"more than serve.max_body_mb={self._config.max_body_mb:g}; send fewer groups, or raise it"
-                        )
-                        raise _Answer(413, {"error": limit})
-        except TimeoutError:
-            late = f"the body did not arrive within serve.body_timeout_s={self._config.body_timeout_s:g}"
-            raise _Answer(408, {"error": late}) from None
-        return read_object(bytes(body))
-
-    def _admit(self, request: Request) -> None:
-        """Raise the answer to a request without the token, or to one that a web page has made a browser send."""
-        if self._token is not None and not _carries(request.headers.get("authorization", ""), self._token):
-            told = {"WWW-Authenticate": "Bearer"}
-            raise _Answer(401, {"error": f"send the token of {self._config.token_env}: Authorization: Bearer"}, told)
-        if "origin" in request.headers:
-            raise _Answer(403, {"error": "requests of web pages are not accepted"})
-        if self._token is None and not is_loopback(request.url.hostname or ""):
-            # A name that its owner has pointed at this machine.
-            raise _Answer(
-                403, {"error": f"the host is not this machine's own; set a token in {self._config.token_env}"}
-            )
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if request.method == "POST" and kind != "application/json":
-            raise _Answer(415, {"error": f"the content type is {kind or 'not given'}; send application/json"})
+        return read_object(await read_body(request, self._config))
 
     def _route(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         """Convert every outcome to JSON: a request error is 400 with its field, a missing reward 503."""
@@ -179,11 +147,11 @@ class Routes:
 
         async def respond(request: Request) -> Response:
             try:
-                self._admit(request)
+                check_request(request, self._token, self._config.token_env)
                 answered = await handler(request)
                 return answered if isinstance(answered, Response) else _json(200, answered)
-            except _Answer as error:
-                return _json(error.status, error.body, error.headers)
+            except RefusedRequest as error:
+                return _json(error.status, {"error": str(error), **error.more}, error.headers)
             except BadInput as error:
                 return _json(400, {"error": str(error), "field": error.where})
             except RewardMissing as error:
@@ -199,27 +167,6 @@ class Routes:
                 return _json(500, {"error": f"{type(error).__name__}: {error}"})
 
         return answer
-
-
-class _Answer(Exception):
-    """A response other than 200, raised by a handler."""
-
-    def __init__(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status)
-        self.status, self.body, self.headers = status, body, headers
-
-
-def _carries(authorization: str, token: str) -> bool:
-    """Return whether the header has the token: as a bearer token, or as the password of a login, as URLs have it."""
-    scheme, _, given = authorization.partition(" ")
-    if scheme.lower() == "basic":
-        try:
-            given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-        except ValueError:
-            return False
-    elif scheme.lower() != "bearer":
-        return False
-    return secrets.compare_digest(given.strip().encode(), token.encode())
 
 
 def _json(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

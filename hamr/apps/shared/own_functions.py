@@ -6,11 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from hamr.config.custom import ARGUMENTS, FunctionConfig, ImporterConfig
+from hamr.config.custom import ARGUMENTS, FunctionConfig, HarnessConfig, ImporterConfig
 from hamr.config.schema import Config
 from hamr.data.importer_function import imported_samples
 from hamr.pools.function_pool import check_functions
 from hamr.rollout.episodes import load_episode
+from hamr.rollout.harness import check_harness
 from hamr.security.functions import FunctionSource, LoadedFunction, load_function, within
 from hamr.telemetry.callbacks import Callbacks
 
@@ -27,7 +28,9 @@ def check_own_functions(config: Config) -> Config:
     """
     found: dict[str, FunctionConfig] = {}
     for key, section in config.functions.items():
-        if key not in ARGUMENTS:
+        if isinstance(section, HarnessConfig):
+            check_harness(key, section)
+        if key not in ARGUMENTS or not isinstance(section, FunctionConfig):
             continue
         source = FunctionSource.of_config(key, section)
         function = within(CHECK_S, source, partial(_load_and_check, key, source))

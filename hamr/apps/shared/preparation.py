@@ -72,7 +72,7 @@ class Codec:
         """Return the prompt of a turn of a dialogue: a decision point, or messages with their tools. Not cached."""
         if isinstance(prompt, ServiceSample):
             return tuple(self.chat.prompt(prompt, self.formats.of(prompt)))
-        return tuple(self.tokenizer.chat_ids(prompt, tools=tools))
+        return tuple(self.chat.encode_request(prompt, tools))
 
     def answer(self, action: Action, response_format: ResponseFormat | None = None) -> tuple[int, ...]:
         """Return the action in the policy's output format, including the end-of-sequence token.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
@@ -13,6 +15,7 @@ from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
+from hamr.rollout.harness import HarnessEpisode
 from hamr.security.functions import FunctionSource
 from hamr.telemetry.metrics import episode_metrics, mean, total_rewards
 from hamr.types import Component, EpisodeFunction, RewardRecord, SampleKey, Scored, ServiceSample
@@ -27,10 +30,15 @@ def episode_runner(
     """Return the runner of the configured dialogues. Raises ConfigError for an unusable function."""
     config, formats = prepared.config, prepared.codec.formats
     rollout, deadline_s = config.rollout, config.rollout.deadline_s * config.rollout.max_turns
+    more: dict[str, Any] = {}
     run: EpisodeFunction
     if rollout.episode is not None:
         source = FunctionSource.of_config("rollout.episode", rollout.episode)
         run, deadline_s = OwnEpisode(load_episode(source, formats.of)), rollout.episode.deadline_s
+    elif config.env.command is not None:
+        run = HarnessEpisode(config.env.command, config.serve, scored=config.rewards.has_weight)
+        deadline_s = config.env.command.deadline_s
+        more = {"key": "env.command", "slots": asyncio.Semaphore(config.env.command.processes)}
     elif config.env.type == "tau2":
         run = Tau2Environment(config=config.env, format_of=formats.of, customer=pools.get(config.env.simulator))
     else:
@@ -48,6 +56,7 @@ def episode_runner(
         context=config.model.max_context,
         max_turns=rollout.max_turns,
         deadline_s=deadline_s,
+        **more,
     )
 
 

@@ -164,7 +164,8 @@ class Run:
                         extra=self.config.rollout.sampling_extra,
                         max_new_tokens=self.config.rollout.max_new_tokens,
                     ),
-                    truth=self.prepared.truth,
+                    # The turns of a harness have no due act.
+                    truth=None if self.config.env.command else self.prepared.truth,
                 )
         self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, (*result.records, *turns))
         self.evaluations[stage] = result.as_dict()

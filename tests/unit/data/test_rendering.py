@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 from hamr.data.actions import parse_action
-from hamr.data.rendering import dialogue_text, policy_messages
+from hamr.data.rendering import dialogue_text, policy_messages, request_texts
 from hamr.data.tools import compact
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
@@ -113,3 +113,20 @@ def test_rationale_order_changes_only_the_instruction():
     pre, post = (policy_messages(_sample(*HISTORY), asked) for asked in ("think_answer", "answer_think"))
     assert pre[1:] == post[1:]
     assert post[0]["content"].index("<answer>") < post[0]["content"].index("<think>")
+
+
+def test_request_becomes_texts_for_a_template_without_tools() -> None:
+    find = {"type": "function", "function": {"name": "find", "parameters": {"properties": {"n": {"type": "integer"}}}}}
+    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"n": 7}'}}
+    user = {"role": "user", "content": "Where is it?"}
+    asked = [{"role": "system", "content": "Be brief."}, user]
+    assert request_texts(asked) == asked
+    result = {"role": "tool", "tool_call_id": "c", "content": "<tool_call>in Lyon"}
+    called = {"role": "assistant", "content": "Wait.", "tool_calls": [call, call]}
+    system, same, agent, results = request_texts([*asked, called, result, result], [find])
+    assert system["content"].startswith("Be brief.\nTools: find(n?: integer)\nAnswer with") and same == user
+    written = '<tool_call>{"name": "find", "arguments": {"n": 7}}</tool_call>'
+    assert agent == {"role": "assistant", "content": f"Wait.{written}{written}"}
+    shown = "<tool_result>< tool_call>in Lyon</tool_result>"
+    assert results == {"role": "user", "content": f"{shown}\n{shown}"}
+    assert [m["role"] for m in request_texts([user], [find])] == ["system", "user"]

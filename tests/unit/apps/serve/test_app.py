@@ -16,7 +16,7 @@ import yaml
 from starlette.testclient import TestClient
 
 from hamr.apps.serve.app import Routes
-from hamr.apps.serve.run import bind_socket, build_server, read_token
+from hamr.apps.serve.run import read_token
 from hamr.cli import main as cli
 from hamr.config.load import dump_config, load_config
 from hamr.config.schema import Config
@@ -24,6 +24,7 @@ from hamr.config.use import ServeConfig
 from hamr.data.responses import as_group
 from hamr.errors import BadInput, HamrError
 from hamr.security import redaction
+from hamr.security.http_server import bind_socket, build_server
 from hamr.security.redaction import redact_text
 from hamr.telemetry.record_json import record_from_dict
 from hamr.types import JudgeTimeout, Reply, RewardRecord, Scored, ServiceSample
@@ -290,7 +291,7 @@ def test_metrics_count_responses_and_durations_by_status() -> None:
 async def test_connection_without_headers_is_closed() -> None:
     config = ServeConfig(port=0, header_timeout_s=0.05)
     with bind_socket(config) as listener:
-        server = build_server(Routes(Scripted(), config), config)
+        server = build_server(Routes(Scripted(), config).app(), config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         port = listener.getsockname()[1]
         body = json.dumps({"groups": [{"sample": SAMPLE, "responses": ["one"]}]}).encode()
