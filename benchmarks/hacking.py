@@ -32,17 +32,22 @@ from hamr.cascade.certificate import Certificate  # noqa: E402
 FEATURES = {"length": 5, "similarity": 4, "repetition": 3, "markup": 2}
 PROMPTS, CANDIDATES, STEPS, BATCH, GROUP = 48, 24, 300, 24, 8
 AUDIT_FRAC = 0.05
+ALARM = 0.05
+ONSET = 1.5
+"""Exploitation has begun once the policy's share of fooling replies is this multiple of that of the candidates."""
 START = Cascade(0.5, 0.98, 0.05, 0.72)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One world: share of fooling replies, the feature that shows them (None: none does), and how often it does."""
+    """One world: share of fooling replies, the feature that shows them (None: none does), how often it does, and
+    whether they fool the judge too."""
 
     name: str
     fooling: float = 0.15
     style: str | None = "length"
     shown: float = 0.95
+    judge_too: bool = False
 
 
 WORLDS = (
@@ -50,7 +55,11 @@ WORLDS = (
     Setting("shown in 60 %", shown=0.6),
     Setting("no feature shows it", style=None),
     Setting("no fooling", fooling=0.0),
+    Setting("judge fooled too", judge_too=True),
 )
+
+
+NO_FOOLING = WORLDS[3]
 
 
 class World:
@@ -63,7 +72,10 @@ class World:
         self.true = np.where(self.fools, rng.uniform(0.2, 0.75, shape), honest)
         self.s_j = np.clip(self.true + rng.normal(0.0, 0.1, shape), 0.0, 1.0)
         s_r = np.clip(self.true + rng.normal(0.0, 0.08, shape), 0.0, 0.98)
-        self.s_r = np.where(self.fools, rng.uniform(0.86, 0.975, shape), s_r)
+        fooled = rng.uniform(0.86, 0.975, shape)
+        self.s_r = np.where(self.fools, fooled, s_r)
+        if setting.judge_too:
+            self.s_j = np.where(self.fools, fooled, self.s_j)
         self.features = {name: rng.integers(0, levels, shape) for name, levels in FEATURES.items()}
         if setting.style is not None:
             shown = self.fools & (rng.random(shape) < setting.shown)
@@ -76,11 +88,17 @@ class World:
 
 @dataclass
 class Arm:
-    """One way to reward. `failing`: share of the judge's answers that fail, excluded, or with `zeroed` worth 0."""
+    """One way to reward.
+
+    `failing`: share of the judge's answers that fail, excluded, or with `zeroed` worth 0. `truth`: the true value is
+    the reward. `rules`: the auditor knows the true value and audits all replies (`audit.by=rules`).
+    """
 
     name: str
     cascade: Cascade = START
     judged: bool = False
+    truth: bool = False
+    rules: bool = False
     audit_frac: float = 0.0
     aipw: bool = False
     correction: AuditCorrection | None = None
@@ -89,20 +107,26 @@ class Arm:
     failing: float = 0.0
     zeroed: bool = False
     certificate: Certificate = field(default_factory=Certificate)
+    alarm: int | None = None
+    """First step whose audits show a mean gap inside the interval above ALARM."""
 
 
 class Scores:
-    """Value of every candidate by one cascade, the judge's mix, membership in the interval, and strata."""
+    """Value of every candidate by one cascade, the auditor's reward, whether the judge is needed, whether the reply may
+    be audited, and strata."""
 
-    def __init__(self, cascade: Cascade, world: World) -> None:
+    def __init__(self, cascade: Cascade, world: World, *, rules: bool) -> None:
         pairs = list(zip(world.s_r.ravel().tolist(), world.s_j.ravel().tolist(), strict=True))
         self.interval = (cascade.tau_a, cascade.tau_b)
         self.value = np.reshape([cascade.mix(s_r, s_j) for s_r, s_j in pairs], world.s_r.shape)
-        self.mix = np.reshape([cascade.audited_mix(s_r, s_j) for s_r, s_j in pairs], world.s_r.shape)
+        mix = np.reshape([cascade.audited_mix(s_r, s_j) for s_r, s_j in pairs], world.s_r.shape)
+        self.mix = world.true if rules else mix
         self.inside = ~np.reshape([cascade.needs_judge(s_r) for s_r, _ in pairs], world.s_r.shape)
+        self.auditable = np.ones_like(self.inside) if rules else self.inside
+        binned, ends = (self.value, (0.0, 1.0)) if rules else (world.s_r, self.interval)
         self.strata = {
-            at: strata(x, self.interval, {name: int(levels[at]) for name, levels in world.features.items()})
-            for at, x in np.ndenumerate(world.s_r)
+            at: strata(x, ends, {name: int(levels[at]) for name, levels in world.features.items()})
+            for at, x in np.ndenumerate(binned)
         }
 
 
@@ -110,38 +134,45 @@ def score(arm: Arm, world: World, scores: Scores, at: tuple[Any, Any], step: int
     """Return the rewards of the replies `at` (NaN: failed) and the judge calls. The arm learns from its audits."""
     s_r, s_j = world.s_r[at], world.s_j[at]
     lost = rng.random(s_r.shape) < arm.failing
+    if arm.truth:
+        return world.true[at], 0
     if arm.judged:
         return np.where(lost, 0.0 if arm.zeroed else np.nan, s_j), s_r.size
-    value, mix, inside = scores.value[at], scores.mix[at], scores.inside[at]
-    audited = inside & (rng.random(s_r.shape) < arm.audit_frac)
-    calls = int((~inside).sum() + audited.sum())
+    value, mix, auditable = scores.value[at], scores.mix[at], scores.auditable[at]
+    audited = auditable & (rng.random(s_r.shape) < arm.audit_frac)
+    calls = int((~scores.inside[at]).sum() + (0 if arm.rules else audited.sum()))
     names = [
         scores.strata[int(p), int(c)] for p, c in zip(np.broadcast_to(at[0], s_r.shape).flat, at[1].flat, strict=True)
     ]
     free = value  # the reward without an audit
     if arm.correction is not None:
         shift = np.reshape([arm.correction.shift(own) for own in names], s_r.shape)
-        free = np.where(inside, np.clip(value + shift, 0.0, 1.0), value)
+        free = np.where(auditable, np.clip(value + shift, 0.0, 1.0), value)
         found = [
             Residual(step=step, strata=names[k], residual=float(mix.flat[k] - value.flat[k]))
             for k in np.flatnonzero(audited)
         ]
         arm.correction.update(step + 1, found)
-    if arm.limit is not None:
-        arm.certificate.add(list(zip(s_r[audited].tolist(), (free - mix)[audited].tolist(), strict=True)))
-        if arm.certificate.excess(arm.limit):
-            ends = arm.certificate.largest_part(scores.interval, arm.limit)
-            arm.cascade, arm.certificate = Cascade(*ends, arm.cascade.w1, arm.cascade.w2), Certificate()
+    gapped = audited & scores.inside[at]
+    arm.certificate.add(list(zip(s_r[gapped].tolist(), (free - mix)[gapped].tolist(), strict=True)))
+    if arm.alarm is None and arm.certificate.excess(ALARM):
+        arm.alarm = step
+    if arm.limit is not None and arm.certificate.excess(arm.limit):
+        ends = arm.certificate.largest_part(scores.interval, arm.limit)
+        arm.cascade, arm.certificate = Cascade(*ends, arm.cascade.w1, arm.cascade.w2), Certificate()
     if arm.aipw:
         return value + np.where(audited, (mix - value) / AUDIT_FRAC, 0.0), calls
     return (np.where(audited, mix, free) if arm.correction is not None else free), calls
 
 
 def train(arm: Arm, setting: Setting, seed: int) -> dict[str, float]:
-    """Train a softmax policy over the candidates with group-relative advantages. Return its end and the judge calls."""
+    """Train a softmax policy over the candidates with group-relative advantages.
+
+    Return its end, the judge calls, and the steps of the onset of exploitation and from there to the alarm (NaN: none).
+    """
     rng = np.random.default_rng(seed)
     world = World(rng, setting)
-    cascade, scores = arm.cascade, Scores(arm.cascade, world)
+    cascade, scores = arm.cascade, Scores(arm.cascade, world, rules=arm.rules)
     own, shared, calls = np.zeros((PROMPTS, CANDIDATES)), np.zeros(world.traits.shape[-1]), 0
 
     def policy(prompts: Any) -> Any:
@@ -149,14 +180,17 @@ def train(arm: Arm, setting: Setting, seed: int) -> dict[str, float]:
         weights = np.exp(logits - logits.max(axis=1, keepdims=True))
         return weights / weights.sum(axis=1, keepdims=True)
 
+    onset: int | None = None
     for step in range(STEPS):
         prompts = rng.choice(PROMPTS, BATCH, replace=False)
         shares = policy(prompts)
+        if onset is None and (shares * world.fools[prompts]).sum() > ONSET * world.fools[prompts].mean() * BATCH > 0.0:
+            onset = step
         drawn = (
             (shares.cumsum(axis=1)[:, None, :] < rng.random((BATCH, GROUP, 1))).sum(axis=-1).clip(max=CANDIDATES - 1)
         )
         if arm.cascade != cascade:
-            cascade, scores = arm.cascade, Scores(arm.cascade, world)
+            cascade, scores = arm.cascade, Scores(arm.cascade, world, rules=arm.rules)
         rewards, asked = score(arm, world, scores, (prompts[:, None], drawn), step, rng)
         calls += asked
         advantages = group_advantages(rewards, normalised=arm.normalised)
@@ -169,6 +203,8 @@ def train(arm: Arm, setting: Setting, seed: int) -> dict[str, float]:
         "true": float((shares * world.true).sum(axis=1).mean()),
         "fooling": float((shares * world.fools).sum(axis=1).mean()),
         "judge_calls": calls / (STEPS * BATCH * GROUP),
+        "onset": np.nan if onset is None else onset,
+        "delay": np.nan if onset is None or arm.alarm is None else arm.alarm - onset,
     }
 
 
@@ -184,8 +220,16 @@ def group_advantages(rewards: Any, *, normalised: bool) -> Any:
     return np.where(deviation > 1e-6, centred / (deviation + 1e-3), 0.0)
 
 
-def arms() -> list[Arm]:
+def arms(setting: Setting) -> list[Arm]:
     audits = {"audit_frac": AUDIT_FRAC}
+    if setting.judge_too:
+        return [
+            Arm("true reward", truth=True),
+            Arm("judge only", judged=True),
+            Arm("cascade"),
+            Arm("stratified", correction=AuditCorrection(), **audits),
+            Arm("stratified, by rules", correction=AuditCorrection(), rules=True, **audits),
+        ]
     return [
         Arm("judge only", judged=True),
         Arm("cascade"),
@@ -200,14 +244,19 @@ def arms() -> list[Arm]:
 def defences(setting: Setting, seeds: int) -> list[dict[str, Any]]:
     """Every arm in one world: mean and deviation over the seeds."""
     rows = []
-    for i, first in enumerate(arms()):
-        ends = [train(arms()[i], setting, seed) for seed in range(seeds)]
+    for i, first in enumerate(arms(setting)):
+        ends = [train(arms(setting)[i], setting, seed) for seed in range(seeds)]
         rows.append({"world": setting.name, "arm": first.name, **summary(ends)})
     return rows
 
 
-def summary(ends: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    means = {key: float(np.mean([end[key] for end in ends])) for key in ends[0]}
+def summary(ends: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    means: dict[str, Any] = {}
+    for key in ends[0]:
+        known = [end[key] for end in ends if not np.isnan(end[key])]
+        means[key] = float(np.mean(known)) if known else None
+    delays = [end["delay"] for end in ends if not np.isnan(end["delay"])]
+    means["longest_delay"] = max(delays, default=None)
     return {**means, "true_std": float(np.std([end["true"] for end in ends]))}
 
 
@@ -217,7 +266,7 @@ def damage(seeds: int) -> list[dict[str, Any]]:
     for failing in (0.0, 0.05, 0.1, 0.2, 0.4):
         for zeroed in (False, True):
             ends = [
-                train(Arm("", judged=True, failing=failing, zeroed=zeroed), WORLDS[-1], seed) for seed in range(seeds)
+                train(Arm("", judged=True, failing=failing, zeroed=zeroed), NO_FOOLING, seed) for seed in range(seeds)
             ]
             rows.append({"failing": failing, "outcome": "0.0" if zeroed else "typed", **summary(ends)})
     return rows
@@ -252,7 +301,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         [
             *lines,
             *(
-                "| " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in r.values()) + " |"
+                "| "
+                + " | ".join(f"{v:.3f}" if isinstance(v, float) else "" if v is None else str(v) for v in r.values())
+                + " |"
                 for r in rows
             ),
         ]
@@ -264,6 +315,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--coverage-runs", type=int, default=1000)
     parser.add_argument("--audits", type=int, default=600, help="audits in a coverage run")
+    parser.add_argument("--world", choices=[w.name for w in WORLDS], help="only this one; the file keeps the others")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "hacking_simulated.json")
     args = parser.parse_args(argv)
     settings = {"seeds": list(range(args.seeds)), "steps": STEPS, "audit_frac": AUDIT_FRAC, "cascade": START.parameters}
@@ -279,6 +331,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(table(rows) + "\n", flush=True)
         args.out.write_text(json.dumps(found, indent=1) + "\n")
 
+    if args.world is not None:
+        before = json.loads(args.out.read_text())
+        [setting] = (world for world in WORLDS if world.name == args.world)
+        rows = defences(setting, args.seeds)
+        others = [row for row in before["defences"] if row["world"] != args.world]
+        found |= {**before, "defences": [*others, *rows]}
+        found.setdefault("added", {})[args.world] = {"when": datetime.now(UTC).isoformat(timespec="seconds")}
+        show(rows)
+        return
     for setting in WORLDS:
         rows = defences(setting, args.seeds)
         found["defences"] += rows

@@ -63,6 +63,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "calibrate": ("", "fit the cascade to scores with teacher labels"),
     "calibrate scores=": (f"{_CALIBRATE}:CalibrateScores", "fit to a file of scores"),
     "calibrate pairs=": (f"{_CALIBRATE}:CalibratePairs", "query the pools about labelled pairs, then fit"),
+    "calibrate items=": (f"{_CALIBRATE}:CalibrateItems", "fit to recorded answers to the items of rubrics"),
     "calibrate samples=": (
         f"{_CALIBRATE}:CalibrateSamples",
         "query the pools about replies to samples, then fit",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from hamr.config.rewards import CascadeConfig, ConsistencyConfig
+from hamr.config.cascade_controller import CascadeConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.errors import ConfigError, MissingScore
 
 CascadeBand = Literal["below", "inside", "above"]
@@ -68,14 +69,15 @@ class Cascade:
         """Return True if Eq. 4 uses S_J at this S_R."""
         return self.band(s_r) != "inside"
 
-    def mix(self, s_r: float, s_j: float | None = None) -> float:
-        """Return R in [0, 1]. Inside the interval s_j is not used.
+    def mix(self, s_r: float, s_j: float | None = None, *, key: float | None = None) -> float:
+        """Return R in [0, 1]. Inside the interval s_j is not used. `key`: the score that the interval is over, if it is
+        not s_r.
 
         Raises:
             MissingScore: The judge score is needed and absent.
             ValueError: A score is outside [0, 1].
         """
-        band = self.band(s_r)
+        band = self.band(s_r if key is None else key)
         if s_j is not None:
             _check("s_j", s_j)
         if band == "inside":
@@ -84,7 +86,8 @@ class Cascade:
             raise MissingScore(
                 f"S_R={s_r} is {band} the trust interval [{self.tau_a}, {self.tau_b}]: the judge's score is needed"
             )
-        return self.audited_mix(s_r, s_j)
+        weight = self.w1 if band == "below" else self.w2
+        return weight * s_r + (1.0 - weight) * s_j
 
     def audited_mix(self, s_r: float, s_j: float) -> float:
         """Return R if the judge is called in any case. Inside the interval the weights are those below it."""
@@ -94,6 +97,15 @@ class Cascade:
     def highest(self, s_r: float) -> float:
         """Return the highest possible R at this S_R over all judge scores."""
         return self.mix(s_r, 1.0)
+
+
+def confidence(s_r: float) -> float:
+    """Return how far a probability is from one half, from 0 to 1. The trust interval of rubric items is over it.
+
+    >>> confidence(0.5), confidence(1.0), confidence(0.25)
+    (0.0, 1.0, 0.5)
+    """
+    return abs(2.0 * s_r - 1.0)
 
 
 @lru_cache(maxsize=64)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ import numpy.typing as npt
 from hamr.calibration.cascade import Cascade
 from hamr.calibration.ranks import Floats, bootstrap_interval, spearman
 from hamr.calibration.search import CascadePoint, Effort, FittingSet, frontier, mix_scores, search
-from hamr.config.rewards import CascadeConfig
+from hamr.config.cascade_controller import CascadeConfig
 from hamr.errors import BadInput, DataError
 
 PAPER = Cascade.from_config(CascadeConfig())
@@ -105,6 +106,7 @@ def calibrate(
     folds: int = FOLDS,
     resamples: int = RESAMPLES,
     seed: int = 0,
+    over: Literal["score", "confidence"] = "score",
 ) -> Calibration:
     """Fit the cascade to triples of reranker, judge and teacher scores, all in [0, 1] and in the same order.
 
@@ -125,6 +127,7 @@ def calibrate(
         folds: Folds of cross-validation, 0 for none.
         resamples: Bootstrap resamples for the interval, 0 for none.
         seed: Seed of the folds and resamples.
+        over: Scale of the interval: S_R, or its distance from one half (`confidence`), for rubric items.
 
     Raises:
         DataError: Too few rows, unequal lengths, NaN, numbers outside [0, 1] or constant scores.
@@ -139,14 +142,14 @@ def calibrate(
     check_effort(folds, resamples)
     given = {"s_r": _check_scores("s_r", s_r), "s_j": _check_scores("s_j", s_j), "y": _check_scores("y", y)}
     _check_alike(given)
-    data = FittingSet(given["s_r"], given["s_j"], given["y"], also=(PAPER,))
+    data = _fitting_set(given["s_r"], given["s_j"], given["y"], over)
     verdicts = _verdicts(hard, data)
 
     front = frontier(search(data, Effort(), limit))
     fit = [point for point in front if point.escalated_frac <= limit][-1]
     interval = None
     if resamples:
-        values = mix_scores(fit.cascade, data.s_r, data.s_j)
+        values = mix_scores(fit.cascade, data.s_r, data.s_j, data.key)
         interval = bootstrap_interval(values, data.y, resamples=resamples, level=LEVEL, seed=seed)
     cross_validated = cross_validate(data, folds, limit, seed) if folds else None
 
@@ -171,6 +174,10 @@ def calibrate(
     )
 
 
+def _fitting_set(s_r: Floats, s_j: Floats, y: Floats, over: Literal["score", "confidence"]) -> FittingSet:
+    return FittingSet(s_r, s_j, y, also=(PAPER,), over=np.abs(2.0 * s_r - 1.0) if over == "confidence" else None)
+
+
 def cross_validate(data: FittingSet, folds: int, limit: float, seed: int) -> float | None:
     """Return rho of y with the rewards of held-out rows, pooled over random folds (one fold may have too few rows to
     rank).
@@ -183,26 +190,32 @@ def cross_validate(data: FittingSet, folds: int, limit: float, seed: int) -> flo
     for fold in range(min(folds, data.y.size)):
         held_out = order[fold::folds]
         rest = np.delete(order, np.s_[fold::folds])[:FOLD_ROWS]
-        part = FittingSet(data.s_r[rest], data.s_j[rest], data.y[rest], FOLD_CUTS, data.also)
+        part = FittingSet(data.s_r[rest], data.s_j[rest], data.y[rest], FOLD_CUTS, data.also, data.key[rest])
         if part.target.norm == 0.0:
             return None
         affordable = [p for p in search(part, _FOLD_EFFORT, limit) if p.escalated_frac <= limit]
         # If S_R is constant in a part, no affordable cascade has a rho. Use the one that never calls the judge.
         cascade = frontier(affordable)[-1].cascade if affordable else Cascade(0.0, 1.0, 1.0, 1.0)
-        rewards[held_out] = mix_scores(cascade, data.s_r[held_out], data.s_j[held_out])
+        rewards[held_out] = mix_scores(cascade, data.s_r[held_out], data.s_j[held_out], data.key[held_out])
     return _or_none(spearman(rewards, data.y))
 
 
 def tau_profiles(
-    s_r: npt.ArrayLike, s_j: npt.ArrayLike, y: npt.ArrayLike, cascade: Cascade, *, points: int = 60
+    s_r: npt.ArrayLike,
+    s_j: npt.ArrayLike,
+    y: npt.ArrayLike,
+    cascade: Cascade,
+    *,
+    points: int = 60,
+    over: Literal["score", "confidence"] = "score",
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Return (tau, rho) for different tau_a with the rest of `cascade` fixed, and the same for tau_b: how sharp the
     optimum is.
 
-    Each covers its possible values at quantiles of S_R, including its own. Points without a rho are omitted.
+    Each covers its possible values at quantiles of the scores, including its own. Points without a rho are omitted.
     """
-    data = FittingSet(np.asarray(s_r, float), np.asarray(s_j, float), np.asarray(y, float))
-    spread = np.unique(np.quantile(data.s_r, np.linspace(0.0, 1.0, points)))
+    data = _fitting_set(np.asarray(s_r, float), np.asarray(s_j, float), np.asarray(y, float), over)
+    spread = np.unique(np.quantile(data.key, np.linspace(0.0, 1.0, points)))
 
     def profile(moved: Iterator[Cascade]) -> Iterator[CascadePoint]:
         return (p for p in map(data.evaluate, moved) if not math.isnan(p.spearman))

@@ -66,6 +66,12 @@ class FittingSet:
     most_cuts: int = MOST_CUTS
     also: tuple[Cascade, ...] = ()
     """Cascades whose cuts are always among those tried."""
+    over: Floats | None = None
+    """Score that the interval is over, where it is not S_R."""
+
+    @property
+    def key(self) -> Floats:
+        return self.s_r if self.over is None else self.over
 
     @cached_property
     def target(self) -> Target:
@@ -73,8 +79,8 @@ class FittingSet:
 
     @cached_property
     def _distinct(self) -> tuple[Floats, Ints, Ints]:
-        """(distinct S_R, rows before each of them and n, index of the distinct value of each row)"""
-        values, which, sizes = np.unique(self.s_r, return_inverse=True, return_counts=True)
+        """(distinct keys, rows before each of them and n, index of the distinct value of each row)"""
+        values, which, sizes = np.unique(self.key, return_inverse=True, return_counts=True)
         return values, np.concatenate([[0], np.cumsum(sizes)]), which
 
     @cached_property
@@ -99,7 +105,7 @@ class FittingSet:
 
     @cached_property
     def before(self) -> Ints:
-        """Number of rows with a lower S_R, for every row."""
+        """Number of rows with a lower key, for every row."""
         _, rows, which = self._distinct
         return rows[which]
 
@@ -145,17 +151,18 @@ class FittingSet:
 
     def evaluate(self, cascade: Cascade) -> CascadePoint:
         """Return the exact rho and share of judge calls of the cascade."""
-        asked = (self.s_r < cascade.tau_a) | (self.s_r > cascade.tau_b)
+        asked = (self.key < cascade.tau_a) | (self.key > cascade.tau_b)
         return CascadePoint(
             cascade=cascade,
-            spearman=self.target.spearman(mix_scores(cascade, self.s_r, self.s_j)),
+            spearman=self.target.spearman(mix_scores(cascade, self.s_r, self.s_j, self.key)),
             escalated_frac=float(np.count_nonzero(asked) / self.s_r.size),
         )
 
 
-def mix_scores(cascade: Cascade, s_r: Floats, s_j: Floats) -> Floats:
-    """Return R of every row (Eq. 4), bitwise equal to `Cascade.mix`."""
-    below, above = s_r < cascade.tau_a, s_r > cascade.tau_b
+def mix_scores(cascade: Cascade, s_r: Floats, s_j: Floats, key: Floats | None = None) -> Floats:
+    """Return R of every row (Eq. 4), bitwise equal to `Cascade.mix`. `key`: the score that the interval is over."""
+    key = s_r if key is None else key
+    below, above = key < cascade.tau_a, key > cascade.tau_b
     weight = np.where(below, cascade.w1, cascade.w2)
     return np.where(below | above, weight * s_r + (1.0 - weight) * s_j, s_r)
 

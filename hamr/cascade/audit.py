@@ -9,6 +9,8 @@ them. With N replies in the cascade, of which H are not fully judged,
 where J is the highest S_J over the references of a reply. This is an unbiased estimate of the distance between the
 reward and the score of a judge that sees every reply. (The sum over the audited replies divided by their share is
 unbiased too, but it has a higher variance and decreases with every failed audit.)
+
+Another auditor than the judge audits all replies of the cascade, so that H = N and J is the auditor's score.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-from hamr.types import CASCADE_BANDS, RewardRecord, SampleKey
+from hamr.types import CASCADE_BANDS, Audit, AuditBy, RewardRecord, SampleKey
 
 REPLIES, AUDITS = 2000, 400
 """Number of latest replies and audits in the running metrics."""
@@ -41,25 +43,74 @@ def is_audited(key: SampleKey, frac: float) -> bool:
     return int.from_bytes(digest[:8], "big") < frac * 2**64
 
 
+def value_of(record: RewardRecord) -> float | None:
+    """Return the value of Eq. 4, corrected as if not audited: an audited reply represents those that are not.
+
+    None if Eq. 4 was not used for the reward, gave no reward, or ran without an available judge.
+    """
+    reward = next((c.value for c in record.components if c.name == "consistency"), None)
+    if reward is None or record.band not in CASCADE_BANDS or not record.reference_scores or record.fallback:
+        return None
+    return reward if record.correction is None else record.correction.shifted
+
+
+def judge_audit(record: RewardRecord) -> Audit | None:
+    """Return the audit of a record if the judge answered it."""
+    return record.audit if record.audit is not None and record.audit.by == "judge" else None
+
+
+def with_labels(records: Iterable[RewardRecord]) -> list[tuple[RewardRecord, bool]]:
+    """Return the records whose audit by the data's rules or a person tells whether the reply is right."""
+    audits = [(r, r.audit.best) for r in records if r.audit is not None and r.audit.by in ("rules", "file")]
+    return [(record, label >= 0.5) for record, label in audits if label is not None]
+
+
+def joint_errors(replies: Iterable[tuple[RewardRecord, bool]]) -> dict[str, float]:
+    """Return `truth/*_wrong_frac` over the replies that reranker and judge have scored, audits included.
+
+    `replies`: records, each with whether its reply is right. A score of at least 0.5 takes it for right. Where both are
+    wrong together, no audit by the judge corrects the reward.
+    """
+    wrong: list[tuple[bool, bool]] = []
+    for record, right in replies:
+        s_j = record.s_j
+        if s_j is None and (audit := judge_audit(record)) is not None:
+            s_j = audit.s_j
+        if record.s_r is not None and s_j is not None:
+            wrong.append(((record.s_r >= 0.5) != right, (s_j >= 0.5) != right))
+    if not wrong:
+        return {}
+    reranker, judge = (fmean(errors) for errors in zip(*wrong, strict=True))
+    both = fmean(by_reranker and by_judge for by_reranker, by_judge in wrong)
+    return {
+        "truth/reranker_wrong_frac": reranker,
+        "truth/judge_wrong_frac": judge,
+        "truth/both_wrong_frac": both,
+    }
+
+
+def is_auditable(record: RewardRecord, by: AuditBy) -> bool:
+    """Return True if the auditor audits such replies for a correction: the judge those that the reranker alone decided,
+    any other auditor all that Eq. 4 rewarded."""
+    return record.band == "inside" if by == "judge" else value_of(record) is not None
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Reply:
-    """One reply of the cascade. `gap` is the distance of its reward from the judge score, None if unknown. `hidden`:
-    the judge did not score all of its references."""
+    """One reply of the cascade. `gap` is the distance of its reward from the auditor's score, None if unknown.
+    `hidden`: only an audit tells it."""
 
     gap: float | None
     hidden: bool
 
     @classmethod
-    def of(cls, record: RewardRecord) -> _Reply | None:
-        """Return None if Eq. 4 was not used for the reward, gave no reward, or ran without an available judge."""
-        reward = next((c.value for c in record.components if c.name == "consistency"), None)
-        if reward is not None and record.correction is not None:
-            reward = record.correction.shifted  # as if not audited: an audited reply represents those that are not
-        if reward is None or record.band not in CASCADE_BANDS or not record.reference_scores or record.fallback:
+    def of(cls, record: RewardRecord, by: AuditBy) -> _Reply | None:
+        reward = value_of(record)
+        if reward is None:
             return None
         judged = [score.s_j for score in record.reference_scores]
         known = [s_j for s_j in judged if s_j is not None]
-        hidden = len(known) < len(judged)
+        hidden = by != "judge" or len(known) < len(judged)
         best = (record.audit.best if record.audit is not None else None) if hidden else max(known)
         return cls(gap=None if best is None else abs(reward - best), hidden=hidden)
 
@@ -67,7 +118,8 @@ class _Reply:
 class AuditWindow:
     """Running metrics over the last replies of a run."""
 
-    def __init__(self, *, replies: int = REPLIES, audits: int = AUDITS) -> None:
+    def __init__(self, by: AuditBy = "judge", *, replies: int = REPLIES, audits: int = AUDITS) -> None:
+        self._by = by
         self._replies: deque[_Reply] = deque(maxlen=replies)
         self._audits: deque[tuple[float, float]] = deque(maxlen=audits)
 
@@ -82,7 +134,7 @@ class AuditWindow:
         """
         answered = failed = 0
         for record in records:
-            reply, audit = _Reply.of(record), record.audit
+            reply, audit = _Reply.of(record, self._by), record.audit
             if reply is not None:
                 self._replies.append(reply)
             if audit is not None:

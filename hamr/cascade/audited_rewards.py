@@ -6,9 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hamr.calibration.audit_correction import AuditCorrection, Residual, Strata, strata
+from hamr.calibration.audit_correction import AuditCorrection, Residual, strata
+from hamr.cascade.audit import is_auditable, value_of
 from hamr.rewards.mix import mix
-from hamr.types import Audit, Component, Reply, RewardCorrection, RewardRecord, Scored, ServiceSample
+from hamr.types import Audit, AuditBy, Component, Reply, RewardCorrection, RewardRecord, Scored, ServiceSample
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 """A word, or one character of a script without spaces."""
@@ -18,15 +19,20 @@ _SIMILARITIES = (0.2, 0.4, 0.6, 0.8)
 _REPETITIONS = (0.15, 0.35)
 
 
-def correct(record: RewardRecord, sample: ServiceSample, model: AuditCorrection, propensity: float) -> RewardRecord:
-    """Return the record with the consistency value corrected, unchanged unless the reranker alone decided it.
+def correct(
+    record: RewardRecord, sample: ServiceSample, model: AuditCorrection, propensity: float, by: AuditBy = "judge"
+) -> RewardRecord:
+    """Return the record with the consistency value corrected, unchanged if the auditor `by` may not audit it.
 
-    An audited reply takes the judge's reward, another one the cascade's value plus the correction of its strata.
+    An audited reply takes the auditor's reward, another one the cascade's value plus the correction of its strata.
     """
-    value = next((c.value for c in record.components if c.name == "consistency"), None)
-    if record.band != "inside" or value is None or not isinstance(record.action, Reply) or record.cascade is None:
+    value = value_of(record)
+    if value is None or not is_auditable(record, by) or not isinstance(record.action, Reply):
         return record
-    own = reply_strata(record, record.action, sample, record.cascade[:2])
+    assert record.cascade is not None and record.s_r is not None, "Eq. 4 gave the value"
+    # Outside the interval the score of the reranker alone says little about the value.
+    score, interval = (record.s_r, record.cascade[:2]) if by == "judge" else (value, (0.0, 1.0))
+    own = strata(score, interval, text_features(record.action.content, nearest_reference(record, sample)))
     audited = record.audit.mix if record.audit is not None else None
     correction = RewardCorrection(
         value=value,
@@ -54,13 +60,13 @@ def residuals(records: Sequence[RewardRecord], step: int) -> list[Residual]:
 
 
 def gap_of(record: RewardRecord) -> tuple[float, float] | None:
-    """Return (S_R, reward without the audit - judge's reward) of an audited reply inside the interval, else None."""
-    value = next((c.value for c in record.components if c.name == "consistency"), None)
+    """Return (S_R, reward without the audit - auditor's reward) of an audited reply inside the interval, else None."""
+    value = value_of(record)
     if record.band != "inside" or value is None or record.s_r is None:
         return None
     if record.audit is None or record.audit.mix is None:
         return None
-    return record.s_r, (value if record.correction is None else record.correction.shifted) - record.audit.mix
+    return record.s_r, value - record.audit.mix
 
 
 def correction_metrics(records: Sequence[RewardRecord], model: AuditCorrection) -> dict[str, float]:
@@ -72,13 +78,11 @@ def correction_metrics(records: Sequence[RewardRecord], model: AuditCorrection) 
     return figures
 
 
-def reply_strata(record: RewardRecord, reply: Reply, sample: ServiceSample, interval: tuple[float, float]) -> Strata:
-    """Return the strata of a reply whose decisive reranker score is inside the trust interval."""
-    assert record.s_r is not None, "a reply inside the interval was reranked"
+def nearest_reference(record: RewardRecord, sample: ServiceSample) -> str:
+    """Return the text of the reference that decided the reward of a reranked reply."""
     decisive = next(score.reference for score in record.reference_scores if score.s_r == record.s_r)
     nearest = sample.references[decisive].action
-    features = text_features(reply.content, nearest.content if isinstance(nearest, Reply) else "")
-    return strata(record.s_r, interval, features)
+    return nearest.content if isinstance(nearest, Reply) else ""
 
 
 def text_features(reply: str, reference: str) -> dict[str, int]:

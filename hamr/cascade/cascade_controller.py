@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from hamr.calibration.audit_correction import AuditCorrection
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.audited_rewards import correct, correction_metrics, gap_of, residuals
+from hamr.cascade.auditors import CascadeRouter
 from hamr.cascade.budget import balance, balance_interval, without_audits
 from hamr.cascade.certificate import Certificate, Ends
 from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
@@ -42,7 +43,7 @@ class CascadeController:
         """Return the record corrected by the audits of earlier steps. Without `correction` it is the record itself."""
         if self._correction is None:
             return record
-        return correct(record, sample, self._correction, self._config.audit_frac)
+        return correct(record, sample, self._correction, self._config.audit_frac, self._config.audit.by)
 
     def step_ended(self, records: Sequence[RewardRecord]) -> dict[str, float]:
         """Add the records of a step, move the interval, and return the metrics of the finished step.
@@ -117,7 +118,7 @@ class CascadeController:
                 return now, known
             if self._below is None:
                 self._below = balance(evidence, now)
-            share = without_audits(share, self._config.audit_frac)
+            share = without_audits(share, self._config.judge_audit_frac)
             tolerance = self._config.budget.tolerance
             goal = balance_interval(
                 evidence, now, self._bounds, share=share, below=self._below, tolerance=tolerance
@@ -132,15 +133,7 @@ class CascadeController:
 
     def _judge_frac(self, evidence: ReplyWindow, ends: Ends) -> float:
         outside = float(evidence.escalated_share(np.array([ends[0]]), np.array([ends[1]]))[0])
-        return outside + (1.0 - outside) * self._config.audit_frac
-
-
-class CascadeRouter(Protocol):
-    """Router interface used by the driver."""
-
-    async def score(
-        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None
-    ) -> RewardRecord: ...
+        return outside + (1.0 - outside) * self._config.judge_audit_frac
 
 
 class ControlledRewarder:

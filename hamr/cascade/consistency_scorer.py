@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Any
 
 from hamr.calibration.cascade import Cascade
@@ -57,8 +58,11 @@ class ConsistencyScorer:
         reply: Reply,
         *,
         until: float,
+        ensemble: Sequence[CachedPool] = (),
     ) -> None:
+        """`ensemble`: pools that answer audits in place of the judge."""
         self._config, self._askers, self._metrics = config, askers, metrics
+        self._ensemble = ensemble
         self._sample, self._reply, self._until = sample, reply, until
         self._scores: dict[int, ReferenceScore] = {}
         self._failures: dict[int, Failure] = {}
@@ -131,33 +135,50 @@ class ConsistencyScorer:
         return failure_of("judge", answer)
 
     async def _audit(self, scores: Sequence[ReferenceScore], decisive: ReferenceScore) -> Audit | None:
-        """Return the judge scores of the references that it has not scored. None if it has scored all."""
-        unheard = [score.reference for score in scores if score.s_j is None]
+        """Return the judge scores of the references that it has not scored, None if it has scored all. An ensemble
+        scores every reference."""
+        heard = {score.reference: None if self._ensemble else score.s_j for score in scores}
+        unheard = [index for index, s_j in heard.items() if s_j is None]
         if self._config.mode != "hybrid" or not unheard:
             return None
         assert decisive.s_r is not None, "a reply with a reward was reranked"
-        answers = await asyncio.gather(*(self._ask_judge(index, patient=False) for index in unheard))
-        heard = {score.reference: score.s_j for score in scores}
-        for index, answer in zip(unheard, answers, strict=True):
-            heard[index] = answer.score if failure_of("judge", answer) is None else None
+        answers = dict(zip(unheard, await asyncio.gather(*map(self._vote, unheard)), strict=True))
+        heard |= {index: None if isinstance(vote, Failure) else vote for index, vote in answers.items()}
+        audit = Audit(s_r=decisive.s_r, s_j=heard[decisive.reference], by=self._config.audit.by)
+        failure = next((vote for vote in answers.values() if isinstance(vote, Failure)), None)
+        if failure is not None:
+            return replace(audit, failure=failure.kind)
         known = [s_j for s_j in heard.values() if s_j is not None]
-        if len(known) < len(heard):
-            return Audit(s_r=decisive.s_r, s_j=heard[decisive.reference])
+        if self._ensemble:
+            return replace(audit, best=max(known), mix=max(known))
         cascade = Cascade.from_config(self._config.cascade)
         mixes = [cascade.audited_mix(s.s_r, s_j) for s, s_j in zip(scores, known, strict=True) if s.s_r is not None]
-        return Audit(s_r=decisive.s_r, s_j=heard[decisive.reference], best=max(known), mix=max(mixes))
+        return replace(audit, best=max(known), mix=max(mixes))
 
-    async def _ask_judge(self, index: int, *, patient: bool = True) -> Answer:
-        """Ask the judge. Retry with another sample of its reasoning while the answer is unparseable."""
-        answer = await self._ask("judge", index, patient=patient)
+    async def _vote(self, index: int) -> float | Failure:
+        """Return the mean score of the auditing pools for a reference, or the first failure."""
+        pools = self._ensemble or (self._askers["judge"],)
+        answers = await asyncio.gather(*(self._ask_judge(index, pool, patient=False) for pool in pools))
+        failures = [failure for answer in answers if (failure := failure_of("judge", answer)) is not None]
+        return failures[0] if failures else fmean(answer.score or 0.0 for answer in answers)
+
+    async def _ask_judge(self, index: int, pool: CachedPool | None = None, *, patient: bool = True) -> Answer:
+        """Ask the judge, or another pool. Retry with another sample of its reasoning while the answer is
+        unparseable."""
+        answer = await self._ask("judge", index, pool, patient=patient)
         for attempt in range(1, 1 + self._config.max_reasks):
             if not isinstance(self._unheard(answer), JudgeUnparsable):
                 break
-            answer = await self._ask("judge", index, patient=patient, attempt=attempt)
+            answer = await self._ask("judge", index, pool, patient=patient, attempt=attempt)
         return answer
 
-    async def _ask(self, role: Role, index: int, *, patient: bool = True, attempt: int = 0) -> Answer:
-        """Send one question. `patient`: the reward depends on it, so `fallback: wait` applies. False for audits."""
+    async def _ask(
+        self, role: Role, index: int, pool: CachedPool | None = None, *, patient: bool = True, attempt: int = 0
+    ) -> Answer:
+        """Send one question. `patient`: the reward depends on it, so `fallback: wait` applies. False for audits.
+
+        `pool` replaces the one of the role; its questions are counted with the side rewards'.
+        """
         if index not in self._questions:
             reference = self._sample.references[index].action
             assert isinstance(reference, Reply), "only reply references reach the scorers"
@@ -165,11 +186,12 @@ class ConsistencyScorer:
         question = replace(self._questions[index], attempt=attempt) if attempt else self._questions[index]
         patient = patient and self._config.fallback == "wait"
         ask = ask_until if patient else CachedPool.ask
-        heard = await ask(self._askers[role], question, until=self._until)
+        heard = await ask(pool or self._askers[role], question, until=self._until)
         if heard.answer.call is not None:
             self._calls.append((index, role, heard.answer.call))
         if heard.answer.retry_in_s is None:  # a refused question was not sent
-            self._metrics.question(role, asked=heard.asked, call=heard.answer.call)
+            counted = "side" if pool in self._ensemble else role
+            self._metrics.question(counted, asked=heard.asked, call=heard.answer.call)
             self._metrics.reasks += attempt > 0 and heard.asked
         return heard.answer
 

@@ -7,20 +7,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from hamr.cascade.cached_pool import CachedPool, written_failure
+from hamr.calibration.cascade import Cascade, confidence
+from hamr.cascade.cached_pool import CachedPool, failure_of, written_failure
 from hamr.cascade.group_judge import GroupAnswers, GroupJudge, GroupKey, GroupVerdict
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
-from hamr.config.judged import ComparedConfig
+from hamr.cascade.rubric_cascade import item_question, judged_value, pass_score, sample_with_items
+from hamr.config.judged import ComparedConfig, RubricConfig
 from hamr.config.rewards import RewardsConfig
 from hamr.errors import VerdictUnparsable
 from hamr.rewards.comparative import order
 from hamr.rewards.judged import VETOES, find_judged
 from hamr.rewards.questions import JudgedText
+from hamr.rewards.rubric import sample_rubric
 from hamr.types import (
     Absent,
     Answer,
     Failure,
+    ItemScore,
     Judgement,
     JudgeUnparsable,
     MalformedResponse,
@@ -65,6 +69,7 @@ class JudgedRewardScorer:
         self._sections, self._veto_first = rewards.judges, rewards.veto_first
         self._put = ask_until if rewards.fallback == "wait" else CachedPool.ask
         self._askers = {name: askers[section.pool] for name, section in self._sections.items()}
+        self._reranker = askers[rewards.rubric.reranker] if rewards.rubric.weight and rewards.rubric.reranker else None
         self._metrics = metrics
         self._panels = {
             name: GroupJudge(partial(self._ask, name), wait_s=group_wait_s, most=section.max_compared)
@@ -120,15 +125,57 @@ class JudgedRewardScorer:
             return nothing
         if name in self._panels:
             verdict = await self._panels[name].judge(case.sample, case.key, case.siblings, case.said, case.until)
+        elif self._reranker is not None and name == "rubric":
+            verdict = await self._judge_items(case, self._reranker)
         else:
-            asked = await self._ask(name, case.sample, (), [case.said], case.until)
-            verdict = GroupVerdict[Judgement](result=asked.results[0], calls=asked.calls)
+            verdict = await self._judge_alone(name, case.sample, case)
         if isinstance(verdict.result, Failure):
             return JudgedComponent(component=name, outcome=verdict.result, calls=verdict.calls)
-        value = find_judged(name).value(verdict.result, self._sections[name])
+        value = judged_value(verdict.result, self._sections[name])
         return JudgedComponent(
             component=name, outcome=Scored(value=value), judgement=verdict.result, calls=verdict.calls
         )
+
+    async def _judge_alone(self, name: str, sample: ServiceSample, case: JudgeRequest) -> GroupVerdict[Judgement]:
+        asked = await self._ask(name, sample, (), [case.said], case.until)
+        return GroupVerdict(result=asked.results[0], calls=asked.calls)
+
+    async def _judge_items(self, case: JudgeRequest, reranker: CachedPool) -> GroupVerdict[Judgement]:
+        """Ask the reranker about every item of the rubric, then the judge about the items in doubt.
+
+        A failure of either is the outcome: an item without its score has no reward.
+        """
+        section = self._sections["rubric"]
+        assert isinstance(section, RubricConfig)
+        items = sample_rubric(case.sample, strict_integers=section.strict_integers)
+        questions = [item_question(case.sample, item, case.said) for item in items]
+        heard = await asyncio.gather(*(self._put(reranker, question, until=case.until) for question in questions))
+        calls = tuple(pool.answer.call for pool in heard if pool.answer.call is not None)
+        for pool in heard:
+            if pool.answer.retry_in_s is None:
+                self._metrics.question("side", asked=pool.asked, call=pool.answer.call)
+        failure = next((f for pool in heard if (f := failure_of("reranker", pool.answer)) is not None), None)
+        if failure is not None:
+            return GroupVerdict(result=failure, calls=calls)
+        passing = [pass_score(item, pool.answer.score or 0.0) for item, pool in zip(items, heard, strict=True)]
+        cascade = Cascade.from_config(section.cascade)
+        doubt = [i for i, s_r in enumerate(passing) if cascade.needs_judge(confidence(s_r))]
+        self._metrics.rubric_items += len(items)
+        self._metrics.judged_items += len(doubt)
+        known: dict[int, float] = {}
+        reason = ""
+        if doubt:
+            verdict = await self._judge_alone("rubric", sample_with_items(case.sample, [items[i] for i in doubt]), case)
+            calls += verdict.calls
+            if isinstance(verdict.result, Failure):
+                return GroupVerdict(result=verdict.result, calls=calls)
+            known = {i: float(passed) for i, (_, passed) in zip(doubt, verdict.result.items, strict=True)}
+            reason = verdict.result.reason
+        scores = tuple(
+            ItemScore(weight=item.weight, s_r=s_r, s_j=known.get(i))
+            for i, (item, s_r) in enumerate(zip(items, passing, strict=True))
+        )
+        return GroupVerdict(result=Judgement(component="rubric", item_scores=scores, reason=reason), calls=calls)
 
     async def _ask(
         self, name: str, sample: ServiceSample, group: GroupKey, responses: Sequence[JudgedText], until: float

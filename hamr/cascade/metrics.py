@@ -39,6 +39,8 @@ class RouterMetrics:
     reasks: int = 0
     vetoed: int = 0
     fallbacks: int = 0
+    rubric_items: int = 0
+    judged_items: int = 0
     asked: Counter[str] = field(default_factory=Counter)
     bands: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -71,8 +73,10 @@ class RouterMetrics:
         """Return the metrics since the last reading. A ratio without data is omitted instead of reported as 0.
 
         - router/requests: responses scored; /reranker_calls, /judge_calls: questions sent to the pools of the cascade
-        - router/side_calls: questions sent for the judged side rewards; /reasks: retries of unparseable judge answers;
-          both only if any. /vetoed_frac: share of the responses for which a veto saved the other judge calls
+        - router/side_calls: questions sent for the judged side rewards, and to an ensemble for audits; /reasks:
+          retries of unparseable judge answers; both only if any. /vetoed_frac: share of the responses for which a veto
+          saved the other judge calls
+        - router/judged_items_frac: share of the rubric items that the judge was asked about; only with their reranker
         - router/fallbacks: replies scored by the reranker alone because the judge was unavailable; only if any
         - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was called (lower is cheaper)
@@ -92,6 +96,8 @@ class RouterMetrics:
             values["router/reasks"] = float(self.reasks)
         if self.vetoed:
             values["router/vetoed_frac"] = self.vetoed / self.requests
+        if self.rubric_items:
+            values["router/judged_items_frac"] = self.judged_items / self.rubric_items
         if self.fallbacks:
             values["router/fallbacks"] = float(self.fallbacks)
         if self.requests:

@@ -8,10 +8,10 @@ from typing import Any
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.audited_rewards import corrected_value
 from hamr.cascade.consistency import combine
+from hamr.cascade.rubric_cascade import judged_value
 from hamr.config.judged import JudgeSection
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
-from hamr.rewards.judged import find_judged
 from hamr.rewards.mix import mix
 from hamr.types import TURN_REWARD, Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
 
@@ -73,6 +73,5 @@ def _judged_value(component: Component, record: RewardRecord, rewards: RewardsCo
         raise MissingScore(f"{component.name} was not judged: {component.outcome.detail}")
     for judgement in record.judgements:
         if judgement.component == component.name:
-            value = find_judged(component.name).value(judgement, rewards.section(component.name))
-            return Scored(value=value)
+            return Scored(value=judged_value(judgement, rewards.section(component.name)))
     return component.outcome

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.audit import is_audited
+from hamr.cascade.auditors import POOL_AUDITORS
 from hamr.cascade.cached_pool import Ask, CachedPool
 from hamr.cascade.consistency_scorer import ConsistencyResult, ConsistencyScorer
 from hamr.cascade.custom_rewards import CallFunction, CustomRewardScorer
@@ -88,6 +89,8 @@ class RewardRouter:
             if name not in self._askers:
                 self._askers[name] = CachedPool(pools[name], deadline_s=deadline_s, cache_size=cache_size)
         self._scorers = {role: self._askers[name] for role, name in rewards.scorers.items()}
+        ensemble = rewards.consistency.audit.pools if rewards.scorers else ()
+        self._ensemble = tuple(self._askers[name] for name in ensemble)
         check_prompts(rewards)
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
         self._bench = JudgedRewardScorer(rewards, self._askers, self._metrics, group_wait_s=wait_s)
@@ -238,8 +241,11 @@ class RewardRouter:
             # No question is needed: `score` omits the component.
             return ConsistencyResult(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
-        inquiry = ConsistencyScorer(config, self._scorers, self._metrics, sample, action, until=until)
-        return await inquiry.run(match.ask, audited=is_audited(key, config.audit_frac))
+        inquiry = ConsistencyScorer(
+            config, self._scorers, self._metrics, sample, action, until=until, ensemble=self._ensemble
+        )
+        audited = config.audit.by in POOL_AUDITORS and is_audited(key, config.audit_frac)
+        return await inquiry.run(match.ask, audited=audited)
 
 
 def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:

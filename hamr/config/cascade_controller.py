@@ -1,4 +1,4 @@
-"""Sections of `rewards.consistency` that change the cascade between steps. All are off by default."""
+"""Sections of the cascade: Eq. 4, its audits, and what changes it between steps, which is off by default."""
 
 from __future__ import annotations
 
@@ -6,10 +6,61 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, PositiveInt, model_validator
 
-from hamr.config.section import Fraction, Section
+from hamr.config.section import AbsolutePath, Fraction, Section
+from hamr.types import AuditBy
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
+
+
+class CascadeConfig(Section):
+    """Eq. 4 of the hybrid reward. Defaults are the paper's Table 5."""
+
+    tau_a: Fraction = 0.68
+    """Lower end of the trust interval in [0, 1]. A reranker score in [tau_a, tau_b] is used without a judge."""
+    tau_b: Fraction = 0.98
+    """Upper end of the trust interval in [0, 1], at least `tau_a`."""
+    w1: Fraction = 0.05
+    """Weight of the reranker's score below the interval, in [0, 1]. The judge's score has 1 - w1."""
+    w2: Fraction = 0.72
+    """Weight of the reranker's score above the interval, in [0, 1]. The judge's score has 1 - w2."""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> CascadeConfig:
+        if self.tau_a > self.tau_b:
+            raise ValueError(f"tau_a={self.tau_a} is above tau_b={self.tau_b}; set tau_a <= tau_b")
+        return self
+
+
+class ItemCascadeConfig(CascadeConfig):
+    """Eq. 4 of each item of a rubric. The trust interval is over the confidence |2 S_R - 1|."""
+
+    tau_a: Fraction = 0.8
+    """Lowest confidence, in [0, 1], at which the reranker's score is used without a judge."""
+    tau_b: Fraction = 1.0
+    """Highest such confidence, at least `tau_a`."""
+
+
+class AuditConfig(Section):
+    """The auditor: source of the answers to the audits that `audit_frac` draws."""
+
+    by: AuditBy = "judge"
+    """`judge`: the judge of the cascade, about replies inside the trust interval. The others audit every reply of the
+    cascade, so that they find what misleads reranker and judge together. `ensemble`: the mean score of the pools
+    `pools`. `rules`: the exact act, where the data name their acts. `file`: a person's labels in `file`. `rules` and
+    `file` answer in `hamr train` only."""
+    pools: tuple[str, ...] = ()
+    """Pools with role `judge` of the ensemble, at least one, without the judge of the cascade."""
+    file: AbsolutePath | None = None
+    """JSONL of {"sample": id, "reply": text, "label": a number in [0, 1]}. A reply without a row is a failed audit."""
+
+    @model_validator(mode="after")
+    def _has_its_source(self) -> AuditConfig:
+        for by, key, given in (("ensemble", "pools", self.pools), ("file", "file", self.file)):
+            if (self.by == by) != bool(given):
+                remedy = f"set {key}" if self.by == by else f"set by={by} or leave {key} out"
+                raise ValueError(f"by={self.by} but {key}={given or 'null'}; {remedy}")
+        return self
 
 
 class CertificateConfig(Section):
@@ -55,7 +106,8 @@ def check_cascade_controller(c: Config) -> None:
     """Raise ValueError for contradictions of these sections with each other and with the rest of the job."""
     wanted = c.rewards.consistency
     certificate, share = wanted.certificate, wanted.budget.judge_frac
-    audited = {"correction": wanted.correction, "certificate.limit": certificate.limit}
+    by = None if wanted.audit.by == "judge" else wanted.audit.by
+    audited = {"correction": wanted.correction, "certificate.limit": certificate.limit, "audit.by": by}
     for key, value in {**audited, "budget.judge_frac": share}.items():
         if value in ("off", None):
             continue
@@ -66,8 +118,15 @@ def check_cascade_controller(c: Config) -> None:
             )
         if key in audited and not wanted.audit_frac:
             raise ValueError(
-                f"rewards.consistency.{key}={value} but audit_frac=0: without audits there are no judge scores inside "
-                "the interval; set rewards.consistency.audit_frac (for example 0.05)"
+                f"rewards.consistency.{key}={value} but audit_frac=0, so that nothing is audited; "
+                "set rewards.consistency.audit_frac (for example 0.05)"
+            )
+    for name in wanted.audit.pools:
+        possible = sorted(n for n, pool in c.pools.items() if pool.role == "judge" and n != wanted.judge)
+        if name not in possible:
+            raise ValueError(
+                f"rewards.consistency.audit.pools has {name!r}, which is not another pool with role 'judge' than the "
+                f"audited one; there are {possible}"
             )
     if certificate.narrow and (certificate.limit is None or share is not None):
         clash = "limit=null, the bound that the interval has to keep" if certificate.limit is None else (
@@ -76,7 +135,7 @@ def check_cascade_controller(c: Config) -> None:
         raise ValueError(
             f"rewards.consistency.certificate.narrow=true contradicts {clash}; change one of them"
         )  # fmt: skip
-    if share is not None and share < wanted.audit_frac:
+    if share is not None and share < wanted.judge_audit_frac:
         raise ValueError(
             f"rewards.consistency.budget.judge_frac={share} is below audit_frac={wanted.audit_frac}, which alone calls "
             "the judge more often; lower audit_frac or raise the budget"

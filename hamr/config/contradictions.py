@@ -158,7 +158,13 @@ def _check_places(c: Config) -> None:
 
 
 def _check_judges(c: Config) -> None:
-    """Check that every judged reward has a pool that can generate text."""
+    """Check that every judged reward has a pool that can generate text, and the rubric's reranker one that scores."""
+    reranker = c.rewards.rubric.reranker
+    if c.rewards.rubric.weight and reranker is not None:
+        role = c.pools[reranker].role if reranker in c.pools else None
+        if role != "reranker":
+            found = f"pools.{reranker}.role={role!r}" if role else f"pools has only {sorted(c.pools)}"
+            raise ValueError(f"rewards.rubric.reranker={reranker!r} but {found}; name a pool with role 'reranker'")
     for reward, section in c.rewards.judges.items():
         key = f"rewards.{c.rewards.key(reward)}.pool"
         if section.pool not in c.pools:

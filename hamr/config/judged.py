@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from hamr.config.cascade_controller import ItemCascadeConfig
 from hamr.config.section import NonNegative, RewardName, Section
 
 Scale = Literal["span", "share"]
@@ -66,6 +67,20 @@ class RubricConfig(GradedConfig):
     section 4.2)."""
     strict_integers: bool = False
     """Drop items whose weight is not an integer, which Algorithm 1 as written accepts."""
+    reranker: str | None = None
+    """With `reading=items`: pool with role `reranker` that answers every item first; the judge is asked about the items
+    in doubt (`cascade`). null: the judge is asked about all."""
+    cascade: ItemCascadeConfig = ItemCascadeConfig()
+    """Trust interval and weights of the items; `hamr calibrate` fits them."""
+
+    @model_validator(mode="after")
+    def _reads_items(self) -> RubricConfig:
+        if self.reranker is not None and self.reading != "items":
+            raise ValueError(
+                f"reranker={self.reranker!r} and reading={self.reading!r} contradict each other; a reranker answers "
+                "items: set reading=items or reranker=null"
+            )
+        return self
 
 
 class RiskConfig(JudgedConfig):

@@ -12,31 +12,12 @@ from pydantic import (
     model_validator,
 )
 
-from hamr.config.cascade_controller import BudgetConfig, CertificateConfig
+from hamr.config.cascade_controller import AuditConfig, BudgetConfig, CascadeConfig, CertificateConfig
 from hamr.config.custom import CustomRewardConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.matching import MatchingConfig
 from hamr.config.sage import PathForm
 from hamr.config.section import AbsolutePath, Fraction, NonNegative, RewardName, Section
-
-
-class CascadeConfig(Section):
-    """Eq. 4 of the hybrid reward. Defaults are the paper's Table 5."""
-
-    tau_a: Fraction = 0.68
-    """Lower end of the trust interval in [0, 1]. A reranker score in [tau_a, tau_b] is used without a judge."""
-    tau_b: Fraction = 0.98
-    """Upper end of the trust interval in [0, 1], at least `tau_a`."""
-    w1: Fraction = 0.05
-    """Weight of the reranker's score below the interval, in [0, 1]. The judge's score has 1 - w1."""
-    w2: Fraction = 0.72
-    """Weight of the reranker's score above the interval, in [0, 1]. The judge's score has 1 - w2."""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> CascadeConfig:
-        if self.tau_a > self.tau_b:
-            raise ValueError(f"tau_a={self.tau_a} is above tau_b={self.tau_b}; set tau_a <= tau_b")
-        return self
 
 
 class LengthConfig(Section):
@@ -109,16 +90,23 @@ class ConsistencyConfig(Section):
     audit_frac: Fraction = 0.0
     """Share of the replies not judged, or not against all references, that are audited by the judge, drawn at random.
     Without `correction` their reward is unchanged. The audit shows what the fast pass hides (`audit/*`)."""
+    audit: AuditConfig = AuditConfig()
     correction: Annotated[Literal["off", "stratified"], BeforeValidator(_unquoted_off)] = "off"
     """Correction of the rewards inside the trust interval during training by the audits of earlier steps: `stratified`
     adds the mean difference between judge and reranker of similar audited replies, and an audited reply takes the
-    judge's reward. Needs `audit_frac`."""
+    judge's reward. With another auditor than the judge, replies outside the interval are corrected too. Needs
+    `audit_frac`."""
     certificate: CertificateConfig = CertificateConfig()
     budget: BudgetConfig = BudgetConfig()
     fallback: Literal["exclude", "wait", "reranker"] = "exclude"
     """Behaviour if a scorer is unavailable (timeout, unavailable, circuit breaker of its pool open). `exclude`: the
     response has a typed failure and no reward. `wait`: retry until the response's deadline (`router.deadline_s`).
     `reranker`: if the judge is unavailable, the reranker takes its part of Eq. 4, R = S_R, and the record is marked."""
+
+    @property
+    def judge_audit_frac(self) -> float:
+        """Share of the replies inside the trust interval for which audits call the judge."""
+        return self.audit_frac if self.audit.by == "judge" else 0.0
 
     @property
     def moves_interval(self) -> bool:
@@ -191,7 +179,10 @@ class RewardsConfig(JudgedRewards):
     @property
     def asked(self) -> dict[str, str]:
         """Setting -> pool that it uses. Other pools are idle."""
+        ensemble = self.consistency.audit.pools if self.scorers else ()
         return {
             **{f"consistency.{role}": pool for role, pool in self.scorers.items()},
+            **{f"consistency.audit.pools[{i}]": pool for i, pool in enumerate(ensemble)},
             **{f"{self.key(reward)}.pool": section.pool for reward, section in self.judges.items()},
+            **({"rubric.reranker": name} if self.rubric.weight and (name := self.rubric.reranker) else {}),
         }

@@ -82,6 +82,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("router/reasks", "Questions repeated because the judge's answer was unparsable", "count", "zero"),
     _metric("router/vetoed_frac", "Share of responses that a veto excluded from the costlier judges", "share", "down"),
     _metric("router/cache_hit_frac", "Share of questions answered from the cache", "share", "up"),
+    _metric("router/judged_items_frac", "Share of rubric items that their reranker left to the judge", "share", "down"),
     _metric(
         "router/fallbacks", "Replies scored by the reranker alone because the judge was unavailable", "count", "zero"
     ),
@@ -141,19 +142,22 @@ METRICS: tuple[Metric, ...] = (
     ),
     _metric("cascade/window", "Replies used to move the interval", "count", "watch"),
     # Audits of the fast pass, over the last 2,000 replies and 400 audits
-    _metric("audit/answered", "Audits of the step that the judge answered", "count", "watch"),
-    _metric("audit/failed", "Audits of the step that the judge did not answer", "count", "zero"),
+    _metric("audit/answered", "Audits of the step that were answered", "count", "watch"),
+    _metric("audit/failed", "Audits of the step that were not answered", "count", "zero"),
     _metric(
-        "audit/gap", "Estimated mean distance of the cascade's score from the judge's, all replies", "score", "down"
+        "audit/gap", "Estimated mean distance of the cascade's score from the auditor's, all replies", "score", "down"
     ),
     _metric(
         "audit/inside_gap",
-        "Mean S_R - S_J of the audited replies; above 0 the reranker is more lenient",
+        "Mean S_R - auditor's score inside the interval; above 0 the reranker is more lenient",
         "score",
         "zero",
     ),
     _metric(
-        "audit/disagree_frac", "Share of audited replies with S_R and S_J on different sides of 0.5", "share", "down"
+        "audit/disagree_frac",
+        "Share of audited replies with S_R and the auditor's score on different sides of 0.5",
+        "share",
+        "down",
     ),
     _metric("audit/drift", "Change of the inside gap, in standard errors", "se", "zero"),
     # Certificate of the trust interval: anytime-valid 95 % bounds on the mean of reward - judge's reward inside it
@@ -162,13 +166,10 @@ METRICS: tuple[Metric, ...] = (
     _metric("audit/bound_audits", "Audits behind these bounds", "count", "watch"),
     _metric("audit/bound_excess", "Amount by which the lower bound exceeds the configured limit", "score", "zero"),
     # Correction of rewards by audits
-    _metric("audit/correction_mean", "Mean absolute correction of the replies inside the interval", "score", "watch"),
+    _metric("audit/correction_mean", "Mean absolute correction of the replies that may be audited", "score", "watch"),
     _metric("audit/correction_max", "Largest absolute correction of the step", "score", "watch"),
     _metric("audit/correction_audits", "Audits behind the corrections", "count", "watch"),
     _metric("audit/correction_strata", "Strata with audits", "count", "watch"),
-    _metric(
-        "audit/both_wrong_frac", "Share of audited replies that reranker and judge misjudge together", "share", "down"
-    ),
     # Signs of reward hacking
     _metric("watch/length_correlation", "Correlation of total reward and response tokens", "r", "zero"),
     _metric("watch/duplicate_frac", "Share of responses that a sibling repeats verbatim", "share", "watch"),
@@ -205,6 +206,11 @@ METRICS: tuple[Metric, ...] = (
         "up",
     ),
     _metric("truth/exact_by_act/<act>", "exact_act of the responses for which this act is due", "share", "up"),
+    _metric(
+        "truth/reranker_wrong_frac", "Share of the replies scored by both that the reranker misjudges", "share", "down"
+    ),
+    _metric("truth/judge_wrong_frac", "The same of the judge", "share", "down"),
+    _metric("truth/both_wrong_frac", "The same of reranker and judge together", "share", "down"),
     _metric(
         "truth/drop",
         "How far exact_act, over the last steps, is below its best earlier value while the reward is above what it was "

@@ -20,6 +20,7 @@ from hamr.types import (
     Component,
     EpisodeResult,
     Failure,
+    ItemScore,
     Judgement,
     MalformedResponse,
     Outcome,
@@ -107,7 +108,7 @@ def record_to_dict(record: RewardRecord) -> dict[str, Any]:
         "response_tokens": record.response_tokens,
         "versions": [asdict(v) for v in record.versions],
         "seconds": record.seconds,
-        "judgements": [asdict(j) for j in record.judgements],
+        "judgements": [_judgement_to_dict(j) for j in record.judgements],
         "audit": asdict(record.audit) if record.audit else None,
         **({"correction": asdict(record.correction)} if record.correction else {}),
         "fallback": record.fallback,
@@ -186,9 +187,14 @@ def _cascade(data: Sequence[float] | None) -> tuple[float, float, float, float] 
     return tau_a, tau_b, w1, w2
 
 
+def _judgement_to_dict(judgement: Judgement) -> dict[str, Any]:
+    return {name: value for name, value in asdict(judgement).items() if name != "item_scores" or value}
+
+
 def _judgement(data: Mapping[str, Any]) -> Judgement:
     items = tuple((weight, passed) for weight, passed in data["items"])
-    return Judgement(**{**data, "labels": tuple(data["labels"]), "items": items})
+    scores = tuple(ItemScore(**score) for score in data.get("item_scores", ()))
+    return Judgement(**{**data, "labels": tuple(data["labels"]), "items": items, "item_scores": scores})
 
 
 def record_to_json(record: RewardRecord) -> str:

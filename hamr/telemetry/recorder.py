@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from hamr.cascade.audit import AuditWindow
+from hamr.cascade.audit import AuditWindow, joint_errors, with_labels
 from hamr.config.logging import AlarmsConfig
 from hamr.errors import Preempted
 from hamr.experience import ATTEMPTS
@@ -31,7 +31,7 @@ from hamr.telemetry.record_json import action_to_dict
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.sinks import Sink
 from hamr.telemetry.watch import RecentReplies, TruthWindow, alarms, flags, watch_metrics
-from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
+from hamr.types import Action, AuditBy, Failure, RewardRecord, ServiceSample, ToolCall
 
 
 class RunRecorder:
@@ -46,7 +46,7 @@ class RunRecorder:
         prompts: Samples by id; sampled responses then show the customer's message and the closest reference.
         sample_rows: Number of sampled responses per step.
         limits: Limits beyond which metrics raise alarms.
-        audit_frac: Configured share of audited replies.
+        audit_by: Who answers audits. None: nothing is audited.
         callbacks: The user's functions, called after each step and each evaluation.
     """
 
@@ -59,7 +59,7 @@ class RunRecorder:
         prompts: Mapping[str, ServiceSample] | None = None,
         sample_rows: int = 8,
         limits: AlarmsConfig | None = None,
-        audit_frac: float = 0.0,
+        audit_by: AuditBy | None = None,
         truth: ExactAct | None = None,
         strict: bool | None = None,
         callbacks: Callbacks | None = None,
@@ -77,7 +77,7 @@ class RunRecorder:
         self._standing: dict[str, float] = {}
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._limits = limits or AlarmsConfig()
-        self._audits = AuditWindow() if audit_frac else None
+        self._audits = AuditWindow(audit_by) if audit_by else None
         self._truth, self._truths = truth, TruthWindow()
         self._replies = RecentReplies()
         self._callbacks = callbacks
@@ -141,23 +141,15 @@ class RunRecorder:
         self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step))
 
     def _exact_acts(self, records: Sequence[RewardRecord]) -> dict[str, float]:
-        """Return truth/* of a step; empty without a rule."""
+        """Return truth/* of a step; empty without a rule, except for what independent audits tell."""
         known = [(r, self._prompts[r.key.prompt]) for r in records if r.key.prompt in self._prompts]
         if self._truth is None or not known:
-            return {}
+            return joint_errors(with_labels(records))
         by_act = self._truth.by_act([r.action for r, _ in known], [sample for _, sample in known])
         share = sum(map(sum, by_act.values())) / len(known)
         metrics = {"truth/exact_act": share}
         metrics |= {f"truth/exact_by_act/{metric_word(act)}": mean(held) for act, held in by_act.items()}
-        audited = [
-            (r.audit.s_r, r.audit.s_j, self._truth.is_exact(r.action, sample))
-            for r, sample in known
-            if r.audit is not None and r.audit.s_j is not None
-        ]
-        if audited:
-            # Where judge and reranker are wrong together, no audit corrects the reward.
-            both = [(s_r >= 0.5) != right and (s_j >= 0.5) != right for s_r, s_j, right in audited]
-            metrics["audit/both_wrong_frac"] = sum(both) / len(both)
+        metrics |= joint_errors((r, self._truth.is_exact(r.action, sample)) for r, sample in known)
         if rewards := total_rewards(records):
             metrics["truth/drop"] = self._truths.add(mean(rewards), share)
         return metrics

@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from statistics import correlation, fmean, pvariance
 
+from hamr.cascade.audit import judge_audit
 from hamr.config.logging import AlarmsConfig
 from hamr.types import Failure, Reply, RewardRecord
 
@@ -32,7 +33,7 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
         said = Counter((r.key.step, r.key.prompt, r.key.attempt, r.response) for r in records)
         metrics["watch/duplicate_frac"] = sum(count for count in said.values() if count > 1) / len(records)
     both = [abs(r.s_r - r.s_j) for r in records if r.s_r is not None and r.s_j is not None]
-    both += [abs(r.audit.s_r - r.audit.s_j) for r in records if r.s_j is None and r.audit and r.audit.s_j is not None]
+    both += [abs(a.s_r - a.s_j) for r in records if r.s_j is None and (a := judge_audit(r)) and a.s_j is not None]
     if both:
         metrics["watch/scorer_gap"] = fmean(both)
     contributions: dict[str, list[float]] = {}

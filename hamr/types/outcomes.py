@@ -60,6 +60,13 @@ class JudgeUnavailable(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelMissing(Failure):
+    """The file of labels that answers audits has no row for this reply."""
+
+    kind = "label_missing"
+
+
+@dataclass(frozen=True, kw_only=True)
 class FunctionFailed(Failure):
     """A user's reward or episode function raised an exception or returned something else, or its process ended."""
 

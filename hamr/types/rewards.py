@@ -16,6 +16,8 @@ Fallback = Literal["reranker"]
 Band = Literal[
     "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "judge_only", "reranker_only"
 ]  # fmt: skip
+AuditBy = Literal["judge", "ensemble", "rules", "file"]
+"""Source of the answers to audits: the judge of the cascade, other judges, the data's rules, or a person's labels."""
 CASCADE_BANDS: tuple[Band, ...] = ("below", "inside", "above")
 """Bands of the replies that Eq. 4 scores."""
 
@@ -77,35 +79,49 @@ class ScorerCall:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ItemScore:
+    """Scores of one response on one rubric item: 1 if it passes. `s_j` is None if the judge was not asked."""
+
+    weight: float
+    s_r: float
+    s_j: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Judgement:
     """Parsed judgement of one response for one component. Sufficient to compute the outcome again.
 
     `grade`: 1 to 5. `labels`: types of risk, or the label of a hallucination. `items`: the weight of each rubric item
-    and whether the response passes it. `compared`: number of responses in the prompt.
+    and whether the response passes it. `item_scores`: the same where a reranker answers every item and the judge those
+    in doubt. `compared`: number of responses in the prompt.
     """
 
     component: str
     grade: int | None = None
     labels: tuple[str, ...] = ()
     items: tuple[tuple[float, bool], ...] = ()
+    item_scores: tuple[ItemScore, ...] = ()
     reason: str = ""
     compared: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audit:
-    """Audit of a reply that the judge did not score, or not against all of its references.
+    """Audit of a reply. The judge audits those that it did not score, or not against all of their references; any
+    other auditor (`by`) audits all replies of the cascade.
 
-    `s_r` and `s_j` belong to the decisive reference. `best` is the highest S_J over all references, the score of a
-    judge that sees every reference. `mix` is the reward of such a judge: Eq. 4 with every reference outside the trust
-    interval, the highest over the references. All are None if the judge failed; `best` and `mix` are also None in older
-    ledgers.
+    `s_r` and `s_j`, the auditor's score, belong to the decisive reference. `best` is the highest score of the auditor
+    over all references. `mix` is the reward that follows: for the judge Eq. 4 with every reference outside the trust
+    interval, the highest over the references; for any other auditor `best`. All are None if the auditor failed, and
+    `failure` is the kind of its first failure; `best` and `mix` are also None in older ledgers.
     """
 
     s_r: float
     s_j: float | None = None
     best: float | None = None
     mix: float | None = None
+    by: AuditBy = "judge"
+    failure: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

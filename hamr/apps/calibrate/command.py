@@ -97,6 +97,25 @@ class CalibrateScores(CalibrateCommand):
         check_output(self, queries=False)
 
 
+class CalibrateItems(CalibrateCommand):
+    """Fit the cascade over the items of a rubric (`rewards.rubric.cascade`) to recorded answers."""
+
+    examples = ("hamr calibrate items=records.jsonl output=items max_escalated_frac=0.35 teacher=by_teacher.jsonl",)
+    work = "hamr.apps.calibrate.items:calibrate_items"
+
+    items: Annotated[File, Field(title="RECORDS.jsonl|RUN")]
+    """Records in which reranker and judge have answered every item of the rubrics: the output of `hamr score`, or a run
+    folder, with rewards.rubric.cascade={tau_a: 0.5, tau_b: 0.5}."""
+    teacher: Annotated[File | None, Field(title="RECORDS.jsonl|RUN")] = None
+    """Records of the same responses in which another judge has answered every item: the target y. By default the target
+    is the judge itself."""
+
+    def check(self) -> None:
+        from hamr.apps.calibrate.run import check_output
+
+        check_output(self, queries=False)
+
+
 class CalibratePools(CalibrateCommand, ConfiguredCommand):
     teachers: List = ()
     """Pools whose mean score is the target y. By default, the judge ensemble of the configuration: its pools with the

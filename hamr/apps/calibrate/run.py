@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -71,7 +72,7 @@ class CalibrateOutput:
 def calibrate_scores(command: CalibrateScores) -> int:
     """Calibrate from a file of scores. Raises BadInput for invalid input."""
     command.check()
-    return _fit(command, read_triples(command.scores, command.columns), command.scores.name, {})
+    return fit_and_write(command, read_triples(command.scores, command.columns), command.scores.name)
 
 
 def calibrate_pairs(command: CalibratePools, read: Callable[[], list[ReplyPair]], source: str) -> int:
@@ -91,27 +92,52 @@ def calibrate_pairs(command: CalibratePools, read: Callable[[], list[ReplyPair]]
     print(f"teachers: {', '.join(teachers) or 'the labels of the pairs'}", flush=True)
     triples = ask_pools(config, pairs, teachers, print, output.scores.with_name(f"{output.scores.stem}.progress.jsonl"))
     lines = "".join(json.dumps(row) + "\n" for row in triples.rows())
-    return _fit(command, triples, source, {output.scores: lines.encode()})
+    return fit_and_write(command, triples, source, files={output.scores: lines.encode()})
 
 
-def _fit(command: CalibrateCommand, triples: Triples, source: str, files: Mapping[Path, bytes]) -> int:
-    """Fit the cascade and write it, with the files that say how the triples were obtained."""
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """Configuration that a fit to `rows` of this kind gives, with further figures and lines about it."""
+
+    content: Mapping[str, Any]
+    rows: str = "replies"
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+
+
+def _as_consistency(fit: Calibration) -> Fitted:
+    return Fitted(content={"consistency": {"mode": "hybrid", "cascade": asdict(fit.cascade)}})
+
+
+def fit_and_write(
+    command: CalibrateCommand,
+    triples: Triples,
+    source: str,
+    *,
+    files: Mapping[Path, bytes] = MappingProxyType({}),
+    describe: Callable[[Calibration], Fitted] = _as_consistency,
+    over: Literal["score", "confidence"] = "score",
+) -> int:
+    """Fit the cascade and write it, with the files that say how the triples were obtained. `over`: see `calibrate`."""
     output = CalibrateOutput.of(command.output)
     print(f"calibrating on {len(triples.y)} rows of {source}", flush=True)
-    fit = calibrate(triples.s_r, triples.s_j, triples.y, hard=triples.hard, **command.numbers)
-    profiles = tau_profiles(triples.s_r, triples.s_j, triples.y, fit.cascade)
+    fit = calibrate(triples.s_r, triples.s_j, triples.y, hard=triples.hard, over=over, **command.numbers)
+    profiles = tau_profiles(triples.s_r, triples.s_j, triples.y, fit.cascade, over=over)
+    found = describe(fit)
     # Import matplotlib lazily: only the plot needs it.
     from hamr.apps.calibrate.figures import draw_calibration
 
     write_whole(
         {
             **files,
-            output.figures: (json.dumps(figures(fit), indent=1) + "\n").encode(),
+            output.figures: (json.dumps({**figures(fit), **found.figures}, indent=1) + "\n").encode(),
             output.plot: draw_calibration(fit, *profiles),
-            output.rewards: rewards_yaml(fit, source, output.usage).encode(),
+            output.rewards: rewards_yaml(fit, source, output.usage, found).encode(),
         }
     )
     show(table(fit))
+    for line in found.lines:
+        print(line)
     for line in warnings(fit):
         print(f"warning: {line}")
     print(f"written: {output.rewards}, {output.plot}, {output.figures}")
@@ -151,8 +177,9 @@ def check_output(command: CalibrateCommand, *, queries: bool) -> None:
 # --- what is written ---------------------------------------------------------------------------
 
 
-def rewards_yaml(fit: Calibration, source: str, usage: str) -> str:
+def rewards_yaml(fit: Calibration, source: str, usage: str, found: Fitted | None = None) -> str:
     """Return the rewards choice as YAML, with its origin as a comment."""
+    found = found or _as_consistency(fit)
     rho = f"{fit.spearman:.4f}"
     if fit.interval is not None:
         rho += f" ({fit.interval[0]:.4f} .. {fit.interval[1]:.4f}: 95 % bootstrap interval, with a fixed cascade)"
@@ -161,11 +188,11 @@ def rewards_yaml(fit: Calibration, source: str, usage: str) -> str:
         f"The cascade of the hybrid reward (Eq. 5), fitted by `hamr calibrate` to {fit.n} rows of {source}.",
         f"Spearman's rho with the teacher: {rho}",
         f"cross-validated: {_format_rho(fit.cv_spearman)}; on the same rows: {others}",
-        f"The judge is asked about {fit.escalated_frac:.1%} of the replies.",
+        f"The judge is asked about {fit.escalated_frac:.1%} of the {found.rows}.",
         usage,
     ]
-    content = {"consistency": {"mode": "hybrid", "cascade": asdict(fit.cascade)}}
-    return "".join(f"# {line}\n" for line in header) + yaml.safe_dump(content, sort_keys=False)
+    header[3:3] = found.lines
+    return "".join(f"# {line}\n" for line in header) + yaml.safe_dump(dict(found.content), sort_keys=False)
 
 
 def figures(fit: Calibration) -> dict[str, Any]:

@@ -195,7 +195,7 @@ def _scoring_lead(data: ReportData) -> str:
     lower, upper = (data.series(f"audit/bound_{end}")[1] for end in ("lower", "upper"))
     if lower and upper:
         parts.append(
-            f"inside the trust interval the reward is {lower[-1]:+.2f} to {upper[-1]:+.2f} above the judge's "
+            f"inside the trust interval the reward is {lower[-1]:+.2f} to {upper[-1]:+.2f} above the auditor's "
             "(audits, 95 %)"
         )
     _, corrections = data.series("audit/correction_mean")
@@ -204,10 +204,12 @@ def _scoring_lead(data: ReportData) -> str:
         parts.append(
             f"audits corrected it by {corrections[-1]:.2f} on average and {largest[-1]:.2f} at most in the last step"
         )
-    _, together = data.series("audit/both_wrong_frac")
-    if together:
+    wrong = {name: data.series(f"truth/{name}_wrong_frac")[1] for name in ("reranker", "judge", "both")}
+    if all(wrong.values()):
+        reranker, judge, both = (f"{sum(shares) / len(shares):.1%}" for shares in wrong.values())
         parts.append(
-            f"reranker and judge were wrong together in {sum(together) / len(together):.1%} of the audited replies"
+            f"of the replies that both scored and whose truth is known, the reranker was wrong about {reranker}, the "
+            f"judge about {judge}, and both about {both}"
         )
     return "; ".join(parts) + "." if parts else ""
 

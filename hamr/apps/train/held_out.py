@@ -13,12 +13,13 @@ from typing import Any
 
 from hamr.bench.statistics import share_interval
 from hamr.calibration.prediction_powered import debiased_mean
+from hamr.cascade.audit import is_auditable
 from hamr.config.matching import MatchingConfig
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.truth import ExactAct, metric_word
-from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
+from hamr.types import Action, AuditBy, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +168,12 @@ def summarise(
 
 
 def _debiased_consistency(records: Sequence[RewardRecord]) -> dict[str, float]:
-    """Return the mean consistency as if the judge had been asked about every reply inside the trust interval."""
+    """Return the mean consistency as if every reply that may be audited had been."""
     known = [(r, c.value) for r in records for c in r.components if c.name == "consistency" and c.value is not None]
-    inside = [(r.audit, value) for r, value in known if r.band == "inside"]
-    residuals = [audit.mix - value for audit, value in inside if audit is not None and audit.mix is not None]
-    return debiased_mean([value for _, value in known], residuals, auditable=len(inside))
+    by: AuditBy = next((r.audit.by for r in records if r.audit is not None), "judge")
+    auditable = [(r.audit, value) for r, value in known if is_auditable(r, by)]
+    residuals = [audit.mix - value for audit, value in auditable if audit is not None and audit.mix is not None]
+    return debiased_mean([value for _, value in known], residuals, auditable=len(auditable))
 
 
 def _share(held: Sequence[bool]) -> dict[str, float]:

@@ -33,6 +33,7 @@ from hamr.apps.train.scorer_refit import ScorerRefit, check_refit
 from hamr.apps.train.scorer_watch import check_tuned
 from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
 from hamr.apps.train.start_status import StartStatus
+from hamr.cascade.auditors import find_auditor
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_placement, describe_placement, plan
@@ -116,6 +117,7 @@ def run_job(job: Job) -> int:
             job = dataclasses.replace(job, config=config)
             prepared = dataclasses.replace(prepared, config=job.used, splits=splits, clusters=clusters)
             check_refit(job.config, prepared.truth)
+            find_auditor(job.config.rewards.consistency, prepared.truth)
             check_room(job.config, prepared.model_path, job.path)
         if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
@@ -191,7 +193,7 @@ async def _train(
         prompts=everyone,
         sample_rows=config.logging.sample_rows,
         limits=config.logging.alarms,
-        audit_frac=config.rewards.consistency.audit_frac,
+        audit_by=audits.audit.by if (audits := config.rewards.consistency).audit_frac else None,
         # The due act of a turn is not that of the sample.
         truth=None if config.holds_dialogues else prepared.truth,
         callbacks=load_callbacks(config, console.note),

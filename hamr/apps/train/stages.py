@@ -20,6 +20,7 @@ from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
 from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit
 from hamr.apps.train.scorer_watch import ScorerWatch
+from hamr.cascade.auditors import CascadeRouter, with_auditor
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
 from hamr.cascade.certificate import feasibility
 from hamr.config.custom import function_arguments
@@ -106,10 +107,15 @@ class Run:
         return self.prepared.config
 
     @cached_property
+    def router(self) -> CascadeRouter:
+        """The router as the source of records."""
+        return with_auditor(self.world.router, self.config.rewards.consistency, self.prepared.truth)
+
+    @cached_property
     def episodes(self) -> EpisodeRunner:
         """Runner of the configured dialogues."""
         pools = {name: pool.ask for name, pool in self.world.pools.items()}
-        return episode_runner(self.prepared, self.world.workers, self.world.router, pools)
+        return episode_runner(self.prepared, self.world.workers, self.router, pools)
 
     def state(self, stream: PromptStream) -> dict[str, Any]:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
@@ -132,7 +138,7 @@ class Run:
                 encode=self.prepared.codec.prompt,
                 engine=self.world.workers,
                 # The configured cascade, so that figures before, during and after training are comparable.
-                rewarder=Counted(self.world.router, self.console, len(samples) * how.samples),
+                rewarder=Counted(self.router, self.console, len(samples) * how.samples),
                 max_new_tokens=self.config.rollout.max_new_tokens,
                 temperature=how.temperature,
                 top_p=self.config.rollout.top_p,
@@ -253,7 +259,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     experiment, run.doing = run.config.experiment, "the start of RL"
     stream, done = await enter_rl(run, newest)
     unfinished = newest.state.get("unfinished", ()) if newest is not None else ()
-    rewarder = ControlledRewarder(run.world.router, run.cascade_controller)
+    rewarder = ControlledRewarder(run.router, run.cascade_controller)
     counted = Counted(rewarder, run.console, experiment.prompts_per_step * run.config.rollout.samples_per_prompt)
     engine = PausableEngine(run.world.workers)
     controller = Controller(

@@ -385,3 +385,20 @@ def test_invalid_triples_are_reported_in_one_line(triples, says):
 def test_invalid_options_are_reported_in_one_line(options, says):
     with pytest.raises(BadInput, match=says):
         calibrate(R, J, Y, **options)
+
+
+def test_interval_over_confidence_trusts_both_ends():
+    """Scores near 0 and 1 are right, those in the middle say nothing: an interval over the score itself has to pay."""
+    rng = np.random.default_rng(0)
+    y = (rng.random(400) < 0.5).astype(float)
+    sure = rng.random(400) < 0.7
+    s_r = np.where(sure, 0.05 + 0.9 * y, 0.3 + 0.4 * rng.random(400)) + rng.uniform(-0.04, 0.04, 400)
+    fit = calibrate(s_r, y, y, max_escalated_frac=0.35, folds=3, resamples=0, over="confidence")
+    asked = np.abs(2.0 * s_r - 1.0)
+    asked = (asked < fit.cascade.tau_a) | (asked > fit.cascade.tau_b)
+    assert fit.escalated_frac == asked.mean() <= 0.35
+    assert asked[~sure].all()
+    mixed = [fit.cascade.mix(r, j, key=abs(2.0 * r - 1.0)) for r, j in zip(s_r, y, strict=True)]
+    assert fit.spearman == pytest.approx(spearman(np.array(mixed), y))
+    assert fit.cv_spearman > 0.8
+    assert fit.spearman > calibrate(s_r, y, y, max_escalated_frac=0.35, folds=0, resamples=0).spearman + 0.02

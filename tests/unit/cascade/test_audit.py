@@ -54,7 +54,7 @@ def test_failed_audit_does_not_fail_the_reward():
         raise ScorerTimeout("too slow")
 
     record, _, _, _ = score(0.8, never)
-    assert (record.total, record.audit) == (Scored(value=0.8), Audit(s_r=0.8, s_j=None))
+    assert (record.total, record.audit) == (Scored(value=0.8), Audit(s_r=0.8, failure="judge_timeout"))
 
 
 @given(st.floats(0.0, 1.0), st.integers(0, 10_000))
@@ -182,7 +182,7 @@ def test_audit_with_an_unjudged_reference_has_no_best():
         return Answer(failure="timeout") if a == "a" else judged(0.4)
 
     record, _, _ = several({"a": 0.7, "b": 0.8, "c": 0.7}, fails_on_a)
-    assert (record.total, record.audit) == (Scored(value=0.8), Audit(s_r=0.8, s_j=0.4, best=None))
+    assert (record.total, record.audit) == (Scored(value=0.8), Audit(s_r=0.8, s_j=0.4, failure="judge_timeout"))
 
 
 def test_failures_and_fallbacks_are_not_audited():

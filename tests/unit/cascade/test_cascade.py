@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.calibration.cascade import Cascade
-from hamr.config.rewards import CascadeConfig
+from hamr.config.cascade_controller import CascadeConfig
 from hamr.errors import ConfigError, MissingScore
 
 PAPER = Cascade(0.68, 0.98, 0.05, 0.72)

@@ -11,7 +11,7 @@ from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import RewardsConfig
 from hamr.data.formats import Formats
-from hamr.errors import ConfigError
+from hamr.errors import ConfigError, MissingScore
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import (
     Absent,
@@ -385,3 +385,72 @@ def test_a_prompt_file_that_does_not_fit_is_named_with_its_key(tmp_path):
         build(judge(), {"judged": {"tone": {"prompt": str(tmp_path / "tone.yaml")}}})
     with pytest.raises(ConfigError, match=r"rewards\.judged\.tone\.pool"):
         build(judge(), {"judged": {"tone": {"prompt": str(tmp_path / "tone.yaml"), "pool": "other"}}})
+
+
+CASCADE = {"tau_a": 0.6, "tau_b": 1.0, "w1": 0.25}
+ITEMS = {"rubric": {"weight": 1.0, "reading": "items", "reranker": "small", "cascade": CASCADE}}
+
+
+def items_of(scores):
+    """A reranker that scores each rubric item by its text."""
+    found = {f"{item['title']}: {item['description']}": score for item, score in zip(RUBRIC, scores, strict=True)}
+    return ScriptedPool("small", lambda question: found[question.variables["statement_a"]])
+
+
+@pytest.mark.parametrize(
+    ("scores", "checks", "value", "asked"),
+    [
+        # Sure at both ends. The error item passes with 1 - S_R.
+        ((0.9, 0.1), None, (3 * 0.9 + 0.9) / 4, []),
+        ((0.1, 0.9), None, (3 * 0.1 + 0.1) / 4, []),
+        ((0.9, 0.6), {"I1": "violated"}, (3 * 0.9 + 0.25 * 0.4) / 4, ["Lies"]),
+        ((0.4, 0.1), {"I1": "met"}, (3 * (0.25 * 0.4 + 0.75) + 0.9) / 4, ["Asks why"]),
+        ((0.7, 0.6), {"I1": "unmet", "I2": "clear"}, (3 * 0.25 * 0.7 + 0.25 * 0.4 + 0.75) / 4, ["Asks why", "Lies"]),
+    ],
+)
+async def test_judge_answers_only_rubric_items_in_doubt(scores, checks, value, asked):
+    pool, small = judge({"rubric_items.en": {"reason": "so", "checks": checks}}), items_of(map(reranked, scores))
+    router, config = build(pool, ITEMS, small=small)
+    record = await router.score(with_rubric(sample("Why?")), rollout("Why?"))
+    assert outcomes(record)["rubric"].value == pytest.approx(value)
+    shown = [entry["title"] for question in pool.asked for entry in question.each]
+    assert shown == asked
+    assert [score.s_j is not None for score in record.judgements[0].item_scores] == [
+        t in asked for t in ("Asks why", "Lies")
+    ]
+    assert router.metrics()["router/judged_items_frac"] == len(asked) / 2
+    assert len(record.calls) == 2 + bool(asked)
+    same_again(record, config)
+
+
+@pytest.mark.parametrize(
+    ("scores", "said_by_judge", "kind"),
+    [
+        ((reranked(0.9), Answer(failure="timeout")), None, "reranker_timeout"),
+        ((reranked(0.9), reranked(0.6)), Answer(failure="unavailable"), "judge_unavailable"),
+        ((reranked(0.9), reranked(0.6)), "no JSON", "judge_unparsable"),
+    ],
+)
+async def test_missing_item_answer_is_a_typed_failure(scores, said_by_judge, kind):
+    pool = judge({"rubric_items.en": said_by_judge})
+    router, config = build(pool, ITEMS, small=items_of(scores))
+    record = await router.score(with_rubric(sample("Why?")), rollout("Why?"))
+    assert outcomes(record)["rubric"].kind == kind
+    same_again(record, config)
+    await router.close()
+
+
+async def test_sample_without_a_rubric_asks_no_reranker():
+    small = items_of((0.5, 0.5))
+    router, _ = build(judge(), ITEMS, small=small)
+    record = await router.score(sample("Why?"), rollout("Why?"))
+    assert isinstance(outcomes(record)["rubric"], Absent)
+    assert small.asked == []
+
+
+async def test_replay_with_a_smaller_interval_needs_the_missing_verdicts():
+    router, config = build(judge(), ITEMS, small=items_of(map(reranked, (0.9, 0.1))))
+    record = await router.score(with_rubric(sample("Why?")), rollout("Why?"))
+    rubric = config.rubric.model_copy(update={"cascade": config.rubric.cascade.model_copy(update={"tau_a": 0.9})})
+    with pytest.raises(MissingScore, match="the judge's score is needed"):
+        replay(record, config.model_copy(update={"rubric": rubric}))

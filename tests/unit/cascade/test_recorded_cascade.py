@@ -9,7 +9,8 @@ from scripted import ScriptedPool, judged, reranked, rollout, sample
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
-from hamr.config.rewards import CascadeConfig, ConsistencyConfig, RewardsConfig
+from hamr.config.cascade_controller import CascadeConfig
+from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import MissingScore
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Scored

@@ -11,7 +11,8 @@ from scripted import ScriptedPool, judged, reranked, rollout, sample
 
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
-from hamr.config.rewards import CascadeConfig, ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
+from hamr.config.cascade_controller import CascadeConfig
+from hamr.config.rewards import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.errors import DataError, MissingScore
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import (

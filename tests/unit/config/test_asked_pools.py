@@ -7,6 +7,8 @@ import pytest
 from hamr.config.load import load_config
 
 SIDE = "pools.side={role: grader, model: smollm2-135m}"
+VOTER = "pools.voter={role: judge, model: smollm2-135m, prompt: judge.en}"
+ENSEMBLE = [f"rewards.consistency.{key}" for key in ("audit_frac=0.1", "audit.by=ensemble", "audit.pools=[voter]")]
 
 
 @pytest.mark.parametrize(
@@ -19,6 +21,12 @@ SIDE = "pools.side={role: grader, model: smollm2-135m}"
         ((f"+{SIDE}",), {"reranker", "judge"}),
         ((f"+{SIDE}", "rewards.risk.weight=1", "rewards.risk.pool=side"), {"reranker", "judge", "side"}),
         (("rewards.consistency.weight=0", "rewards.dialogue.weight=1"), {"judge"}),
+        ((f"+{VOTER}", *ENSEMBLE), {"reranker", "judge", "voter"}),
+        (
+            ("rewards.consistency.weight=0", "rewards.rubric={weight: 1, reading: items, reranker: reranker}"),
+            {"reranker", "judge"},
+        ),
+        ((f"+{VOTER}", *ENSEMBLE, "rewards.consistency.weight=0", "rewards.format.weight=1"), set()),
     ],
 )
 def test_pool_without_a_reward_is_omitted(overrides: tuple[str, ...], wanted: set[str]) -> None:

@@ -22,6 +22,8 @@ SHIPPED = [
     "judge_short.en",
     "reranker.en",
     "reranker.zh",
+    "reranker_item.en",
+    "reranker_item.zh",
     "reranker_short.en",
 ]
 VARIABLES = {

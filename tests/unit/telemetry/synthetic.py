@@ -192,6 +192,9 @@ def _step_metrics(rng, step):
         "timing/step/train": train,
         "timing/step/sync": sync,
         "timing/step/total": score + train + sync + 0.6,
+        "truth/reranker_wrong_frac": 0.2,
+        "truth/judge_wrong_frac": 0.15,
+        "truth/both_wrong_frac": 0.05,
     }
 
 

@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_step_is_one_row_with_the_metrics_of_its_records(folder):
     assert rows[0]["reward/consistency"] == 0.0
 
 
-def test_audits_of_replies_with_a_known_truth_show_joint_errors(folder):
+def test_replies_with_a_known_truth_show_joint_errors_of_reranker_and_judge(folder):
     class Truth:
         """Knows that every reply is wrong."""
 
@@ -63,13 +64,27 @@ def test_audits_of_replies_with_a_known_truth_show_joint_errors(folder):
         def by_act(self, actions, samples):
             return {"ask": [False] * len(actions)}
 
-    audits = [Audit(s_r=0.9, s_j=0.8), Audit(s_r=0.9, s_j=0.1), Audit(s_r=0.2, s_j=0.8), Audit(s_r=0.9), None]
+    audits = [Audit(s_r=0.9, s_j=0.8), Audit(s_r=0.9, s_j=0.1), Audit(s_r=0.9), None]
+    own = [record(i, 1.0, s_r=0.9, audit=audit) for i, audit in enumerate(audits)]
+    judged = [record(4, 1.0, band="below", s_r=0.2, s_j=0.8), record(5, 1.0, band="above", s_r=0.9, s_j=0.8)]
     with RunRecorder(folder, prompts={"p": SAMPLE}, truth=Truth(), strict=True) as recorder:
         recorder.begin("rl", 1)
-        recorder.records(1, [record(i, 1.0, audit=audit) for i, audit in enumerate(audits)])
+        recorder.records(1, [*own, *judged])
         recorder.metrics(1, {})
     [row] = read_metrics(folder.metrics)
-    assert row["audit/both_wrong_frac"] == pytest.approx(1 / 3)
+    shares = [row[f"truth/{who}_wrong_frac"] for who in ("reranker", "judge", "both")]
+    assert shares == [3 / 4, 3 / 4, 2 / 4]
+
+
+def test_labels_of_a_person_are_the_truth_of_joint_errors(folder):
+    labelled = Audit(s_r=0.9, s_j=0.0, best=0.0, mix=0.0, by="file")
+    audits = [labelled, replace(labelled, s_j=None, best=None, mix=None, failure="label_missing"), None]
+    with RunRecorder(folder, prompts={"p": SAMPLE}, audit_by="file", strict=True) as recorder:
+        recorder.begin("rl", 1)
+        recorder.records(1, [record(i, 1.0, s_r=0.9, s_j=0.8, audit=audit) for i, audit in enumerate(audits)])
+        recorder.metrics(1, {})
+    [row] = read_metrics(folder.metrics)
+    assert (row["truth/both_wrong_frac"], row["audit/answered"], row["audit/failed"]) == (1.0, 1.0, 1.0)
 
 
 def test_each_step_estimates_the_remaining_time_of_its_stage(folder):

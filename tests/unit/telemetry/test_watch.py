@@ -87,7 +87,9 @@ def test_run_logs_its_alarms(tmp_path):
     terminal = Terminal()
     with (
         RunFolder.create(tmp_path / "run", "a: 1") as folder,
-        RunRecorder(folder, console=terminal, limits=AlarmsConfig(length_correlation=0.5), audit_frac=0.5) as recorder,
+        RunRecorder(
+            folder, console=terminal, limits=AlarmsConfig(length_correlation=0.5), audit_by="judge"
+        ) as recorder,
     ):
         recorder.begin("rl", 1)
         audited = [

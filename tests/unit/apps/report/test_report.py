@@ -49,6 +49,10 @@ def test_customer_and_policy_texts_are_escaped(html):
     assert "<script" not in html
 
 
+def test_report_says_how_often_both_scorers_are_wrong(html):
+    assert "the reranker was wrong about 20.0%, the judge about 15.0%, and both about 5.0%" in html
+
+
 def test_headlines_match_the_summary(run, html):
     stages = read_summary(run)["stages"]
     for stage in ("base", "sft", "rl"):

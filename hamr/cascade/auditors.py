@@ -1,0 +1,100 @@
+"""Auditors that are no pools: the data's rule for exact acts, or a person's labels.
+
+The router asks the pools that answer audits (`judge`, `ensemble`). The answers of `rules` and `file` need no model and
+are added to the records on the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from hamr.calibration.cascade import Cascade
+from hamr.cascade.audit import is_audited, value_of
+from hamr.config.rewards import ConsistencyConfig
+from hamr.data.samples import read_rows
+from hamr.errors import ConfigError, DataError
+from hamr.rewards.truth import ExactAct
+from hamr.types import Audit, Failure, LabelMissing, Reply, RewardRecord, Rollout, ServiceSample
+
+POOL_AUDITORS = ("judge", "ensemble")
+Labels = Mapping[tuple[str, str], float]
+"""(sample id, text of the reply) -> label in [0, 1]."""
+
+
+class CascadeRouter(Protocol):
+    """Router interface used by the driver."""
+
+    async def score(
+        self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None
+    ) -> RewardRecord: ...
+
+
+@dataclass(frozen=True)
+class AuditedRouter:
+    """Router whose records have the answers of an auditor that is no pool."""
+
+    router: CascadeRouter
+    config: ConsistencyConfig
+    auditor: ExactAct | Labels
+
+    async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
+        record = await self.router.score(sample, rollout, cascade=cascade)
+        scored = value_of(record) is not None and isinstance(record.action, Reply)
+        if not scored or record.s_r is None or not is_audited(record.key, self.config.audit_frac):
+            return record
+        assert isinstance(record.action, Reply)
+        audit, label = Audit(s_r=record.s_r, by=self.config.audit.by), self._label(sample, record.action)
+        if isinstance(label, Failure):
+            return replace(record, audit=replace(audit, failure=label.kind))
+        return replace(record, audit=replace(audit, s_j=label, best=label, mix=label))
+
+    def _label(self, sample: ServiceSample, reply: Reply) -> float | Failure:
+        if isinstance(self.auditor, ExactAct):
+            return float(self.auditor.is_exact(reply, sample))
+        label = self.auditor.get((sample.id, reply.content.strip()))
+        return LabelMissing(detail=f"no label of this reply to {sample.id}") if label is None else label
+
+
+def with_auditor(router: CascadeRouter, config: ConsistencyConfig, truth: ExactAct | None) -> CascadeRouter:
+    """Return the router, with the audits of the configured auditor if it is no pool.
+
+    Raises:
+        ConfigError: `audit.by=rules`, and the data have no rule.
+        DataError: `audit.by=file`, and the file cannot be read.
+    """
+    auditor = find_auditor(config, truth)
+    return router if auditor is None else AuditedRouter(router, config, auditor)
+
+
+def find_auditor(config: ConsistencyConfig, truth: ExactAct | None) -> ExactAct | Labels | None:
+    """Return the auditor of `with_auditor`, None for pools. Raises as it does."""
+    if config.audit.by == "rules":
+        if truth is None:
+            remedy = "the samples name no act (meta.act), so that there is no rule; use judge, ensemble or file"
+            raise ConfigError("rewards.consistency.audit.by", "rules", remedy)
+        return truth
+    return read_labels(config.audit.file) if config.audit.file is not None else None
+
+
+def read_labels(path: str) -> Labels:
+    """Return the labels of a JSONL file of {"sample", "reply", "label"}. Spaces around a reply do not count.
+
+    Raises DataError at `file:line: field`, also for a second label of a reply that differs.
+    """
+    labels: dict[tuple[str, str], float] = {}
+    for number, row in read_rows(path):
+        where = f"{path}:{number}"
+        if not isinstance(row, dict):
+            raise DataError(where, row, "must be an object with sample, reply and label")
+        for field in ("sample", "reply"):
+            if not isinstance(row.get(field), str):
+                raise DataError(f"{where}: {field}", row.get(field), "must be a text")
+        label = row.get("label")
+        if isinstance(label, bool) or not isinstance(label, (int, float)) or not 0.0 <= label <= 1.0:
+            raise DataError(f"{where}: label", label, "must be a number in [0, 1]")
+        key = row["sample"], row["reply"].strip()
+        if labels.setdefault(key, float(label)) != label:
+            raise DataError(f"{where}: label", label, f"this reply already has the label {labels[key]:g}; keep one")
+    return labels
