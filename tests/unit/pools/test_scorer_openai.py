@@ -257,7 +257,7 @@ class Handle:
         return SimpleNamespace(score=self)
 
 
-async def test_an_answer_that_does_not_come_fails_no_other_question_of_its_batch(
+async def test_missing_answer_fails_no_other_question_of_its_batch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(scorer_openai, "ANSWER_SHARE", 0.01)
