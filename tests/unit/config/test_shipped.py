@@ -22,9 +22,10 @@ def is_global(group: str, option: str) -> bool:
     return (CONF / group / f"{option}.yaml").read_text().startswith("# @package _global_")
 
 
-NEEDS = {("rollout", "gpu"): ["trainer=zero3"]} | {
-    ("schedule", name): ["experiment=paper_hrm"] for group, name in OPTIONS if group == "schedule"
-}
+NEEDS = {
+    ("rollout", "gpu"): ["trainer=zero3"],
+    ("env", "endpoint"): ["env.command=python my_agent.py", "rewards.consistency.weight=0"],
+} | {("schedule", name): ["experiment=paper_hrm"] for group, name in OPTIONS if group == "schedule"}
 """Overrides that an option requires."""
 
 

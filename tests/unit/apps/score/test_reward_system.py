@@ -218,10 +218,10 @@ def test_router_defect_is_raised_unchanged_and_cancels_pending_work(runtime: Fak
 def test_replicas_over_capacity_are_rejected_before_the_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """8 logical CPUs: two pools of 0.5 and a router of 0.1 leave room for (8 - 0.6) / 0.5 = 14 judges."""
+    """8 logical CPUs: a reranker of 0.25 and a router of 0.1 leave room for (8 - 0.35) / 0.25 = 30 judges."""
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     system = RewardSystem.from_config(["experiment=smoke", "pools.judge.replicas=64"])
-    with pytest.raises(CapacityError, match=r"pools\.judge\.replicas: 64: .*lower it to 14 or less") as refused:
+    with pytest.raises(CapacityError, match=r"pools\.judge\.replicas: 64: .*lower it to 30 or less") as refused:
         system.start()
     assert refused.value.exit_code == 2
     with pytest.raises(CapacityError, match="no node with its labels|no node has these labels"):

@@ -154,7 +154,7 @@ SAMPLED = ["data", "sampled", "input=a", "ledger=b", "output=c", "min_total=1"]
         (["evaluate"], "benchmark: None: missing; give benchmark=<name>, one of: ecs, olabench, plans, sage"),
         (["evaluate", "benchmark=sag"], "benchmark: 'sag': no such benchmark; did you mean 'sage'? there are: ecs"),
         (["data", "thought"], "step: None: missing; give step=<name>, one of: extract, migrate"),
-        (["calibrate"], "scores: None: give one of scores=..., pairs=... and samples=..."),
+        (["calibrate"], "scores: None: give one of scores=..., pairs=..., items=... and samples=..."),
         (["calibrate", "scores=a", "pairs=b"], "calibrate: 'scores= pairs=': give one of scores=... and pairs="),
         ([*SAMPLED, "bets=2"], "data sampled: 'bets=2': unknown option; did you mean best=...?"),
         ([*SAMPLED, "qqq"], "data sampled: 'qqq': unknown option; usage: hamr data sampled input=SAMPLES.jsonl"),
