@@ -107,7 +107,8 @@ def assert_same_course(group: TrainerGroup, expected: tuple[list[dict[str, float
         ours = train(group, batch)
         assert ours.keys() == metrics.keys()
         for name, value in metrics.items():
-            if not name.startswith("policy/importance_ratio/"):  # quantiles are averaged over micro-batches and ranks
+            # Quantiles are averaged over micro-batches and ranks, and layouts differ on purpose.
+            if not name.startswith(("policy/importance_ratio/", "policy/shared_prompt")):
                 assert ours[name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
     assert logprobs(group) == pytest.approx(expected[1], abs=2e-3)
 
