@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -25,7 +25,7 @@ from hamr.bench.sage.merge import merge_into, merged_settings
 from hamr.bench.sage.run import Cast, DialogueProgress, Evaluated, hold, summarise
 from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
-from hamr.bench.sage.traces import DialoguePlan, Trace
+from hamr.bench.sage.traces import DialoguePlan, Exchange, Trace
 from hamr.config.agents import names_function
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
@@ -88,6 +88,7 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
             write_figures(request.output, request.sage, found)
         show(write_report(request.output, found, store), console=console)
         print(f"written: {request.output / 'report.html'}", flush=True)
+    _check_agents(store.traces.values())
     return _exit_code(found, judged=bool(request.judges))
 
 
@@ -299,6 +300,18 @@ def write_report(folder: Path, found: Evaluated, store: Store) -> Page:
     write_page(page, folder)
     write_transcripts(found, traces, folder)
     return page
+
+
+def _check_agents(traces: Iterable[Trace]) -> None:
+    """Raise HamrError for an agent whose function failed in every turn: its scores say nothing about the agent."""
+    turns: dict[str, list[Exchange]] = {}
+    for trace in traces:
+        turns.setdefault(trace.agent, []).extend(trace.turns)
+    for agent, exchanges in turns.items():
+        if exchanges and all(exchange.fault in ("function_failed", "function_timeout") for exchange in exchanges):
+            last = exchanges[-1]
+            remedy = "mend the function, or raise agent_deadline_s, and use another output folder"
+            raise HamrError(f"every turn of {agent} failed ({last.fault}: {last.detail}); {remedy}")
 
 
 def _exit_code(found: Evaluated, *, judged: bool) -> int:

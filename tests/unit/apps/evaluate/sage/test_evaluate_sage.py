@@ -327,6 +327,15 @@ def test_a_list_in_the_environment_restricts_the_agents_too(tmp_path, capsys, mo
     assert f"{ALLOWED_FUNCTIONS} does not list it" in capsys.readouterr().err
 
 
+def test_agent_whose_function_always_fails_ends_with_its_cause(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("def reply(messages, tools):\n    raise KeyError('order')\n")
+    assert evaluate(tmp_path, agent="mine.py:reply", limit="1") == 1
+    said = capsys.readouterr().err
+    assert "every turn of mine.py:reply failed (function_failed: " in said and "KeyError" in said
+    assert "mend the function, or raise agent_deadline_s" in said
+
+
 def test_two_scenarios_with_one_name_are_rejected(tmp_path, capsys):
     assert evaluate(tmp_path, scenario="telecom_package,telecom_package") == 2
     assert "both called telecom_package" in capsys.readouterr().err
