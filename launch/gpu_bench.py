@@ -82,7 +82,7 @@ def groups_of(samples: int, prompt: int, completion: int, vocabulary: int, seed:
 
 
 def timed(call: Callable[[], Any], calls: int = 3) -> Row:
-    """Seconds of the first call and the median of the later ones, and the peak of the memory in GiB."""
+    """Return the seconds of the first call, the median of the later ones, and the peak memory in GiB."""
     import torch
 
     on_gpu = device() == "cuda"
@@ -128,7 +128,7 @@ def machine(small: bool) -> Iterator[Row]:
 
 
 def sdpa_kernel(masked: bool, grouped: bool, small: bool) -> Row:
-    """Which kernels torch's attention runs, forward and backward, in the service shape."""
+    """Return the kernels that torch's attention runs, forward and backward, in the service shape."""
     import torch
     import torch.nn.functional as F
     from torch.profiler import ProfilerActivity, profile
@@ -166,7 +166,7 @@ def exactness(small: bool) -> Iterator[Row]:
 
 
 def kernels() -> list[str]:
-    """Kernels for the GPU that can run here."""
+    """Return the GPU kernels that can run here."""
     import importlib.util
 
     if device() == "cpu":
@@ -236,7 +236,7 @@ def step(small: bool) -> Iterator[Row]:
 
 
 def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str) -> Row:
-    """Forward and backward of the whole batch, in micro-batches of at most 20,000 tokens, with recomputation."""
+    """Time forward and backward of the whole batch, in micro-batches of at most 20,000 tokens, with recomputation."""
     import torch
 
     from hamr.algorithms.losses import policy_loss
@@ -306,7 +306,7 @@ def parameters(shape: str) -> int:
 
 
 def deepspeed(small: bool) -> Iterator[Row]:
-    """One process per ZeRO stage: DeepSpeed keeps its state in the process."""
+    """Run each ZeRO stage in a process of its own: DeepSpeed keeps its state in the process."""
     for stage in range(4):
         yield json.loads(child(["--part", f"zero{stage}", *(["--small"] if small else [])], 100).splitlines()[-1])
 
@@ -480,7 +480,7 @@ def main() -> int:
 
 
 def rounded(value: Any) -> Any:
-    """Four significant digits."""
+    """Return the value to four significant digits."""
     if isinstance(value, float) and math.isfinite(value) and value:
         return float(f"{value:.4g}")
     return value

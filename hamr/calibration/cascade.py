@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from hamr.config.cascade_controller import CascadeConfig
 from hamr.config.rewards import ConsistencyConfig
 from hamr.errors import ConfigError, MissingScore
 
+if TYPE_CHECKING:
+    from hamr.calibration.ranks import Floats
+
 CascadeBand = Literal["below", "inside", "above"]
+Scores = TypeVar("Scores", float, "Floats")
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,8 @@ class Cascade:
         return self.mix(s_r, 1.0)
 
 
-def confidence(s_r: float) -> float:
-    """Return how far a probability is from one half, from 0 to 1. The trust interval of rubric items is over it.
+def confidence(s_r: Scores) -> Scores:
+    """Return how far probabilities are from one half, from 0 to 1. The trust interval of rubric items is over it.
 
     >>> confidence(0.5), confidence(1.0), confidence(0.25)
     (0.0, 1.0, 0.5)

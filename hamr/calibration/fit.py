@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from hamr.calibration.cascade import Cascade
+from hamr.calibration.cascade import Cascade, confidence
 from hamr.calibration.ranks import Floats, bootstrap_interval, spearman
 from hamr.calibration.search import CascadePoint, Effort, FittingSet, frontier, mix_scores, search
 from hamr.config.cascade_controller import CascadeConfig
@@ -175,7 +175,7 @@ def calibrate(
 
 
 def _fitting_set(s_r: Floats, s_j: Floats, y: Floats, over: Literal["score", "confidence"]) -> FittingSet:
-    return FittingSet(s_r, s_j, y, also=(PAPER,), over=np.abs(2.0 * s_r - 1.0) if over == "confidence" else None)
+    return FittingSet(s_r, s_j, y, also=(PAPER,), over=confidence(s_r) if over == "confidence" else None)
 
 
 def cross_validate(data: FittingSet, folds: int, limit: float, seed: int) -> float | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hamr.apps.calibrate.run import Fitted, fit_and_write
+from hamr.calibration.cascade import confidence
 from hamr.calibration.ranks import Floats, spearman
 from hamr.calibration.search import mix_scores
 from hamr.data.samples import read_rows
@@ -41,7 +42,7 @@ class ItemAnswers:
     @property
     def confidence(self) -> Floats:
         """Score that the trust interval is over."""
-        return np.abs(2.0 * self.s_r - 1.0)
+        return confidence(self.s_r)
 
     def rewards(self, values: Floats) -> Floats:
         """Return the value of each response's rubric, given the R of every item."""

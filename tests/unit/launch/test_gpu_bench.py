@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -11,16 +10,12 @@ from types import ModuleType
 
 import pytest
 
-FILE = Path(__file__).parents[3] / "launch" / "gpu_bench.py"
+from tests.unit.launch.scripts import LAUNCH, load_script
 
 
 @pytest.fixture(scope="module")
 def gpu_bench() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_bench", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("gpu_bench")
 
 
 def test_parts_fit_into_nine_minutes(gpu_bench: ModuleType) -> None:
@@ -56,7 +51,9 @@ def test_parts_run_in_tiny_shapes(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
     parts = ["exactness", "attention", "step", "gap"]
     done = subprocess.run(
-        [sys.executable, str(FILE), *parts, "--small", "--out", str(out)], capture_output=True, text=True
+        [sys.executable, str(LAUNCH / "gpu_bench.py"), *parts, "--small", "--out", str(out)],
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stdout
     rows = [json.loads(line) for line in out.read_text().splitlines()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -13,18 +12,12 @@ import pytest
 
 from hamr.cluster.resource_requests import learners
 from hamr.config.load import load_config
-
-FILE = Path(__file__).parents[3] / "launch" / "gpu_check.py"
+from tests.unit.launch.scripts import LAUNCH, load_script
 
 
 @pytest.fixture(scope="module")
 def gpu_check() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gpu_check", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_check"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script("gpu_check")
 
 
 def test_missing_gpu_is_reported_in_one_line(
@@ -61,7 +54,7 @@ if __name__ == "__main__":
 def test_each_check_runs_in_a_separate_process(tmp_path: Path) -> None:
     script = tmp_path / "scripted.py"
     script.write_text(SCRIPTED)
-    done = subprocess.run([sys.executable, str(script), str(FILE.parent)], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, str(script), str(LAUNCH)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
         "True|seen",
         "False|RuntimeError: two lines",
