@@ -122,6 +122,8 @@ def assert_same_course(group: TrainerGroup, expected: tuple[list[dict[str, float
         {"zero_stage": 0, "tokens_per_microbatch": 20},
         {"zero_stage": 1},
         {"zero_stage": 3, "tokens_per_microbatch": 20},
+        {"offload_optimizer": True},
+        {"offload_optimizer": True, "zero_stage": 3, "gradient_checkpointing": "offload"},
     ],
     ids=str,
 )
@@ -396,22 +398,27 @@ def test_non_finite_gradients_are_skipped_counted_and_finally_fatal(
         train(two, make_batch(0, advantage=float("nan")))
 
 
-def test_cached_memory_is_released_only_on_a_gpu(
-    one: TrainerGroup, tiny: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "changes", [{"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 3, "dtype": "bfloat16"}], ids=str
+)
+def test_states_on_the_host_return_for_the_next_step_and_the_checkpoint(
+    one: TrainerGroup, tiny: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    import torch
-
-    from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
-
-    reset(one, tiny, CONFIG)
-    asyncio.run(one.release_memory())
-    train(one)
-    emptied: list[str] = []
-    trainer = object.__new__(DeepSpeedTrainer)
-    for trainer.device in ("cpu", "cuda:0"):
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda device=trainer.device: emptied.append(device))
-        trainer.release_memory()
-    assert emptied == ["cuda:0"]
+    config = CONFIG.model_copy(update=changes)
+    reset(one, tiny, config)
+    expected = [train(one), train(one, make_batch(1))], logprobs(one)
+    reset(one, tiny, config)
+    asyncio.run(one.offload_states())
+    asyncio.run(one.offload_states())
+    first = train(one)
+    asyncio.run(one.offload_states())
+    asyncio.run(one.save(tmp_path))
+    asyncio.run(one.offload_states())
+    logprobs(one)
+    assert ([first, train(one, make_batch(1))], logprobs(one)) == expected
+    reset(one, tiny, config)
+    asyncio.run(one.load(tmp_path))
+    assert train(one, make_batch(1)) == expected[0][1]
 
 
 def test_kl_to_reference_is_measured_without_a_penalty(one: TrainerGroup, tiny: Path) -> None:

@@ -205,7 +205,8 @@ async def _train(
         try:
             async with control.serving():
                 with console.phase("start"):
-                    world = await start_run_actors(prepared, paths, pools_of(control.run, folder.path))
+                    applications = pools_of(control.run, folder.path)
+                    world = await start_run_actors(prepared, paths, applications, console.note)
                 control.scaler = scaler = LivePoolScaler(config, paths, world.run, world.router)
                 judge = config.rewards.scorers.get("judge")
                 run = Run(
