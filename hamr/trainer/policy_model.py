@@ -107,10 +107,11 @@ def load_policy(
     """Load the model in folder `path`, with a fresh LoRA adapter if requested.
 
     Raises ConfigError if the model's head is more than one linear layer, since its log-probabilities would be silently
-    wrong.
+    wrong, or if it is a mixture of experts, since its weights would be exported under names that no engine knows.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    _check_dense(AutoConfig.from_pretrained(path), path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     _check_head(model, path)
     if gradient_checkpointing:
@@ -142,6 +143,14 @@ def _check_head(model: Any, path: Path) -> None:
     if scaled or not isinstance(model.get_output_embeddings(), nn.Linear):
         found = scaled or [type(model.get_output_embeddings()).__name__]
         raise ConfigError("model.path", str(path), f"its head is not one plain linear layer ({found[0]}); use another")
+
+
+def _check_dense(config: Any, path: Path) -> None:
+    """transformers keeps the experts of a layer in one tensor; published files and engines have one per expert."""
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if (count := getattr(config, key, None) or 0) > 1:
+            remedy = f"it is a mixture of experts ({key}={count}), whose weights hamr cannot export; use a dense model"
+            raise ConfigError("model.path", str(path), remedy)
 
 
 def _use_attention(model: Any, layout: Layout) -> Layout:
