@@ -438,7 +438,7 @@ class DeepSpeedTrainer:
     def load(self, folder: Path) -> None:
         """Restore exactly the state of `save`. Call right after construction or `reset`.
 
-        Raises RunFolderError if there is no state, or another number of ranks or ZeRO stage wrote it.
+        Another number of ranks or ZeRO stage may have written it. Raises RunFolderError if there is no state.
         """
         folder = Path(folder)
         self._restore_states()

@@ -186,6 +186,46 @@ def test_resumed_trainer_group_continues_exactly(two: TrainerGroup, tiny: Path, 
     assert ([train(two, make_batch(s)) for s in (1, 2)], logprobs(two)) == after
 
 
+ADAPTER = LoraConfig(rank=4)
+SPREAD = {"embedding_rate": 0.5, "weight_decay": 0.1}
+"""Parameter groups with settings of their own."""
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"ranks": 2, "zero_stage": 3}, {"ranks": 1, "zero_stage": 2}),
+        ({"ranks": 1, "zero_stage": 1}, {"ranks": 2, "zero_stage": 3}),
+        pytest.param({"ranks": 2, "zero_stage": 2}, {"ranks": 1, "zero_stage": 3}, marks=pytest.mark.deep),
+        pytest.param({"ranks": 2, "zero_stage": 0}, {"ranks": 1, "zero_stage": 0}, marks=pytest.mark.deep),
+        ({"ranks": 2, "zero_stage": 3, "lora": ADAPTER}, {"ranks": 1, "zero_stage": 2, "lora": ADAPTER}),
+        pytest.param(
+            {"ranks": 2, "zero_stage": 1, "dtype": "bfloat16"}, {"ranks": 1, "zero_stage": 3, "dtype": "bfloat16"},
+            marks=pytest.mark.deep,
+        ),
+    ],
+    ids=lambda changes: "-".join(str(value) for value in changes.values() if isinstance(value, int | str)),
+)  # fmt: skip
+def test_resume_with_other_ranks_or_another_stage_continues(
+    one: TrainerGroup, two: TrainerGroup, tiny: Path, tmp_path: Path, written: dict[str, Any], read: dict[str, Any]
+) -> None:
+    """Weights, moments and step count are those of the run that was not stopped."""
+    groups = {1: one, 2: two}
+    before, after = groups[written["ranks"]], groups[read["ranks"]]
+    config = CONFIG.model_copy(update=SPREAD)
+    reset(before, tiny, config.model_copy(update=written))
+    train(before)
+    asyncio.run(before.save(tmp_path))
+    unbroken = train(before, make_batch(1)), logprobs(before)
+    reset(after, tiny, config.model_copy(update=read))
+    asyncio.run(after.load(tmp_path))
+    tolerance = 0.05 if "dtype" in written else 2e-3
+    assert train(after, make_batch(1))["policy/loss"] == pytest.approx(
+        unbroken[0]["policy/loss"], rel=tolerance, abs=tolerance
+    )
+    assert logprobs(after) == pytest.approx(unbroken[1], abs=tolerance)
+
+
 def test_reference_is_the_start_of_the_stage_after_a_resume(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     """RL starts from a warmed-up model and its run is resumed from the plain one: the KL must refer to the former."""
     reset(one, tiny, CONFIG)
@@ -202,7 +242,7 @@ def test_reference_is_the_start_of_the_stage_after_a_resume(one: TrainerGroup, t
 def test_checkpoint_of_other_settings_names_the_remedy(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     reset(one, tiny, CONFIG)
     asyncio.run(one.save(tmp_path))
-    reset(one, tiny, CONFIG.model_copy(update={"zero_stage": 3}))
+    reset(one, tiny, CONFIG.model_copy(update={"zero_stage": 0}))
     with pytest.raises(RunFolderError, match=r"set trainer\.zero_stage=2"):
         asyncio.run(one.load(tmp_path))
     with pytest.raises(RunFolderError, match="no trainer state"):

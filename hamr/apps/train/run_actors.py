@@ -68,7 +68,8 @@ async def start_run_actors(
     """Reserve placements and start all actors of a run.
 
     Trainers, rollout workers and pools start concurrently, except that workers on the trainers' GPUs start after the
-    trainers. The router starts last because it queries the pools. If one part fails to start, the others are stopped.
+    trainers, and pools with a share of a GPU after these. The router starts last because it queries the pools. If one
+    part fails to start, the others are stopped.
     """
     config = prepared.config
     for_trainers, for_workers = await reserve_learners(config, config.cluster.start_timeout_s)
@@ -97,10 +98,13 @@ async def start_run_actors(
             config.rollout, config.model, prepared.model_path, config.experiment.seed, place=for_workers
         )
 
+    async def start_all_pools() -> None:
+        if config.rollout.colocated and any(0 < pool.engine.num_gpus < 1 for pool in config.pools.values()):
+            await workers
+        await start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s, note=note)
+
     workers = asyncio.create_task(start_workers())
-    pools = asyncio.create_task(
-        start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s, note=note)
-    )
+    pools = asyncio.create_task(start_all_pools())
     try:
         await asyncio.gather(trainers, workers, pools)
         sync = SharedMemorySync if config.rollout.transfer == "shared_memory" else DeviceSync

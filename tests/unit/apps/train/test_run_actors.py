@@ -91,6 +91,11 @@ async def test_colocated_engines_start_after_the_trainers(start: Any) -> None:
     ]  # fmt: skip
 
 
+async def test_pools_with_a_share_of_the_gpu_start_after_its_engines(start: Any) -> None:
+    log = await start(Parts(), "rollout.colocated=true", *GPUS, "pools.judge.engine.num_gpus=0.2")
+    assert log.index("workers begin") < log.index("pools begin")
+
+
 async def test_colocated_engines_do_not_start_if_trainers_fail(start: Any) -> None:
     parts = Parts(trainers_fail=True)
     with pytest.raises(EngineDied, match="rank 0 died"):
