@@ -12,7 +12,10 @@ OPEN = ("additionalProperties", "x-kubernetes-preserve-unknown-fields", "x-kuber
 
 
 def from_crd(crd: dict[str, Any], version: str) -> dict[str, Any]:
-    """Return the JSON schema of a CustomResourceDefinition with closed fields: a cluster drops those it does not know."""
+    """Return the JSON schema of a CustomResourceDefinition with closed fields.
+
+    A cluster drops the fields that it does not know.
+    """
     (own,) = (v for v in crd["spec"]["versions"] if v["name"] == version)
     made = _close(own["schema"]["openAPIV3Schema"])
     metadata = {"type": "object"}
