@@ -41,12 +41,12 @@ class OldStates:
         self._moments = moments
         self.step = next(float(state["step"]) for state in moments[0].values())
 
-    def trained(self, name: str, key: str) -> Tensor:
+    def trained_state(self, name: str, key: str) -> Tensor:
         """Return a trained parameter's float32 weight (`fp32`) or a moment, whole and flat."""
         group = self._places[name]
         return torch.cat([part for rank in range(len(self._states)) for part in self._parts(rank, group, name, key)])
 
-    def frozen(self, name: str) -> Tensor:
+    def frozen_weight(self, name: str) -> Tensor:
         """Return the whole flat weight of a parameter that is not trained."""
         if not self._partitioned:
             return self._models[0]["module"][name].flatten()
@@ -55,14 +55,13 @@ class OldStates:
 
     def _parts(self, rank: int, group: int, name: str, key: str) -> Iterator[Tensor]:
         state = self._states[rank]
+        weights = "fp32_flat_groups" if self._partitioned else "single_partition_of_fp32_groups"
+        whole = state[weights][group] if key == "fp32" else self._moments[rank][group][key]
         if not self._partitioned:
             place = state["param_slice_mappings"][group].get(name)
-            flat = state["single_partition_of_fp32_groups"] if key == "fp32" else None
             if place is not None:
-                whole = self._moments[rank][group][key] if flat is None else flat[group]
                 yield whole.narrow(0, place.start, place.numel)
             return
-        whole = state["fp32_flat_groups"][group] if key == "fp32" else self._moments[rank][group][key]
         start = 0
         for other, shape in self._models[0]["param_shapes"][group].items():
             size = math.prod(shape)
@@ -89,13 +88,15 @@ def load_resharded(engine: Any, old: OldStates, rank: int) -> None:
         zero.checkpoint_event_prologue()  # small parameters are whole between steps
     for name, parameter in engine.module.named_parameters():
         trained = parameter.requires_grad
-        weight = old.trained(name, "fp32") if trained else old.frozen(name)
+        weight = old.trained_state(name, "fp32") if trained else old.frozen_weight(name)
         if partitioned:
             parameter.ds_tensor.data.copy_(_share(parameter, weight, rank))
             if trained:
                 safe_set_local_fp32_param(parameter, _share(parameter, weight, rank))
                 for key in MOMENTS:
-                    safe_set_local_optimizer_state(parameter, _share(parameter, old.trained(name, key), rank), key)
+                    safe_set_local_optimizer_state(
+                        parameter, _share(parameter, old.trained_state(name, key), rank), key
+                    )
             continue
         parameter.data.copy_(weight.view(parameter.shape))
         mapping = getattr(parameter, "_hp_mapping", None)  # None where this rank has no part of it
@@ -104,7 +105,7 @@ def load_resharded(engine: Any, old: OldStates, rank: int) -> None:
             [flat] = base.param_groups[mapping.param_group_index]["params"]
             for to, whole in [
                 (flat.data, weight),
-                *((base.state[flat][key], old.trained(name, key)) for key in MOMENTS),
+                *((base.state[flat][key], old.trained_state(name, key)) for key in MOMENTS),
             ]:
                 to.narrow(0, here.start, here.numel).copy_(whole.narrow(0, there.start, there.numel))
     if partitioned:
