@@ -121,6 +121,7 @@ def test_killed_driver_is_restarted_and_ends(tmp_path: Path, settings: dict[str,
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(600)
 def test_asynchronous_run_resumes_with_its_groups_in_flight(tmp_path: Path, settings: dict[str, object]) -> None:
     """A resumed run repeats the groups that no step had taken, under the same keys, and records them once."""
     run, age = tmp_path / "run", {"experiment.asynchrony.max_policy_age": 2, "experiment.checkpoint.every": 1}
