@@ -210,8 +210,11 @@ class VllmEngine:
     async def sleep(self, level: int) -> None:
         """Drop the KV cache and move the weights to the host (level 1) or drop them too (2), until `wake_up`.
 
-        Requires an idle engine. After level 2 it needs new weights.
+        vLLM requires an idle engine, so this waits for unfinished requests, such as those whose abortion is on its way.
+        After level 2 the engine needs new weights.
         """
+        while await self.count_unfinished():
+            await asyncio.sleep(0.01)
         await self._call(lambda engine: engine.sleep(level=level))
 
     async def wake_up(self) -> None:

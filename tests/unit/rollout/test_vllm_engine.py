@@ -105,3 +105,17 @@ async def test_no_step_runs_while_the_layers_have_no_weights() -> None:
         await engine.worker_call(method)
     engine._loop(vllm)
     assert log == ["init_weight_transfer_engine", "step", *transfer, "step"]
+
+
+async def test_engine_falls_asleep_once_aborted_requests_are_gone() -> None:
+    engine, unfinished, calls = VllmEngine.__new__(VllmEngine), [2, 1, 0], []
+
+    async def count() -> int:
+        return unfinished.pop(0)
+
+    async def call(action: object) -> None:
+        calls.append(list(unfinished))
+
+    engine.count_unfinished, engine._call = count, call  # type: ignore[method-assign, assignment]
+    await engine.sleep(2)
+    assert calls == [[]]

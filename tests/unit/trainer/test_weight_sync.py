@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ class Engines:
         self.rejoin: Any = None
         self.log: list[Any] = []
         self.handles = [SimpleNamespace() for _ in range(workers)]
+        self.weight_file = asyncio.Lock()
 
     async def commit_version(self, version: int) -> None:
         self.log.append(version)
