@@ -5,7 +5,8 @@
     attention    FlexAttention, flash-attn and torch's kernels on one layer of a packed row: first and later calls
     step         forward and backward of 135M- and 4B-shaped models with random weights: shared_prompt, packed, padded,
                  plain transformers; seconds, tokens/s of the padded batch, share of the peak (MFU), peak memory
-    deepspeed    ZeRO 0 to 3 with one rank: the same gradient norm, peak memory, seconds to save and to load
+    deepspeed    ZeRO 0 to 3 with one rank, and 2 with the optimiser on the host: the same gradient norms; memory at the
+                 peak and with states and reference on the host; seconds to move these, to save and to load
     trl          the loss of TRL's GRPOTrainer on the same batch, where TRL is installed
     ipc          a tensor handed to another process through CUDA IPC: GB/s of reading it
     gap          bfloat16 on the GPU against float32 on the CPU: mean difference of log-probabilities in nats
@@ -307,13 +308,18 @@ def parameters(shape: str) -> int:
 
 def deepspeed(small: bool) -> Iterator[Row]:
     """Run each ZeRO stage in a process of its own: DeepSpeed keeps its state in the process."""
-    for stage in range(4):
+    for stage in (*range(4), HOST):
         yield json.loads(child(["--part", f"zero{stage}", *(["--small"] if small else [])], 100).splitlines()[-1])
+
+
+HOST = 4
+"""In place of a stage: stage 2 with the optimiser on the host."""
 
 
 def zero(stage: int, small: bool) -> Iterator[Row]:
     import torch
 
+    from hamr.config.algorithm import KlConfig
     from hamr.config.schema import AlgorithmConfig, TrainerConfig
     from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
     from hamr.types import TrainBatch
@@ -322,8 +328,10 @@ def zero(stage: int, small: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = model_folder(shape, Path(folder))
         values = dict(num_gpus=float(on_gpu), zero_stage=stage, backend="nccl" if on_gpu else "gloo")
+        if stage == HOST:
+            values |= dict(zero_stage=2, offload_optimizer=True)
         config = TrainerConfig.model_validate(values | {"dtype": "bfloat16" if on_gpu else "float32"})
-        trainer = DeepSpeedTrainer(config, AlgorithmConfig(), path, total_steps=10)
+        trainer = DeepSpeedTrainer(config, AlgorithmConfig(kl=KlConfig(measure=True)), path, total_steps=10)
         groups = groups_of(4, 512 if not small else 16, 128 if not small else 8, SHAPES[shape]["vocab_size"])
         batch = TrainBatch(groups=tuple(groups), loss="policy")
         if on_gpu:
@@ -331,6 +339,12 @@ def zero(stage: int, small: bool) -> Iterator[Row]:
         metrics = trainer.train(batch)
         row: Row = {"stage": stage, "grad_norm": metrics["policy/grad_norm"]}
         row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None
+        begun = time.perf_counter()
+        trainer.offload_states()
+        row["offload_s"] = time.perf_counter() - begun
+        row["resting_gib"] = torch.cuda.memory_allocated() / 2**30 if on_gpu else None
+        again = trainer.train(batch)
+        row |= {"second_grad_norm": again["policy/grad_norm"], "kl": again["policy/kl_to_reference"]}
         for name, call in (("save_s", trainer.save), ("load_s", trainer.load)):
             begun = time.perf_counter()
             call(Path(folder) / "checkpoint")

@@ -1,19 +1,25 @@
-"""Which of hamr's GPU parts work on this node. Once, where there are two GPUs or more:  python launch/gpu_check.py
+"""Check which of hamr's GPU parts work on this node:  python launch/gpu_check.py  (or --one-gpu)
 
     bfloat16             arithmetic on every GPU, against the CPU's
     nccl                 a broadcast between two GPUs
     flash-attention      flash_attn against torch's own attention (optional: hamr runs without)
     tensor parallel      a rollout worker over two GPUs in the place that a run reserves for it, against one over one
-    sleep mode           an engine that gives its memory back and takes up again
-    nccl weight transfer `hamr train experiment=smoke` with trainer and engine on a GPU each, which must agree about
-                         every token after each sync
+    sleep mode           an engine that frees its memory, at both levels, and continues
+    colocated            `hamr train experiment=smoke` with trainer and engine on one GPU: warm-up, reference policy,
+                         checkpoints; they must agree about every token after each sync
+    colocated over ipc   the same with weights over CUDA IPC
+    nccl weight transfer the same with trainer and engine on a GPU each
+    in flight            the same while responses are being generated (asynchronous training)
+    replaced engine      an engine is killed: its replacement joins the transfer and agrees with the trainer
 
-Each check runs in a process of its own, so that one that dies or hangs costs the others nothing. Exit code 0 if all
-that is needed works, else 1. The model is hamr's bundled `tiny`: no network.
+Each check runs in a process of its own, so that one that dies or hangs costs the others nothing, and has what is left
+of `--minutes`. Exit code 0 if everything that is needed works, else 1. `--one-gpu` leaves out what needs two. `--out`
+also writes a JSON line per check, with its seconds. The model is hamr's bundled `tiny`: no network.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import json
@@ -26,7 +32,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -165,22 +171,26 @@ async def _first_tokens(config: Any) -> list[tuple[int, float]]:
     """One token each and its log-probability, by samples of one prompt, from a worker that stands as in a run."""
     from hamr.cluster.nodes import reserve_learners
     from hamr.models.bundled import resolve_model
-    from hamr.protocols import GenerationRequest, SamplingConfig
     from hamr.rollout.workers import RolloutWorkers
-    from hamr.types import SampleKey
 
     _, place = await reserve_learners(config, config.cluster.start_timeout_s)
     model = resolve_model(config.model.path)
     workers = await RolloutWorkers.start(config.rollout, config.model, model, 0, place=place)
-    request = GenerationRequest(
+    rollouts = sorted([r async for r in workers.generate([_request()])], key=lambda r: r.key.sample)
+    workers.shutdown()
+    return [(r.token_ids[0], r.logprobs[0]) for r in rollouts]
+
+
+def _request() -> Any:
+    from hamr.protocols import GenerationRequest, SamplingConfig
+    from hamr.types import SampleKey
+
+    return GenerationRequest(
         prompt_ids=PROMPT,
         keys=tuple(SampleKey(run="check", step=0, prompt="", sample=i) for i in range(8)),
         seeds=tuple(range(8)),
         sampling=SamplingConfig(max_new_tokens=1),
     )
-    rollouts = sorted([r async for r in workers.generate([request])], key=lambda r: r.key.sample)
-    workers.shutdown()
-    return [(r.token_ids[0], r.logprobs[0]) for r in rollouts]
 
 
 def sleep_mode() -> str:
@@ -188,14 +198,18 @@ def sleep_mode() -> str:
 
     engine = _engine(enable_sleep_mode=True)
     before, awake = _logprobs(engine), torch.cuda.mem_get_info()[0]
-    engine.sleep(level=1)
-    freed = (torch.cuda.mem_get_info()[0] - awake) / (1 << 30)
-    engine.wake_up()
-    gap = max(abs(a - b) for a, b in zip(before, _logprobs(engine), strict=True))
-    close(gap, 1e-3, "largest difference of a token's log-probability after waking")
-    if freed < 1.0:
-        raise RuntimeError(f"asleep it gave back only {freed:.1f} GiB")
-    return f"gave back {freed:.1f} GiB and answers as before"
+    freed = []
+    for level in (1, 2):
+        engine.sleep(level=level)
+        freed.append((torch.cuda.mem_get_info()[0] - awake) / (1 << 30))
+        engine.wake_up()
+        if level == 2:  # its weights are gone until the next sync
+            engine.collective_rpc("reload_weights")
+        gap = max(abs(a - b) for a, b in zip(before, _logprobs(engine), strict=True))
+        close(gap, 1e-3, f"largest difference of a token's log-probability after level {level}")
+    if min(freed) < 1.0:
+        raise RuntimeError(f"asleep it freed only {min(freed):.1f} GiB")
+    return f"freed {freed[0]:.1f} and {freed[1]:.1f} GiB and answers as before"
 
 
 def _engine(**settings: Any) -> Any:
@@ -217,26 +231,91 @@ def _logprobs(engine: Any) -> list[float]:
     return [entry[token].logprob for token, entry in zip(PROMPT[1:], answer.prompt_logprobs[1:], strict=True)]
 
 
+def colocated(transfer: str = "shared_memory") -> str:
+    return smoke_run(colocated_overrides(transfer))
+
+
+def colocated_over_ipc() -> str:
+    return colocated("ipc")
+
+
 def weight_transfer() -> str:
+    return smoke_run(apart_overrides())
+
+
+def in_flight() -> str:
+    return smoke_run([*apart_overrides(), "experiment.asynchrony.max_policy_age=1", "experiment.steps=4"])
+
+
+def smoke_run(overrides: list[str]) -> str:
+    """Run a small training and return how far trainer and engine agree."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        done = subprocess.run(weight_transfer_command(run), capture_output=True, text=True, check=False)
+        job = [sys.executable, "-m", "hamr", "train", *overrides, f"experiment.run_dir={run}"]
+        done = subprocess.run(job, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError((done.stderr.strip() or done.stdout.strip()).splitlines()[-1])
         return agreement((run / "metrics.jsonl").read_text())
 
 
-def weight_transfer_command(run: Path) -> list[str]:
-    """One GPU for the trainer; the other for engine and scorers: vLLM's build for GPUs needs one for each of them."""
-    shares = {"rollout": 0.5, "pools.reranker": 0.25, "pools.judge": 0.25}
-    engines = [
-        f"{part}.engine.{key}={value}"
-        for part, share in shares.items()
-        for key, value in (("num_gpus", share), ("gpu_memory_utilization", 0.2), ("block_size", 16))
+def gpu_overrides(*, trainer: float, engine: float, share: float) -> list[str]:
+    """Return the settings of a small run without scorers: vLLM's build for GPUs would need GPUs for them too."""
+    settings = {"num_gpus": engine, "gpu_memory_utilization": share, "block_size": 16}
+    return [
+        "experiment=smoke",
+        "rewards.consistency.mode=exact",
+        "model.dtype=bfloat16",
+        "trainer.dtype=bfloat16",
+        "trainer.backend=nccl",
+        f"trainer.num_gpus={trainer}",
+        *(f"rollout.engine.{key}={value}" for key, value in settings.items()),
     ]
-    types = [f"{part}.dtype=bfloat16" for part in ("model", "trainer", "pools.reranker", "pools.judge")]
-    job = ["train", "experiment=smoke", f"experiment.run_dir={run}", "rollout.transfer=nccl", "trainer.backend=nccl"]
-    return [sys.executable, "-m", "hamr", *job, "trainer.num_gpus=1", *engines, *types]
+
+
+def colocated_overrides(transfer: str) -> list[str]:
+    more = ["experiment.sft.steps=2", "experiment.checkpoint.every=1", "algorithm.kl.measure=true"]
+    shares = gpu_overrides(trainer=0.5, engine=0.5, share=0.4)
+    return [*shares, "rollout.colocated=true", f"rollout.transfer={transfer}", *more]
+
+
+def apart_overrides() -> list[str]:
+    return [*gpu_overrides(trainer=1, engine=1, share=0.4), "rollout.transfer=nccl"]
+
+
+def replaced_engine() -> str:
+    from hamr.cluster.session import ray_session
+    from hamr.config.load import load_config
+
+    config = load_config(apart_overrides())
+    with ray_session(config.cluster):
+        return asyncio.run(_kill_and_sync(config))
+
+
+async def _kill_and_sync(config: Any) -> str:
+    from hamr.cluster.nodes import reserve_learners
+    from hamr.models.bundled import resolve_model
+    from hamr.rollout.workers import RolloutWorkers
+    from hamr.trainer.actors import TrainerGroup
+    from hamr.trainer.weight_sync import DeviceSync
+
+    first, second = await reserve_learners(config, config.cluster.start_timeout_s)
+    model = resolve_model(config.model.path)
+    trainers = await TrainerGroup.start(
+        config.trainer, config.algorithm, config.model, model, total_steps=1, seed=0, temperature=1.0, place=first
+    )
+    workers = await RolloutWorkers.start(config.rollout, config.model, model, 0, place=second)
+    sync = DeviceSync(trainers, workers)
+    await sync.sync(1)
+    os.kill((await workers.pids())[0], signal.SIGKILL)
+    metrics: dict[str, float] = {}
+    async for _ in workers.generate([_request()]):  # from the replacement, which has joined by then
+        pass
+    metrics.update(await sync.sync(2))
+    workers.shutdown()
+    await trainers.shutdown()
+    if workers.replaced != 1:
+        raise RuntimeError(f"{workers.replaced} engines were replaced instead of 1")
+    return agreement(json.dumps(metrics))
 
 
 def agreement(metrics: str) -> str:
@@ -260,7 +339,11 @@ CHECKS = (
     Check(name="flash-attention", run=flash_attention, optional=True),
     Check(name="tensor parallel", run=tensor_parallel, gpus=2),
     Check(name="sleep mode", run=sleep_mode, optional=True),
+    Check(name="colocated", run=colocated),
+    Check(name="colocated over ipc", run=colocated_over_ipc, optional=True),
     Check(name="nccl weight transfer", run=weight_transfer, gpus=2),
+    Check(name="in flight", run=in_flight, gpus=2, optional=True),
+    Check(name="replaced engine", run=replaced_engine, gpus=2, optional=True),
 )
 
 
@@ -303,7 +386,12 @@ def _report(check: Callable[[], str], out: Connection) -> None:
         out.send((False, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"))
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one-gpu", action="store_true", help="leave out the checks that need two GPUs")
+    parser.add_argument("--minutes", type=float, default=30.0, help="time for all checks together")
+    parser.add_argument("--out", type=Path, help="file for a JSON line per check")
+    args = parser.parse_args(arguments)
     try:
         have = gpu_count()
     except ImportError:
@@ -312,13 +400,24 @@ def main() -> int:
         print("gpu_check: torch sees no GPU here; run it on a GPU node, in the environment of locks/cuda.txt")
         return 1
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    results = []
+    results, until = [], time.monotonic() + 60 * args.minutes
     for check in CHECKS:
-        results.append(run(check, have))
+        if args.one_gpu and check.gpus > 1:
+            continue
+        left = until - time.monotonic()
+        results.append(run(check, have, min(LIMIT_S, left)) if left > 0 else out_of_time(check, args.minutes))
         print(line(results[-1]), flush=True)
+        if args.out:
+            with args.out.open("a") as file:
+                file.write(json.dumps(asdict(results[-1])) + "\n")
     failed = [r.name for r in results if needed(r)]
     print(f"does not work here: {', '.join(failed)}" if failed else "all that hamr needs works here")
     return 1 if failed else 0
+
+
+def out_of_time(check: Check, minutes: float) -> Result:
+    detail = f"the {minutes:g} minutes are over"
+    return Result(name=check.name, works=None, detail=detail, seconds=0.0, optional=check.optional)
 
 
 def line(result: Result) -> str:
@@ -327,9 +426,9 @@ def line(result: Result) -> str:
 
 
 def needed(result: Result) -> bool:
-    """Whether a result is a reason not to train here. One GPU is enough for none of hamr's cluster set-ups."""
+    """Return whether a result is a reason not to train here."""
     return result.works is False or (result.works is None and not result.optional)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -2,48 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from hamr.config.schema import TrainerConfig
 from hamr.protocols import Metrics, Trainer
 from hamr.types import TrainBatch
 
 
 class SleepingEngines(Protocol):
-    """Engines that can release their GPU memory temporarily."""
+    """Engines that can release their GPU memory temporarily. Level 1 keeps their weights on the host, 2 drops them."""
 
-    async def sleep(self) -> None: ...
+    async def sleep(self, level: int) -> None: ...
 
     async def wake_up(self) -> None: ...
 
 
 class ColocatedTrainer(Trainer, Protocol):
-    """Trainer that can release the GPU memory that it caches but does not use."""
+    """Trainer that can move the states of its optimiser to the host until it needs them again."""
 
-    async def release_memory(self) -> None: ...
+    async def offload_states(self) -> None: ...
+
+    async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None: ...
 
 
 class TimeSharedTrainer:
-    """Wrapper of a trainer whose `train` puts the engines on its GPUs to sleep and wakes them up afterwards.
+    """Wrapper of a trainer that puts the engines on its GPUs to sleep while it needs the memory of its optimiser.
 
-    Engines are woken up after an error too.
+    Engines are woken up after an error too. After `train` they need new weights, which a step sends anyway.
     """
 
     def __init__(self, trainer: ColocatedTrainer, engines: SleepingEngines) -> None:
         self._trainer, self._engines = trainer, engines
+        self._alone = False
 
-    async def train(self, batch: TrainBatch) -> Metrics:
-        await self._engines.sleep()
+    @asynccontextmanager
+    async def alone(self, level: int = 2) -> AsyncIterator[None]:
+        """Let the engines sleep while the body runs, for one or several calls of the trainer."""
+        if self._alone:
+            yield
+            return
+        await self._engines.sleep(level)
+        self._alone = True
         try:
-            metrics = await self._trainer.train(batch)
-            # The trainer's allocator caches the memory that the engines need again.
-            await self._trainer.release_memory()
-            return metrics
+            yield
+            await self._trainer.offload_states()
         finally:
+            self._alone = False
             await self._engines.wake_up()
 
+    async def train(self, batch: TrainBatch) -> Metrics:
+        async with self.alone():
+            return await self._trainer.train(batch)
+
     async def save(self, folder: Path) -> None:
-        await self._trainer.save(folder)
+        async with self.alone(level=1):
+            await self._trainer.save(folder)
 
     async def load(self, folder: Path) -> None:
-        await self._trainer.load(folder)
+        async with self.alone(level=1):
+            await self._trainer.load(folder)
+
+    async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
+        async with self.alone(level=1):
+            await self._trainer.reset(model_path, config=config, total_steps=total_steps)

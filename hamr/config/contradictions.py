@@ -130,7 +130,17 @@ def _check_places(c: Config) -> None:
                 f"trainer.node_labels.{key}={mine[key]!r} but rollout.engine.node_labels.{key}={theirs[key]!r}, and "
                 "they pass weights through one node's memory; give both the same"
             )
+    if c.trainer.offload_optimizer and not c.trainer.zero_stage:
+        raise ValueError(
+            "trainer.offload_optimizer=true but trainer.zero_stage=0, whose optimiser updates the weights where they "
+            "are; set trainer.zero_stage=1, or higher"
+        )
     if not c.rollout.colocated:
+        if c.rollout.transfer == "ipc":
+            raise ValueError(
+                "rollout.transfer='ipc' but rollout.colocated=false; CUDA IPC needs rank and engine on one GPU: use "
+                "transfer='nccl'"
+            )
         return
     age, surplus = c.experiment.asynchrony.max_policy_age, c.algorithm.dynamic_sampling.surplus
     for key, value, allowed in (
@@ -159,10 +169,10 @@ def _check_places(c: Config) -> None:
             f"rollout.colocated=true but rollout.workers={c.rollout.workers} and trainer.ranks={c.trainer.ranks}; "
             "every engine shares a GPU with one rank: make them equal"
         )
-    if c.rollout.transfer != "shared_memory":
+    if c.rollout.transfer == "nccl":
         raise ValueError(
-            f"rollout.colocated=true but rollout.transfer={c.rollout.transfer!r}; NCCL cannot have two ranks on one "
-            "GPU: use transfer='shared_memory'"
+            "rollout.colocated=true but rollout.transfer='nccl'; NCCL cannot have two ranks on one GPU: use "
+            "transfer='ipc', or 'shared_memory' on one node"
         )
 
 

@@ -145,6 +145,14 @@ def _restrict_functions(config: Config, named: Collection[str] | None = None) ->
     )
 
 
+def change_dumped(path: Path, overrides: Sequence[str]) -> str:
+    """Return the text of a dumped configuration with changed values. Everything else stays as it is written."""
+    raw = load_yaml(path.read_text(encoding="utf-8"))
+    for text in overrides:
+        _set(raw, text)
+    return yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=120)
+
+
 def _set(raw: dict[str, Any], text: str) -> None:
     key, equals, value = text.lstrip("+").partition("=")
     *sections, leaf = key.strip().split(".")

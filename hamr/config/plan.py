@@ -8,7 +8,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from hamr.config.section import Fraction, NonNegative, Section
 
-GpuName = Literal["l40s", "a100_40", "a100_80", "h100", "h200", "b200"]
+GpuName = Literal["rtx4090", "l40s", "a100_40", "a100_80", "h100", "h200", "b200"]
 
 
 class PlanConfig(Section):

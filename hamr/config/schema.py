@@ -40,6 +40,7 @@ from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
 
 AttentionKernel = Literal["auto", "flex", "flash", "sdpa"]
+Checkpointing = bool | Literal["offload"]
 
 
 class ModelConfig(Section):
@@ -85,9 +86,9 @@ class RolloutConfig(Section):
     """Maximum length of a response in tokens."""
     long_prompt: Literal["drop", "refuse"] = "drop"
     """Handling of a prompt that leaves no room for `max_new_tokens`: drop and count, or refuse to start."""
-    transfer: Literal["shared_memory", "nccl"] = "shared_memory"
+    transfer: Literal["shared_memory", "nccl", "ipc"] = "shared_memory"
     """Path of new weights from the trainer to the engines: `shared_memory` within one node, `nccl` between GPUs of any
-    nodes."""
+    nodes, `ipc` (CUDA IPC) from each rank to the `colocated` engine on its GPU, on any number of nodes."""
     deadline_s: PositiveFloat = 600.0
     """Maximum wait for one batch of responses before the worker counts as dead."""
     check_logprobs: bool = True
@@ -111,13 +112,16 @@ class TrainerConfig(FootprintConfig):
     """Communication between the ranks: `gloo` on CPUs, `nccl` on GPUs."""
     zero_stage: Annotated[int, Field(ge=0, le=3)] = 2
     """ZeRO stage of DeepSpeed, 0 to 3: the ranks share nothing (0), the optimiser state (1), also the gradients
-    (2), also     the weights (3)."""
+    (2), also the weights (3)."""
     dtype: DType = "auto"
     """Compute type. Master weights and optimiser state are float32. `auto` as for `model.dtype`, by `num_gpus`."""
     lora: LoraConfig | None = None
     """Train an adapter instead of all weights. null trains the weights themselves."""
-    gradient_checkpointing: bool = False
-    """Recompute activations in the backward pass: less memory, more computation."""
+    gradient_checkpointing: Checkpointing = False
+    """Recompute activations in the backward pass: less memory, more computation. `offload` also keeps the inputs of the
+    layers in host memory until then, for long contexts."""
+    offload_optimizer: bool = False
+    """Keep float32 weights and optimiser state in host memory, and update them there. Needs `zero_stage` 1 to 3."""
     attention: Literal["shared_prompt", "packed", "padded"] = "shared_prompt"
     """`shared_prompt` computes each group's prompt once; `packed` concatenates; `padded` is the plain reference
     implementation."""
@@ -260,7 +264,8 @@ class ClusterConfig(Section):
     temp_dir: str | None = None
     """Folder for the files of a local Ray. null: the system's folder for temporary files."""
     start_timeout_s: PositiveFloat = 300.0
-    """Maximum time for the start of actors and pools, in seconds."""
+    """Maximum time for the start of actors and pools, in seconds. With GPUs it is 1,800 unless it is set: loading a
+    model of 32B parameters and capturing its CUDA graphs takes minutes."""
     allow_unauthenticated: bool = False
     """Join a remote cluster although no Ray token is set. Everyone who can reach it can run code on it."""
     dashboard: str = "http://127.0.0.1:8265"
@@ -304,6 +309,15 @@ class Config(Section):
         on_gpu = self.rollout.engine.num_gpus > 0 or self.trainer.num_gpus > 0
         resolved = {"dtype": resolve_dtype(self.model.dtype, on_gpu=on_gpu)}
         object.__setattr__(self, "model", self.model.model_copy(update=resolved))
+        return self
+
+    @model_validator(mode="after")
+    def _wait_longer_for_gpus(self) -> Config:
+        gpus = (
+            self.trainer.num_gpus or self.rollout.engine.num_gpus or any(p.engine.num_gpus for p in self.pools.values())
+        )
+        if gpus and "start_timeout_s" not in self.cluster.model_fields_set:
+            object.__setattr__(self, "cluster", self.cluster.model_copy(update={"start_timeout_s": 1800.0}))
         return self
 
     @model_validator(mode="after")

@@ -59,7 +59,7 @@ def logprob_gap(engine: Sequence[float], trainer: Sequence[float]) -> LogprobGap
     return LogprobGap(math.fsum(gaps) / len(gaps), max(gaps)) if gaps else LogprobGap(0.0, 0.0)
 
 
-# --- NCCL, through vLLM's own transfer API ------------------------------------------------------
+# --- NCCL and CUDA IPC, through vLLM's own transfer API ------------------------------------------------------
 
 
 class NcclAddress(NamedTuple):
@@ -79,12 +79,14 @@ def nccl_address(meeting_point: tuple[str, int], engines: int, tensor_parallel_s
     return NcclAddress(*meeting_point, 1 + engines * tensor_parallel_size)
 
 
-class NcclSender:
-    """Sending side; one in each trainer rank. Rank 0 sends, the others only take part in the gather.
+class WeightSender:
+    """Sending side; one in each trainer rank. Over NCCL rank 0 sends, and the others only take part in the gather. Over
+    CUDA IPC every rank shares its memory with the engine on its GPU.
 
     The constructor blocks until every engine has joined.
 
     Args:
+        address: Rendezvous of NCCL, or None for CUDA IPC.
         weights: Yields every (name, full tensor) at each call, the tied head included.
         metadata: Returns the same as (name, dtype, shape) without gathering.
         client: Drives the engines (hamr.trainer.weight_sync.RolloutClient).
@@ -92,7 +94,7 @@ class NcclSender:
 
     def __init__(
         self,
-        address: NcclAddress,
+        address: NcclAddress | None,
         rank: int,
         client: Any,
         metadata: Callable[[], Sequence[tuple[str, Any, tuple[int, ...]]]],
@@ -124,8 +126,12 @@ def unchanged_attention() -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(enabled)
 
 
-def trainer_info(address: NcclAddress, rank: int) -> Any:
+def trainer_info(address: NcclAddress | None, rank: int) -> Any:
     """Return vLLM's settings of the sending side."""
+    if address is None:
+        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+
+        return IPCTrainerInitInfo(rank=rank, packed=True)
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
     return NCCLTrainerInitInfo(
@@ -137,8 +143,10 @@ def engine_init(init_info: Mapping[str, Any], engine: int, tensor_parallel_size:
     """Return the receiving side's settings for engine number `engine`.
 
     vLLM numbers the workers within an engine, so independent engines would all use rank 1. Each gets its own offset
-    after the sender.
+    after the sender. CUDA IPC has no ranks.
     """
+    if "rank_offset" not in init_info:
+        return dict(init_info)
     return {**init_info, "rank_offset": 1 + engine * tensor_parallel_size}
 
 

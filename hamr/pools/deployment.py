@@ -41,6 +41,7 @@ HEALTH_TIMEOUT_S = 30.0
 DRAIN_S = 5.0
 """Time for a replica that is being removed to finish its work. `resize_pools` uses a question's deadline if longer."""
 POLL_S = 0.2
+REPORT_S = 30.0
 VERSION = "1"
 
 
@@ -94,6 +95,7 @@ async def start_pools(
     run: str,
     timeout_s: float,
     scorer_factory: ScorerFactory = build_scorer,
+    note: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Deploy all pools of `run` and wait until each is healthy.
 
@@ -101,6 +103,7 @@ async def start_pools(
 
     Args:
         model_paths: Folder of each pool's model; an `openai` pool needs none.
+        note: Gets a line about the pools that are not ready every half minute.
 
     Raises:
         BadInput: Labels or a template are invalid.
@@ -115,7 +118,7 @@ async def start_pools(
     apps = {name: _application(name, config, paths[name], scorer_factory) for name, config in pools.items()}
     try:
         await asyncio.to_thread(_deploy, {app_name(run, name): app for name, app in apps.items()})
-        await _all_healthy({app_name(run, name): name for name in pools}, timeout_s)
+        await _all_healthy({app_name(run, name): name for name in pools}, timeout_s, note)
     except BaseException:
         await stop_pools(run)
         raise
@@ -276,10 +279,10 @@ def _deploy(apps: Mapping[str, Any]) -> None:
     )
 
 
-async def _all_healthy(pools: Mapping[str, str], timeout_s: float) -> None:
+async def _all_healthy(pools: Mapping[str, str], timeout_s: float, note: Callable[[str], None]) -> None:
     """Wait for the applications `{app: pool}`. A failed start is reported with the last line of its traceback."""
     serve = import_serve()
-    deadline = time.monotonic() + timeout_s
+    started = reported = time.monotonic()
     while True:
         applications = (await asyncio.to_thread(serve.status)).applications
         waiting = {}
@@ -292,8 +295,11 @@ async def _all_healthy(pools: Mapping[str, str], timeout_s: float) -> None:
                 waiting[pool] = _last_line([str(status.status.value), *message.splitlines()])
         if not waiting:
             return
-        if time.monotonic() > deadline:
-            states = "; ".join(f"{pool}: {state}" for pool, state in sorted(waiting.items()))
+        states, now = "; ".join(f"{pool}: {state}" for pool, state in sorted(waiting.items())), time.monotonic()
+        if now - reported >= REPORT_S:
+            reported = now
+            note(f"waiting for pools since {now - started:.0f} s of at most {timeout_s:g} s ({states})")
+        if now - started > timeout_s:
             raise ScorerUnavailable(
                 f"pools not ready within {timeout_s:g} s ({states}); "
                 "raise cluster.start_timeout_s or add resources to the cluster"

@@ -77,7 +77,7 @@ class VllmEngine:
 
     Args:
         seed: Seed of requests that have none.
-        nccl: Enables weight updates by a trainer's broadcast.
+        transfer: Path of new weights, as in `rollout.transfer`.
         sleeps: Enables releasing the GPU's memory temporarily.
     """
 
@@ -89,18 +89,18 @@ class VllmEngine:
         max_context: int,
         seed: int = 0,
         *,
-        nccl: bool = False,
+        transfer: str = "shared_memory",
         sleeps: bool = False,
     ) -> None:
         self.tokenizer = load_tokenizer(str(model_path))
         self.max_context = max_context
         self.version = 0
-        self._args = engine_args(str(model_path), engine, dtype, max_context, seed, nccl=nccl, sleeps=sleeps)
+        self._args = engine_args(str(model_path), engine, dtype, max_context, seed, transfer=transfer, sleeps=sleeps)
         self._on_gpu = engine.num_gpus > 0
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tickets: dict[str, _Ticket] = {}
-        self._closing = False
+        self._closing = self._reloading = False
         self._error: BaseException | None = None
         self._guard = threading.Lock()
         started = threading.Event()
@@ -196,17 +196,26 @@ class VllmEngine:
         return await self._call(lambda engine: self._swap(engine, str(path), version))
 
     async def worker_call(self, method: str, *args: Any) -> None:
-        """Call `method` on every vLLM worker of this engine, between two steps."""
-        await self._call(lambda engine: engine.collective_rpc(method, args=args))
+        """Call `method` on every vLLM worker of this engine, between two steps.
 
-    async def sleep(self) -> None:
-        """Move the weights to the host and drop the KV cache, until `wake_up`.
+        No step runs between `start_weight_update` and `finish_weight_update`, when the layers have no weights.
+        """
+
+        def call(engine: Any) -> None:
+            self._reloading = method == "start_weight_update" or (self._reloading and method != "finish_weight_update")
+            engine.collective_rpc(method, args=args)
+
+        await self._call(call)
+
+    async def sleep(self, level: int) -> None:
+        """Drop the KV cache and move the weights to the host (level 1) or drop them too (2), until `wake_up`.
 
         vLLM requires an idle engine, so this waits for unfinished requests, such as those whose abortion is on its way.
+        After level 2 the engine needs new weights.
         """
         while await self.count_unfinished():
             await asyncio.sleep(0.01)
-        await self._call(lambda engine: engine.sleep(level=1))
+        await self._call(lambda engine: engine.sleep(level=level))
 
     async def wake_up(self) -> None:
         await self._call(lambda engine: engine.wake_up())
@@ -317,8 +326,8 @@ class VllmEngine:
 
     def _loop(self, engine: Any) -> None:
         while not self._closing:
-            self._read_inbox(block=not self._tickets)
-            if not self._tickets or self._closing:
+            self._read_inbox(block=not self._tickets or self._reloading)
+            if not self._tickets or self._closing or self._reloading:
                 continue
             for output in engine.step():
                 ticket = self._tickets.get(output.request_id)

@@ -67,7 +67,7 @@ def engine_args(
     max_context: int,
     seed: int,
     *,
-    nccl: bool = False,
+    transfer: str = "shared_memory",
     sleeps: bool = False,
 ) -> dict[str, Any]:
     """Return vLLM's EngineArgs.
@@ -97,8 +97,8 @@ def engine_args(
         if engine.tensor_parallel_size > 1:
             # In a placement group vLLM would choose Ray and reject the group: an engine's GPUs are one bundle of it.
             args["distributed_executor_backend"] = "mp"
-        if nccl:
-            args["weight_transfer_config"] = {"backend": "nccl"}
+        if transfer != "shared_memory":
+            args["weight_transfer_config"] = {"backend": transfer}
         if sleeps:
             args["enable_sleep_mode"] = True
         return args | engine.extra

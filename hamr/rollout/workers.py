@@ -51,7 +51,7 @@ class RolloutWorker:
             model.dtype,
             model.max_context,
             seed,
-            nccl=config.transfer == "nccl",
+            transfer=config.transfer,
             sleeps=config.colocated,
         )
 
@@ -62,8 +62,8 @@ class RolloutWorker:
     async def load_weights(self, path: str, version: int) -> float:
         return await self.engine.load_weights(path, version)
 
-    async def sleep(self) -> None:
-        await self.engine.sleep()
+    async def sleep(self, level: int) -> None:
+        await self.engine.sleep(level)
 
     async def wake_up(self) -> None:
         await self.engine.wake_up()
@@ -105,6 +105,8 @@ class RolloutWorkers:
         self.replaced = 0
         self.version = 0
         self.last_prompt: tuple[int, ...] = ()
+        self.rejoin: Callable[[], Awaitable[None]] | None = None
+        """Connects all workers to the trainers again and sends the weights, after one was replaced."""
         self.weight_file = asyncio.Lock()
         """Held while the trainers write the file of weights, or a replacement reads it."""
         self._slots = list(slots)
@@ -225,9 +227,9 @@ class RolloutWorkers:
         await asyncio.gather(*(self._in_time(s.actor.commit_version.remote(version), "commit") for s in self._slots))
         self.version = version
 
-    async def sleep(self) -> None:
+    async def sleep(self, level: int) -> None:
         """Release the GPU memory of all engines until `wake_up`."""
-        await asyncio.gather(*(self._in_time(s.actor.sleep.remote(), "fall asleep") for s in self._slots))
+        await asyncio.gather(*(self._in_time(s.actor.sleep.remote(level), "fall asleep") for s in self._slots))
 
     async def wake_up(self) -> None:
         await asyncio.gather(*(self._in_time(s.actor.wake_up.remote(), "wake up") for s in self._slots))
@@ -260,10 +262,6 @@ class RolloutWorkers:
         """
         from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
 
-        if self.config.transfer == "nccl" and self.version:
-            # The replacement would start from version 0, outside of the trainer's NCCL group.
-            reason = death_reason(error)
-            raise EngineDied(f"a rollout worker died under transfer=nccl, which cannot replace it: {reason}")
         self._count_death(slot, error)
         tries = AsyncRetrying(
             retry=retry_if_exception_type(_StartFailed),
@@ -295,6 +293,9 @@ class RolloutWorkers:
         slot.life += 1
         self.replaced += 1
         await self._in_time(slot.actor.pid.remote(), "start")
+        if self.rejoin is not None:
+            await self._in_time(self.rejoin(), "rejoin the weight transfer")
+            return
         async with self.weight_file:
             if self._newest is not None:
                 await self._in_time(slot.actor.load_weights.remote(str(self._newest), self.version), "load weights")

@@ -113,6 +113,7 @@ class TrainerGroup:
         temperature: float,
         place: Reservation | None = None,
         loss: FunctionSource | None = None,
+        exports: bool = False,
     ) -> TrainerGroup:
         """Start `config.ranks` actors and wait until all have loaded the model.
 
@@ -120,6 +121,7 @@ class TrainerGroup:
             temperature: Temperature of the rollouts, so that the loss uses the distribution that was sampled from.
             place: Placement group; rank i is placed in bundle i.
             loss: The user's loss function.
+            exports: Engines read the weights over CUDA IPC.
         """
         import ray
 
@@ -128,7 +130,7 @@ class TrainerGroup:
                 **ray_options(amounts(config)),
                 **at(place, rank, config.node_labels),
                 max_restarts=0,
-                runtime_env={"env_vars": trainer_env(config)},
+                runtime_env={"env_vars": trainer_env(config, exports=exports)},
             )
             return remote.remote(rank, config.ranks)
 
@@ -174,9 +176,9 @@ class TrainerGroup:
 
     # --- beyond the protocol ---
 
-    async def release_memory(self) -> None:
-        """Release the GPU memory that each rank's allocator caches."""
-        await self._all("release_memory")
+    async def offload_states(self) -> None:
+        """Move what only an optimiser step needs to the host, until the next call that needs it."""
+        await self._all("offload_states")
 
     async def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:
         """Return log p of every completion token, by group, sequence and token."""
@@ -219,12 +221,12 @@ class TrainerGroup:
         """Return rank 0's host and a free port on it."""
         return await self._first("meeting_point")
 
-    async def open_transfer(self, address: NcclAddress, client: Any) -> None:
-        """Connect to the rollout engines for broadcasts over NCCL."""
+    async def open_transfer(self, address: NcclAddress | None, client: Any) -> None:
+        """Connect to the rollout engines for broadcasts over NCCL, or over CUDA IPC if there is no address."""
         await self._all("open_transfer", address, client)
 
     async def send_weights(self) -> None:
-        """Broadcast all weights to the engines."""
+        """Send all weights to the engines."""
         await self._all("send_weights")
 
     async def shutdown(self) -> None:
@@ -296,8 +298,11 @@ def _explaining(errors: dict[int, BaseException]) -> BaseException:
     return next((e for e in own if isinstance(e, HamrError)), own[0])
 
 
-def trainer_env(config: TrainerConfig) -> dict[str, str]:
-    """Return the environment of a trainer's process: own thread count, sleeping idle threads, no network downloads."""
+def trainer_env(config: TrainerConfig, *, exports: bool = False) -> dict[str, str]:
+    """Return the environment of a trainer's process: own thread count, sleeping idle threads, no network downloads.
+
+    `exports`: engines read its memory over CUDA IPC.
+    """
     env = {
         "OMP_NUM_THREADS": str(config.threads),
         **WAITING_ENV,
@@ -307,6 +312,10 @@ def trainer_env(config: TrainerConfig) -> dict[str, str]:
     if config.backend == "gloo":
         # DeepSpeed compiles an optimiser that nobody uses, for which torch loads Inductor: 0.5 s and 45 MB.
         env |= {"DS_ACCELERATOR": "cpu", "TORCHDYNAMO_DISABLE": "1", **ALLOCATOR_ENV}
+    elif not exports:
+        # Batches differ in length; blocks of fixed size would leave gaps that no later batch fits in. Exporting such
+        # memory takes the permission to trace the process, which Ubuntu gives to its parents only.
+        env["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
     for name in ("HF_HUB_OFFLINE", "HF_HOME", "HAMR_CACHE"):
         if name in os.environ:
             env[name] = os.environ[name]

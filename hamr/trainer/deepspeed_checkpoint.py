@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from hamr.config.schema import TrainerConfig
 from hamr.errors import RunFolderError
+from hamr.trainer.resharding import OldStates, load_resharded
 
 _TAG = "state"
 _FORCE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -92,20 +93,26 @@ def data_only(folder: Path) -> Iterator[None]:
 def load_state(engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int) -> OptimiserProgress:
     """Restore the state that `save_state` wrote. Collective.
 
-    Raises RunFolderError, on every rank, if there is no state or a different configuration of ranks wrote it.
+    Another number of ranks, or another ZeRO stage from 1 to 3, may have written it; random states are then fresh.
+
+    Raises RunFolderError, on every rank, if there is no state or one that this stage cannot take.
     """
     first = folder / "rank_0.pt"
     if not first.is_file():
         raise RunFolderError("resume", str(folder), "it contains no trainer state; give a folder that `save` wrote")
     written = torch.load(first, weights_only=True)
-    for key, wanted in (("ranks", world), ("zero_stage", config.zero_stage)):
-        if written[key] != wanted:
-            remedy = f"written with trainer.{key}={written[key]}, now {wanted}; set trainer.{key}={written[key]}"
-            raise RunFolderError("resume", str(folder), remedy)
-    own = torch.load(folder / f"rank_{rank}.pt", weights_only=True)
+    ranks, stage = written["ranks"], written["zero_stage"]
+    if stage != config.zero_stage and 0 in (stage, config.zero_stage):
+        remedy = f"written with trainer.zero_stage={stage}, now {config.zero_stage}; set trainer.zero_stage={stage}"
+        raise RunFolderError("resume", str(folder), remedy)
     with data_only(folder):
-        engine.load_checkpoint(str(folder), tag=_TAG)
-    torch.set_rng_state(own["rng"])
-    if own["rng_cuda"] is not None:
-        torch.cuda.set_rng_state(own["rng_cuda"])
-    return OptimiserProgress(**own["progress"])
+        if stage == 0 or (ranks, stage) == (world, config.zero_stage):
+            engine.load_checkpoint(str(folder), tag=_TAG)
+        else:
+            load_resharded(engine, OldStates(folder / _TAG, ranks, stage), rank)
+    if ranks == world:
+        own = torch.load(folder / f"rank_{rank}.pt", weights_only=True)
+        torch.set_rng_state(own["rng"])
+        if own["rng_cuda"] is not None:
+            torch.cuda.set_rng_state(own["rng_cuda"])
+    return OptimiserProgress(**written["progress"])

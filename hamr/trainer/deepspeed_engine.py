@@ -13,6 +13,9 @@ from hamr.config.schema import TrainerConfig
 from hamr.trainer.policy_kernels import use_cpu_kernels
 from hamr.trainer.policy_model import PolicyModel, load_policy
 
+NCCL_TIMEOUT_S = 1800.0
+"""Longest wait of a rank for the others in one operation on GPUs: a checkpoint of rank 0 to slow storage fits. It does
+not depend on `trainer.deadline_s`, which bounds a whole call; when it passes, NCCL ends the process."""
 BUCKET_ELEMENTS = 50_000_000
 """Size of gradient buckets in elements: large enough for a network, small compared with the model."""
 
@@ -30,7 +33,9 @@ def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -
     import torch
     import torch.distributed as dist
 
-    if not gpu:
+    if gpu:
+        torch.cuda.set_device(0)
+    else:
         torch.set_num_threads(config.threads)
     import deepspeed
     import transformers.modeling_utils  # noqa: F401  (what loads the model, so that it is loaded once per process)
@@ -41,7 +46,9 @@ def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -
         init_method=init_method,
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=config.deadline_s),
+        timeout=timedelta(seconds=NCCL_TIMEOUT_S if gpu else config.deadline_s),
+        # NCCL connects now, where an error has a cause, and barriers do not have to guess the device.
+        device_id=torch.device("cuda:0") if gpu else None,
     )
     deepspeed.init_distributed(dist_backend=config.backend, auto_mpi_discovery=False, verbose=False)
 
@@ -79,6 +86,10 @@ def engine_config(config: TrainerConfig) -> dict[str, Any]:
             "reduce_bucket_size": BUCKET_ELEMENTS,
         },
     }
+    if config.offload_optimizer:
+        # torch's own AdamW updates it there; DeepSpeed's would have to be compiled.
+        settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": config.backend == "nccl"}
+        settings["zero_force_ds_cpu_optimizer"] = False
     if autocast_only(config):
         settings["torch_autocast"] = {"enabled": True, "dtype": "bfloat16"}
     elif config.dtype == "bfloat16":
@@ -109,6 +120,20 @@ def load_model(path: Path, config: TrainerConfig, temperature: float, settings: 
     model = load_policy(path, **arguments)
     del partition
     return model
+
+
+def load_reference(path: Path, config: TrainerConfig, temperature: float) -> Any:
+    """Load the reference policy: ZeRO-3 shards it over the ranks as it does the policy, otherwise each rank has one."""
+    settings: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": config.zero_stage}}
+    if config.dtype == "bfloat16":
+        settings["bf16"] = {"enabled": True}
+    model = load_model(path, config.model_copy(update={"gradient_checkpointing": False}), temperature, settings)
+    model.eval().requires_grad_(False)
+    if config.zero_stage < 3:
+        return model
+    import deepspeed
+
+    return deepspeed.initialize(model=model, config=settings)[0]
 
 
 def _on_device(model: PolicyModel, device: str) -> PolicyModel:

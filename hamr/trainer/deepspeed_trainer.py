@@ -10,6 +10,7 @@ import gc
 import math
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,11 @@ from hamr.trainer.deepspeed_checkpoint import OptimiserProgress, load_state, sav
 from hamr.trainer.deepspeed_weights import (
     full_weights,
     overwrite_weight_file,
-    read_weight_file,
     side_files,
     weight_metadata,
     write_model_folder,
 )
+from hamr.trainer.host_memory import Parked, optimizer_states
 from hamr.trainer.policy_batch import PolicyBatch, build_batch
 from hamr.trainer.policy_model import PolicyModel
 from hamr.types import TrainBatch, TrainGroup
@@ -91,6 +92,9 @@ class DeepSpeedTrainer:
         self.temperature = temperature
         self.own_loss = None if loss is None else checked_objective(load_function(loss, ARGUMENTS["algorithm.loss"]))
         self.engine: Any = None
+        self.reference: Any = None
+        self._parked: Parked | None = None
+        self._parked_reference: Parked | None = None
         self._sender: Any = None
         if not dist.is_initialized():
             with no_collection():
@@ -117,7 +121,7 @@ class DeepSpeedTrainer:
         # Seed all ranks equally, so that a fresh adapter is the same; then differently, so that dropout differs.
         torch.manual_seed(self.seed)
         settings = backend.engine_config(config)
-        self.reference = self._frozen_copy(Path(model_path))
+        self.reference = self._load_reference(Path(model_path))
         model = backend.load_model(Path(model_path), config, self.temperature, settings)
         self.engine = backend.build_engine(model, config, settings)
         self.engine.train()
@@ -128,13 +132,28 @@ class DeepSpeedTrainer:
     def _measures_kl(self) -> bool:
         return bool(self.algorithm.kl.coef or self.algorithm.kl.measure)
 
-    def _frozen_copy(self, model_path: Path) -> PolicyModel | None:
-        """Load the reference policy, whole on every rank. With an adapter, the base model is the reference."""
+    def _load_reference(self, model_path: Path) -> Any:
+        """Load the reference policy. With an adapter, the base model is the reference."""
         if not self._measures_kl or self.config.lora is not None:
             return None
-        plain = self.config.model_copy(update={"zero_stage": min(self.config.zero_stage, 2)})
-        model = backend.load_model(model_path, plain, self.temperature, {})
-        return model.eval().requires_grad_(False)
+        reference = backend.load_reference(model_path, self.config, self.temperature)
+        self._park_reference(reference)
+        return reference
+
+    def _park_reference(self, reference: Any) -> None:
+        """Move a reference that is whole on this rank to the host, until `_reference_at_hand`."""
+        if self.device != "cpu" and self.config.zero_stage < 3:
+            self._parked_reference = Parked(reference.parameters())
+
+    @contextmanager
+    def _reference_at_hand(self) -> Iterator[None]:
+        """Have the reference policy on the device while the body runs."""
+        parked, self._parked_reference = self._parked_reference, None
+        if parked is not None:
+            parked.restore()
+        yield
+        if parked is not None:
+            self._park_reference(self.reference)
 
     def _release(self) -> None:
         """Free the previous stage's memory before the next one allocates.
@@ -143,7 +162,7 @@ class DeepSpeedTrainer:
         """
         if self.engine is not None:
             self.engine.destroy()
-        self.engine = self.reference = None
+        self.engine = self.reference = self._parked = self._parked_reference = None
         gc.collect()
 
     def close(self) -> None:
@@ -167,10 +186,12 @@ class DeepSpeedTrainer:
         if not batch.groups:
             raise ValueError("a batch needs at least one group")
         start = time.perf_counter()
+        self._restore_states()
         policy = batch.loss == "policy"
         epochs = self.algorithm.epochs if policy else 1
         parts = split_minibatches(batch.groups, self.algorithm.minibatches) if policy else (batch.groups,)
-        steps = [self._share(batch, part, proximal=policy and epochs * len(parts) > 1) for part in parts]
+        with self._reference_at_hand() if policy and self._measures_kl else nullcontext():
+            steps = [self._share(batch, part, proximal=policy and epochs * len(parts) > 1) for part in parts]
         sums: dict[str, float] = {}
         norms: list[float] = []
         before = self._watched_weights()
@@ -306,12 +327,19 @@ class DeepSpeedTrainer:
         dist.all_reduce(values)
         return dict(zip(names, values.tolist(), strict=True))
 
-    def release_memory(self) -> None:
-        """Release the GPU memory that this process's allocator caches. Does nothing on a CPU."""
-        if self.device == "cpu":
-            return
-        gc.collect()
-        torch.cuda.empty_cache()
+    def offload_states(self) -> None:
+        """Move what only an optimiser step needs to the host until the next call that needs it, and release the memory
+        that this process's allocator caches."""
+        if self._parked is None:
+            self._parked = Parked(optimizer_states(self.engine))
+        if self.device != "cpu":
+            gc.collect()
+            torch.cuda.empty_cache()
+
+    def _restore_states(self) -> None:
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.restore()
 
     # --- log-probabilities ---
 
@@ -366,11 +394,13 @@ class DeepSpeedTrainer:
         overwrite_weight_file(self.model, Path(path), chosen, self.rank)
 
     def open_transfer(self, address: Any, client: Any) -> None:
-        """Connect to the engines for a broadcast (NCCL). Blocks until every engine has joined."""
-        from hamr.models.weights import NcclSender
+        """Connect to the engines, over CUDA IPC if there is no address. Blocks until every engine has joined."""
+        from hamr.models.weights import WeightSender
 
         dtype = getattr(torch, self.config.dtype)
-        self._sender = NcclSender(
+        if self._sender is not None:
+            self._sender.close()
+        self._sender = WeightSender(
             address,
             self.rank,
             client,
@@ -384,11 +414,13 @@ class DeepSpeedTrainer:
     def save(self, folder: Path) -> None:
         """Write the model to `folder/policy` (Hugging Face) and the state for exact resumption to `folder/trainer`."""
         folder = Path(folder)
+        self._restore_states()
         self.save_policy(folder)
         if self.reference is not None:
             # A resumed run starts from another model than this stage did, but its reference must stay the same.
-            dtype = backend.weight_dtype(self.config)
-            write_model_folder(self.reference, folder / "reference", dtype, self.rank, self.files)
+            model, dtype = getattr(self.reference, "module", self.reference), backend.weight_dtype(self.config)
+            with self._reference_at_hand():
+                write_model_folder(model, folder / "reference", dtype, self.rank, self.files)
         save_state(self.engine, folder / "trainer", self.config, self.rank, self.world, self.progress)
 
     def save_policy(self, folder: Path) -> None:
@@ -406,15 +438,17 @@ class DeepSpeedTrainer:
     def load(self, folder: Path) -> None:
         """Restore exactly the state of `save`. Call right after construction or `reset`.
 
-        Raises RunFolderError if there is no state, or another number of ranks or ZeRO stage wrote it.
+        Another number of ranks or ZeRO stage may have written it. Raises RunFolderError if there is no state.
         """
         folder = Path(folder)
+        self._restore_states()
+        if self.reference is not None and (folder / "reference").is_dir():
+            self.reference = self._parked_reference = None
+            self.reference = self._load_reference(folder / "reference")
         self.progress = load_state(self.engine, folder / "trainer", self.config, self.rank, self.world)
         if self.config.lora is not None:
             written = adapters.read_adapter(folder / "policy" / adapters.FOLDER)
             self._earlier = None if written is None else written.without_last(self.config.lora.rank)
-        if self.reference is not None:
-            read_weight_file(self.reference, folder / "reference" / "model.safetensors")
 
 
 def _update_ratio(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

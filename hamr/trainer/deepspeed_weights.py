@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,17 +105,15 @@ def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: 
 
     Rank 0 writes to a temporary file and renames it. Collective under ZeRO-3.
     """
-    from safetensors.torch import save_file
-
-    tensors = _whole_weights(model, dtype, rank, alias=False)
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     if rank == 0:
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        try:
-            save_file(tensors, aside, metadata={"format": "pt"})
+    try:
+        _write_weights(model, aside, dtype, rank, _tied_names(model))
+        if rank == 0:
             os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
+    finally:
+        aside.unlink(missing_ok=True)
 
 
 def overwrite_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int) -> None:
@@ -123,48 +122,38 @@ def overwrite_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, ra
     In shared memory this reuses the file's pages, while a new file allocates new ones (0.1 s instead of up to 1.5 s for
     325 MB). The file must not be read during the write.
     """
-    tensors = _whole_weights(model, dtype, rank, alias=True)
+    _write_weights(model, path, dtype, rank, frozenset())
+
+
+def _write_weights(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int, without: Collection[str]) -> None:
+    """Write the weights one by one, so that the host never holds all of them besides the file. Rank 0 writes."""
+    weights = ((name, weight) for name, weight in full_weights(model, dtype) if name not in without)
     if rank == 0:
-        write_safetensors(tensors, path)
+        write_safetensors([entry for entry in weight_metadata(model, dtype) if entry[0] not in without], weights, path)
+    else:
+        for _ in weights:
+            pass
 
 
-def write_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write contiguous CPU tensors in the safetensors format, over an existing file at `path` if there is one."""
+def write_safetensors(
+    metadata: Sequence[tuple[str, torch.dtype, Sequence[int]]], tensors: Iterable[tuple[str, Tensor]], path: Path
+) -> None:
+    """Write tensors in the safetensors format, over an existing file at `path` if there is one.
+
+    `metadata` lists name, dtype and shape of the tensors in their order.
+    """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.nbytes
-        header[name] = {
-            "dtype": _SAFETENSORS_TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+    for name, dtype, shape in metadata:
+        start, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": _SAFETENSORS_TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
     with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for tensor in tensors.values():
-            file.write(tensor.flatten().view(torch.uint8).numpy().data)
+        for _, tensor in tensors:
+            file.write(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         file.truncate()
-
-
-def _whole_weights(model: PolicyModel, dtype: torch.dtype, rank: int, *, alias: bool) -> dict[str, Tensor]:
-    """Return every weight by name on rank 0, on the CPU; nothing on other ranks, which only take part.
-
-    With `alias`, a tied weight is listed under both names.
-    """
-    tensors: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    partitioned = any(hasattr(p, "ds_id") for p in model.parameters())
-    tied = _tied_names(model)
-    for name, weight in full_weights(model, dtype):
-        if rank != 0 or (name in tied and not alias):
-            continue
-        # safetensors rejects two names for the same memory; a gathered tensor is valid only during its iteration.
-        copy = partitioned or weight.data_ptr() in seen
-        seen.add(weight.data_ptr())
-        tensors[name] = weight.cpu().contiguous().clone() if copy else weight.cpu().contiguous()
-    return tensors
 
 
 def _tied_names(model: PolicyModel) -> set[str]:
@@ -191,14 +180,3 @@ def write_model_folder(
         config["dtype"] = str(dtype).removeprefix("torch.")
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
     write_weight_file(model, folder / "model.safetensors", dtype, rank)
-
-
-def read_weight_file(model: PolicyModel, path: Path) -> None:
-    """Load a model folder's file into a model that is not partitioned (a reference policy)."""
-    from safetensors.torch import load_file
-
-    tensors = load_file(path)
-    with torch.no_grad():
-        for entry in _entries(model):
-            if entry.name in tensors:
-                entry.parameter.copy_(tensors[entry.name])

@@ -66,7 +66,10 @@ class _TokenLogprobs(torch.autograd.Function):
         d_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         d_weight = torch.zeros_like(weight) if ctx.needs_input_grad[1] and not hidden.shape[0] else None
         d_bias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and ctx.needs_input_grad[2] else None
-        for i, block in enumerate(_blocks(hidden.shape[0], weight.shape[0], hidden.element_size())):
+        blocks = _blocks(hidden.shape[0], weight.shape[0], hidden.element_size())
+        if ctx.needs_input_grad[1] and len(blocks) > 1:  # a bfloat16 sum loses the later blocks' small terms
+            d_weight = torch.zeros_like(weight, dtype=torch.float32)
+        for i, block in enumerate(blocks):
             logits = ctx.kept[i] if ctx.kept is not None else _logits(hidden[block], weight, bias)
             for rows in _rows(logits):
                 _to_gradient(logits[rows], targets[block][rows], ctx.temperature, normalisers[block][rows],
@@ -80,6 +83,7 @@ class _TokenLogprobs(torch.autograd.Function):
             if d_bias is not None:
                 d_bias += logits.sum(0, dtype=torch.float32)
         ctx.kept = None
+        d_weight = d_weight if d_weight is None else d_weight.to(weight.dtype)
         return d_hidden, d_weight, d_bias if d_bias is None else d_bias.to(bias.dtype), None, None
 
 

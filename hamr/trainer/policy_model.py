@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from hamr.algorithms.packing import Layout
 from hamr.config.lora import LoraConfig
-from hamr.config.schema import AttentionKernel
+from hamr.config.schema import AttentionKernel, Checkpointing
 from hamr.errors import ConfigError
+from hamr.trainer.host_memory import activations_on_host
 from hamr.trainer.policy_attention import NAME, SharedRow, choose_kernel, shared_prompt_attention
 from hamr.trainer.policy_batch import FEW_ROWS, PolicyBatch
 from hamr.trainer.policy_head import token_logprobs
@@ -32,10 +33,17 @@ class PolicyModel(nn.Module):
     """
 
     def __init__(
-        self, causal_lm: nn.Module, *, layout: Layout, temperature: float = 1.0, kernel: AttentionKernel = "auto"
+        self,
+        causal_lm: nn.Module,
+        *,
+        layout: Layout,
+        temperature: float = 1.0,
+        kernel: AttentionKernel = "auto",
+        offload_activations: bool = False,
     ) -> None:
         super().__init__()
         self.kernel = kernel
+        self.offload_activations = offload_activations
         self.causal_lm = causal_lm
         self.temperature = temperature
         self.head = _Head(causal_lm.get_output_embeddings(), temperature)  # type: ignore[operator]
@@ -47,13 +55,14 @@ class PolicyModel(nn.Module):
         if batch.blocks is not None:
             kernel = choose_kernel(self.kernel, ids.device.type)
             kwargs["hamr_row"] = SharedRow(blocks=batch.blocks, kernel=kernel, tokens=ids.shape[1], device=ids.device)
-        hidden_BTE = _backbone(_base(self.causal_lm))(
-            input_ids=ids,
-            attention_mask=batch.attention_mask_BT,
-            position_ids=batch.position_ids_BT,
-            use_cache=False,
-            **kwargs,
-        ).last_hidden_state
+        with activations_on_host() if self.offload_activations else nullcontext():
+            hidden_BTE = _backbone(_base(self.causal_lm))(
+                input_ids=ids,
+                attention_mask=batch.attention_mask_BT,
+                position_ids=batch.position_ids_BT,
+                use_cache=False,
+                **kwargs,
+            ).last_hidden_state
         # On a CPU, each new number of rows would compile a new kernel.
         count = len(batch.targets_N)
         more = -count % FEW_ROWS if hidden_BTE.device.type == "cpu" else 0
@@ -92,16 +101,17 @@ def load_policy(
     layout: Layout,
     temperature: float = 1.0,
     lora: LoraConfig | None = None,
-    gradient_checkpointing: bool = False,
+    gradient_checkpointing: Checkpointing = False,
     kernel: AttentionKernel = "auto",
 ) -> PolicyModel:
     """Load the model in folder `path`, with a fresh LoRA adapter if requested.
 
     Raises ConfigError if the model's head is more than one linear layer, since its log-probabilities would be silently
-    wrong.
+    wrong, or if it is a mixture of experts, since its weights would be exported under names that no engine knows.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
+    _check_dense(AutoConfig.from_pretrained(path), path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     _check_head(model, path)
     if gradient_checkpointing:
@@ -114,7 +124,8 @@ def load_policy(
             model.enable_input_require_grads()
         adapter = PeftLora(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), bias="none")
         model = get_peft_model(model, adapter, autocast_adapter_dtype=False)
-    return PolicyModel(model, layout=layout, temperature=temperature, kernel=kernel)
+    offload = gradient_checkpointing == "offload"
+    return PolicyModel(model, layout=layout, temperature=temperature, kernel=kernel, offload_activations=offload)
 
 
 def _base(causal_lm: nn.Module) -> Any:
@@ -132,6 +143,14 @@ def _check_head(model: Any, path: Path) -> None:
     if scaled or not isinstance(model.get_output_embeddings(), nn.Linear):
         found = scaled or [type(model.get_output_embeddings()).__name__]
         raise ConfigError("model.path", str(path), f"its head is not one plain linear layer ({found[0]}); use another")
+
+
+def _check_dense(config: Any, path: Path) -> None:
+    """transformers keeps the experts of a layer in one tensor; published files and engines have one per expert."""
+    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
+        if (count := getattr(config, key, None) or 0) > 1:
+            remedy = f"it is a mixture of experts ({key}={count}), whose weights hamr cannot export; use a dense model"
+            raise ConfigError("model.path", str(path), remedy)
 
 
 def _use_attention(model: Any, layout: Layout) -> Layout:

@@ -1,13 +1,14 @@
 """Weight transfer from the trainers to the rollout workers, behind protocols.WeightSync.
 
 `SharedMemorySync` passes one safetensors file through `/dev/shm`, for trainers and engines on one host, on any device.
-`NcclSync` broadcasts between hosts through vLLM's own transfer API. Both reset the engines' prefix cache. Both can
-afterwards compare the log-probabilities of trainer and engine on the same tokens, the only check that detects a stale
-weight.
+`DeviceSync` uses vLLM's own transfer API: NCCL between hosts, CUDA IPC between a rank and the engine on its GPU. Both
+reset the engines' prefix cache. Both can afterwards compare the log-probabilities of trainer and engine on the same
+tokens, the only check that detects a stale weight.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,12 +47,12 @@ class FileTrainers(TracedTrainers, Protocol):
     async def remove_weights(self) -> None: ...
 
 
-class NcclTrainers(TracedTrainers, Protocol):
-    """Trainers whose ranks each hold a hamr.models.weights.NcclSender."""
+class SendingTrainers(TracedTrainers, Protocol):
+    """Trainers whose ranks each hold a hamr.models.weights.WeightSender."""
 
     async def meeting_point(self) -> tuple[str, int]: ...
 
-    async def open_transfer(self, address: NcclAddress, client: RolloutClient) -> None: ...
+    async def open_transfer(self, address: NcclAddress | None, client: RolloutClient) -> None: ...
 
     async def send_weights(self) -> None: ...
 
@@ -96,28 +97,48 @@ class SharedMemorySync:
         await self._trainers.remove_weights()
 
 
-class NcclSync:
-    """Weight transfer by a broadcast from trainer rank 0 to all engines. GPUs only; `open` connects both sides once."""
+class DeviceSync:
+    """Weight transfer between GPUs: a broadcast from trainer rank 0 over NCCL, or CUDA IPC (`rollout.transfer`).
 
-    def __init__(self, trainers: NcclTrainers, rollout: RolloutWorkers) -> None:
+    `open` connects both sides. A worker that is replaced has neither the connection nor the weights: all connect again,
+    and the weights are sent again. A worker that dies during a transfer leaves the others in it, which ends the run.
+    """
+
+    def __init__(self, trainers: SendingTrainers, rollout: RolloutWorkers) -> None:
         self._trainers, self._rollout = trainers, rollout
         self._opened = False
+        self._one_at_a_time = asyncio.Lock()
 
     async def open(self) -> None:
-        tensor_parallel = self._rollout.config.engine.tensor_parallel_size
-        # Rank 0 listens, so the host and the port are those of its node; this process may be on another node.
-        meeting_point = await self._trainers.meeting_point()
-        address = nccl_address(meeting_point, len(self._rollout.handles), tensor_parallel)
+        config, address = self._rollout.config, None
+        tensor_parallel = config.engine.tensor_parallel_size
+        if config.transfer == "nccl":
+            # Rank 0 listens, so the host and the port are those of its node; this process may be on another node.
+            meeting_point = await self._trainers.meeting_point()
+            address = nccl_address(meeting_point, len(self._rollout.handles), tensor_parallel)
         await self._trainers.open_transfer(address, RolloutClient(self._rollout.handles, tensor_parallel))
         self._opened = True
+        self._rollout.rejoin = self.rejoin
+
+    async def rejoin(self) -> None:
+        """Connect again after a worker was replaced, and send the weights of the current version.
+
+        While asynchronous training is ahead of the engines, they get its newer weights under the older version number,
+        which overstates the age of a few tokens until the next sync.
+        """
+        async with self._one_at_a_time:
+            await self.open()
+            await self._trainers.send_weights()
+            await self._rollout.commit_version(self._rollout.version)
 
     async def sync(self, version: int) -> Metrics:
-        if not self._opened:
-            await self.open()
-        start = time.perf_counter()
-        await self._trainers.send_weights()
-        sent = time.perf_counter()
-        await self._rollout.commit_version(version)
+        async with self._one_at_a_time:
+            if not self._opened:
+                await self.open()
+            start = time.perf_counter()
+            await self._trainers.send_weights()
+            sent = time.perf_counter()
+            await self._rollout.commit_version(version)
         return {
             "timing/sync/write": sent - start,
             "timing/sync/load": time.perf_counter() - sent,

@@ -1,4 +1,4 @@
-"""Settings of the NCCL transfer against vLLM's own interface. NCCL itself needs GPUs."""
+"""Settings of the transfers over NCCL and CUDA IPC against vLLM's own interface. Both need GPUs."""
 
 from __future__ import annotations
 
@@ -31,15 +31,28 @@ def test_engine_settings_match_vllm() -> None:
     assert received.rank_offset == 3
 
 
-def test_engine_accepts_the_transfer_setting() -> None:
+@pytest.mark.parametrize("backend", ["nccl", "ipc"])
+def test_engine_accepts_the_transfer_setting(backend: str) -> None:
     from vllm.config.weight_transfer import WeightTransferConfig
     from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
 
     from hamr.config.pools import EngineConfig
     from hamr.rollout.vllm_settings import engine_args
 
-    args = engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 64, 0, nccl=True)
+    args = engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 64, 0, transfer=backend)
     assert WeightTransferConfig(**args["weight_transfer_config"]).backend in WeightTransferEngineFactory._registry
+
+
+def test_ipc_settings_match_vllm_and_have_no_ranks() -> None:
+    from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferInitInfo
+
+    told: list[dict[str, Any]] = []
+    for rank in (0, 1):
+        info = trainer_info(None, rank)
+        assert (info.backend, info.is_sender) == ("ipc", rank == 0)
+        if info.is_sender:
+            told.append(engine_init({"packed": info.packed}, engine=1, tensor_parallel_size=1))
+    assert IPCWeightTransferInitInfo(**told[0]).packed
 
 
 def test_weight_source_streams_its_declared_tensors() -> None:

@@ -122,6 +122,8 @@ def assert_same_course(group: TrainerGroup, expected: tuple[list[dict[str, float
         {"zero_stage": 0, "tokens_per_microbatch": 20},
         {"zero_stage": 1},
         {"zero_stage": 3, "tokens_per_microbatch": 20},
+        {"offload_optimizer": True},
+        {"offload_optimizer": True, "zero_stage": 3, "gradient_checkpointing": "offload"},
     ],
     ids=str,
 )
@@ -184,6 +186,46 @@ def test_resumed_trainer_group_continues_exactly(two: TrainerGroup, tiny: Path, 
     assert ([train(two, make_batch(s)) for s in (1, 2)], logprobs(two)) == after
 
 
+ADAPTER = LoraConfig(rank=4)
+SPREAD = {"embedding_rate": 0.5, "weight_decay": 0.1}
+"""Parameter groups with settings of their own."""
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ({"ranks": 2, "zero_stage": 3}, {"ranks": 1, "zero_stage": 2}),
+        ({"ranks": 1, "zero_stage": 1}, {"ranks": 2, "zero_stage": 3}),
+        pytest.param({"ranks": 2, "zero_stage": 2}, {"ranks": 1, "zero_stage": 3}, marks=pytest.mark.deep),
+        pytest.param({"ranks": 2, "zero_stage": 0}, {"ranks": 1, "zero_stage": 0}, marks=pytest.mark.deep),
+        ({"ranks": 2, "zero_stage": 3, "lora": ADAPTER}, {"ranks": 1, "zero_stage": 2, "lora": ADAPTER}),
+        pytest.param(
+            {"ranks": 2, "zero_stage": 1, "dtype": "bfloat16"}, {"ranks": 1, "zero_stage": 3, "dtype": "bfloat16"},
+            marks=pytest.mark.deep,
+        ),
+    ],
+    ids=lambda changes: "-".join(str(value) for value in changes.values() if isinstance(value, int | str)),
+)  # fmt: skip
+def test_resume_with_other_ranks_or_another_stage_continues(
+    one: TrainerGroup, two: TrainerGroup, tiny: Path, tmp_path: Path, written: dict[str, Any], read: dict[str, Any]
+) -> None:
+    """Weights, moments and step count are those of the run that was not stopped."""
+    groups = {1: one, 2: two}
+    before, after = groups[written["ranks"]], groups[read["ranks"]]
+    config = CONFIG.model_copy(update=SPREAD)
+    reset(before, tiny, config.model_copy(update=written))
+    train(before)
+    asyncio.run(before.save(tmp_path))
+    unbroken = train(before, make_batch(1)), logprobs(before)
+    reset(after, tiny, config.model_copy(update=read))
+    asyncio.run(after.load(tmp_path))
+    tolerance = 0.05 if "dtype" in written else 2e-3
+    assert train(after, make_batch(1))["policy/loss"] == pytest.approx(
+        unbroken[0]["policy/loss"], rel=tolerance, abs=tolerance
+    )
+    assert logprobs(after) == pytest.approx(unbroken[1], abs=tolerance)
+
+
 def test_reference_is_the_start_of_the_stage_after_a_resume(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     """RL starts from a warmed-up model and its run is resumed from the plain one: the KL must refer to the former."""
     reset(one, tiny, CONFIG)
@@ -200,7 +242,7 @@ def test_reference_is_the_start_of_the_stage_after_a_resume(one: TrainerGroup, t
 def test_checkpoint_of_other_settings_names_the_remedy(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     reset(one, tiny, CONFIG)
     asyncio.run(one.save(tmp_path))
-    reset(one, tiny, CONFIG.model_copy(update={"zero_stage": 3}))
+    reset(one, tiny, CONFIG.model_copy(update={"zero_stage": 0}))
     with pytest.raises(RunFolderError, match=r"set trainer\.zero_stage=2"):
         asyncio.run(one.load(tmp_path))
     with pytest.raises(RunFolderError, match="no trainer state"):
@@ -396,22 +438,27 @@ def test_non_finite_gradients_are_skipped_counted_and_finally_fatal(
         train(two, make_batch(0, advantage=float("nan")))
 
 
-def test_cached_memory_is_released_only_on_a_gpu(
-    one: TrainerGroup, tiny: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "changes", [{"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 3, "dtype": "bfloat16"}], ids=str
+)
+def test_states_on_the_host_return_for_the_next_step_and_the_checkpoint(
+    one: TrainerGroup, tiny: Path, tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    import torch
-
-    from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
-
-    reset(one, tiny, CONFIG)
-    asyncio.run(one.release_memory())
-    train(one)
-    emptied: list[str] = []
-    trainer = object.__new__(DeepSpeedTrainer)
-    for trainer.device in ("cpu", "cuda:0"):
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda device=trainer.device: emptied.append(device))
-        trainer.release_memory()
-    assert emptied == ["cuda:0"]
+    config = CONFIG.model_copy(update=changes)
+    reset(one, tiny, config)
+    expected = [train(one), train(one, make_batch(1))], logprobs(one)
+    reset(one, tiny, config)
+    asyncio.run(one.offload_states())
+    asyncio.run(one.offload_states())
+    first = train(one)
+    asyncio.run(one.offload_states())
+    asyncio.run(one.save(tmp_path))
+    asyncio.run(one.offload_states())
+    logprobs(one)
+    assert ([first, train(one, make_batch(1))], logprobs(one)) == expected
+    reset(one, tiny, config)
+    asyncio.run(one.load(tmp_path))
+    assert train(one, make_batch(1)) == expected[0][1]
 
 
 def test_kl_to_reference_is_measured_without_a_penalty(one: TrainerGroup, tiny: Path) -> None:

@@ -36,6 +36,7 @@ from hamr.apps.pipeline.report import write_pipeline_report
 from hamr.apps.shared.child_process import end_with_parent
 from hamr.apps.shared.commands import render
 from hamr.apps.shared.preemption import stop_error
+from hamr.apps.train.command import changes_hardware
 from hamr.config.custom import function_arguments, names_function
 from hamr.config.load import ALLOWED_FUNCTIONS, load_dumped
 from hamr.config.overrides import expand_env
@@ -71,6 +72,8 @@ def resume(folder: Path, run: Run | None = None, *, functions: Sequence[str] = (
     The commands of the stages come from the folder, which cannot name code: only `functions` are executed, the
     arguments of the command line with the paths of reward functions.
     """
+    if changed := [arg for arg in functions if changes_hardware(arg)]:
+        raise RunFolderError("resume", changed, "the stages of a pipeline keep their hardware; remove it")
     return work_off(PipelinePlan.load(folder), run, allowed=[arg.partition("=")[2] for arg in functions])
 
 

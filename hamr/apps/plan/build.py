@@ -21,6 +21,8 @@ from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 
+PAIR_S = 0.01
+"""Seconds of a cross-encoder or an embedding of about 20M parameters on a CPU per pair."""
 VERDICT_TOKENS = 16
 """Tokens of a judge's verdict after its reasoning; upper bound for a reranker's answer."""
 
@@ -233,6 +235,8 @@ def _pool_service(config: Config, name: str, workload: Workload, past: Past | No
         before, times = past.config.pools[name], pool_times(past.steps).get(name)
         if times is not None and (before.model, before.type, before.engine) == (pool.model, pool.type, pool.engine):
             return Service(fixed_s=times.mean_s)
+    if pool.compares:
+        return Service(fixed_s=0.0, each_s=PAIR_S)
     if pool.type != "vllm":
         raise BadInput(f"pools.{name}.type", pool.type, "its speed is unknown; name a run that measured it: from=<run>")
     _needs_gpus(f"pools.{name}.engine.num_gpus", pool.engine)
@@ -298,7 +302,7 @@ def _train_and_sync(config: Config, workload: Workload, past: Past | None, known
     model = model_size("model.path", config.model.path)
     passes = config.algorithm.epochs
     once = train_time(
-        model, GPUS[plan.gpu], trainer.ranks, trained_tokens(config), recompute=trainer.gradient_checkpointing
+        model, GPUS[plan.gpu], trainer.ranks, trained_tokens(config), recompute=bool(trainer.gradient_checkpointing)
     )
     return passes * once, sync_time(model)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from hamr.apps.plan.models import ModelSize
 from hamr.apps.plan.simulation import Service
+from hamr.config.schema import Checkpointing
 
 GIB = 1 << 30
 BYTES = 2
@@ -25,6 +26,8 @@ ENGINE_GIB = 3.0
 """Memory of an engine per GPU besides weights and cache: libraries, activations, CUDA graphs."""
 TRAINER_GIB = 6.0
 """The same for a trainer's rank, without the activations kept for the backward pass."""
+RESTING_GIB = 2.0
+"""Memory of a CUDA context and of what stays with a sleeping engine or a resting rank, without weights."""
 LINK_GB_S = 25.0
 """Weight transfer from the trainers to an engine, in GB/s: one 200 Gbit/s network card per node."""
 
@@ -39,6 +42,7 @@ class Gpu:
 
 
 GPUS: dict[str, Gpu] = {
+    "rtx4090": Gpu(memory_gib=23, read_tb_s=1.008, tflops=165),
     "l40s": Gpu(memory_gib=44, read_tb_s=0.864, tflops=362),
     "a100_40": Gpu(memory_gib=39, read_tb_s=1.555, tflops=312),
     "a100_80": Gpu(memory_gib=79, read_tb_s=2.039, tflops=312),
@@ -117,21 +121,43 @@ def engine_memory(
     )
 
 
-def trainer_memory(model: ModelSize, gpu: Gpu, ranks: int, zero_stage: int, *, tokens: int, recompute: bool) -> Memory:
+def trainer_memory(
+    model: ModelSize,
+    gpu: Gpu,
+    ranks: int,
+    zero_stage: int,
+    *,
+    tokens: int,
+    recompute: Checkpointing,
+    trained: float = 1.0,
+    offload: bool = False,
+    reference: bool = False,
+) -> Memory:
     """Return the memory of a trainer rank by ZeRO stage (Rajbhandari et al. 2020).
 
-    Per parameter: 2 bytes of weights, 2 of gradients and 12 of optimiser state (float32 master weights, two moments).
-    Stage 1 shards the state over the ranks, stage 2 the gradients too, stage 3 everything.
+    Per parameter: 2 bytes of weights, 4 of gradients (sums in float32) and 12 of optimiser state (float32 master
+    weights, two moments); stage 0 has no master weights, but float32 weights. Stage 1 shards the state over the ranks,
+    stage 2 the gradients too, stage 3 everything.
 
     Activations under `cache_gib`: 2 bytes x hidden per token and layer with recomputation, about 17 times as much
-    without (the inputs of every projection).
+    without (the inputs of every projection); those of one layer if they are kept on the host.
+
+    Args:
+        trained: Share of the parameters that is trained, below 1 with an adapter.
+        offload: Gradient sums and optimiser state are on the host; gradients pass through the GPU in 2 bytes.
+        reference: There is a reference policy, which stage 3 shards and the others keep on the host.
     """
     shares = [1 if zero_stage < stage else ranks for stage in (3, 2, 1)]
-    per_parameter = BYTES / shares[0] + BYTES / shares[1] + 12 / shares[2]
-    kept = BYTES * model.hidden * model.layers * tokens * (1 if recompute else 17)
+    weights, gradients, state = (2 * BYTES, 2 * BYTES, 8) if zero_stage == 0 else (BYTES, 2 * BYTES, 12)
+    if offload:
+        gradients, state = BYTES, 0
+    per_parameter = weights / shares[0] + trained * (gradients / shares[1] + state / shares[2])
+    if reference and zero_stage == 3:
+        per_parameter += BYTES / ranks
+    layers = 17 * model.layers if not recompute else 1 if recompute == "offload" else model.layers
     return Memory(
         weights_gib=model.parameters * per_parameter / GIB,
-        cache_gib=kept / GIB,
+        cache_gib=BYTES * model.hidden * layers * tokens / GIB,
         other_gib=TRAINER_GIB,
         have_gib=gpu.memory_gib,
     )

@@ -82,6 +82,8 @@ def from_config(config: dict[str, Any]) -> ModelSize:
     head_dim each), of keys and values (hidden x kv_heads x head_dim each) and three of the MLP (hidden x intermediate
     each). Norms and biases are ignored, a share below 0.001.
     """
+    if (config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts") or 0) > 1:
+        raise ValueError("it is a mixture of experts")
     hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     head_dim = config.get("head_dim") or hidden // heads

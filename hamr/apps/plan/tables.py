@@ -15,8 +15,9 @@ from hamr.apps.plan.build import (
     scaled_out,
     turns_of,
 )
-from hamr.apps.plan.costs import GPUS, Memory, at_least, engine_memory, gpus_needed, trainer_memory
+from hamr.apps.plan.costs import GPUS, Memory, at_least, engine_memory, gpus_needed
 from hamr.apps.plan.measured import compare, mean_errors, pool_times
+from hamr.apps.plan.memory import memory_per_gpu
 from hamr.apps.plan.models import model_size
 from hamr.apps.plan.simulation import ROLLOUT
 from hamr.apps.plan.sizing import Cluster, Need, Played, Study
@@ -50,11 +51,11 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
     rows: list[tuple[Cell, ...]] = []
     reasons, total_now, total_needed = [], 0.0, 0.0
 
-    def row(key: str, now: int, needed: int | None, each: float, why: str) -> None:
+    def row(key: str, now: int, needed: int | None, each: float, why: str | list[str]) -> None:
         nonlocal total_now, total_needed
         then = now if needed is None else needed
         rows.append((key, now, "unchanged" if needed is None else needed, each, each * now, each * then))
-        reasons.append(f"  {key}: {why}")
+        reasons.extend([f"  {key}: {why}"] if isinstance(why, str) else why)
         total_now, total_needed = total_now + each * now, total_needed + each * then
 
     prompt, mean = config.plan.prompt_tokens, response_tokens(config)
@@ -70,7 +71,7 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
     at_once = min(rollout.engine.max_num_seqs, at_least(workload.rounds[0] * workload.samples / rollout.workers))
     each, why = _engine_gpus(config, "model.path", config.model.path, rollout.engine, prompt + mean, at_once)
     row("rollout.workers", rollout.workers, None, each, why)
-    row("trainer.ranks", trainer.ranks, None, trainer.num_gpus, _trainer_reason(config))
+    row("trainer.ranks", trainer.ranks, None, trainer.num_gpus, _trainer_reasons(config, workload))
     rows.append(("all", "", "", "", total_now, total_needed))
     columns = number_columns("{:g}", "now", "needed", "GPUs each", "GPUs now", "GPUs needed")
     return [Table("", (Column(""), *columns), tuple(rows)), Paragraph("\n".join(reasons))]
@@ -227,20 +228,18 @@ def _engine_gpus(
     return each, text if fewest == width else f"{text}: {fewest} would hold it"
 
 
-def _trainer_reason(config: Config) -> str:
+def _trainer_reasons(config: Config, workload: Workload) -> list[str]:
+    """Return the derivation of a rank's memory, in a step and beside an engine on its GPU that generates."""
     trainer = config.trainer
     if not trainer.num_gpus:
-        return f"{trainer.num_cpus:g} CPUs each"
-    memory = trainer_memory(
-        model_size("model.path", config.model.path),
-        GPUS[config.plan.gpu],
-        trainer.ranks,
-        trainer.zero_stage,
-        tokens=trainer.tokens_per_microbatch,
-        recompute=trainer.gradient_checkpointing,
-    )
-    text = f"ZeRO-{trainer.zero_stage}, per GPU {_memory(memory, 'activations')}"
-    return text if memory.fits else f"{text}: does not fit; more ranks, or a higher zero_stage"
+        return [f"  trainer.ranks: {trainer.num_cpus:g} CPUs each"]
+    remedy = "does not fit; more ranks, a higher zero_stage, offload_optimizer=true or an adapter (trainer=lora)"
+    reasons = []
+    for part, memory in memory_per_gpu(config, workload).items():
+        if part.startswith("trainer.ranks"):
+            text = f"  {part}: ZeRO-{trainer.zero_stage}, per GPU {_memory(memory, 'activations')}"
+            reasons.append(text if memory.fits else f"{text}: {remedy}")
+    return reasons
 
 
 def _memory(memory: Memory, cache: str) -> str:

@@ -218,6 +218,7 @@ class RewardSystem:
                 run=self._name,
                 timeout_s=config.cluster.start_timeout_s,
                 scorer_factory=self._factory,
+                note=self._note,
             )
         )
         stack.callback(self._remove_pools, loop)

@@ -55,7 +55,7 @@ def start(command: SftCommand) -> int:
     if command.resume is not None and is_pipeline(command.resume):
         from hamr.apps.pipeline.run import resume
 
-        return resume(command.resume)
+        return resume(command.resume, functions=command.overrides)
     job = Job.of(command)
     config = job.config
     wanted = [trainer_demand(config.trainer)]

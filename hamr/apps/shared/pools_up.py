@@ -85,7 +85,7 @@ def with_pools(
     paths = {name: scorer.path for name, scorer in scorers.items() if name in pools}
 
     async def ask() -> Result:
-        await start_pools(pools, paths, run=run, timeout_s=config.cluster.start_timeout_s)
+        await start_pools(pools, paths, run=run, timeout_s=config.cluster.start_timeout_s, note=progress)
         clients = {name: PoolClient(name, pool, run) for name, pool in pools.items()}
         try:
             return await work({name: client.ask for name, client in clients.items()})

@@ -28,6 +28,7 @@ from hamr.apps.submit.request import (
     secret_variables,
     wandb_place,
 )
+from hamr.apps.train.command import changes_hardware
 from hamr.cluster.placement import describe_placement
 from hamr.config.overrides import CONFIG_DIR_FLAG, split_flags
 from hamr.config.schema import Config
@@ -174,6 +175,9 @@ def resolve_for_slurm(request: SubmitRequest) -> tuple[Config, Path]:
             "environment", missing, "the job needs these variables; export them here, Slurm passes the environment on"
         )
     if request.resume is not None:
+        if changed := [o for o in getattr(request.command, "overrides", ()) if changes_hardware(o)]:
+            remedy = f"the job's command does not carry it; set it in {request.resume}/config.yaml"
+            raise BadInput("resume", changed, remedy)
         return _with_job_name(config, request.resume), request.resume
     for key, value, path in named_files(request.command) if request.command.words != "train" else ():
         if not Path(path).is_absolute():

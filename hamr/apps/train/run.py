@@ -25,6 +25,7 @@ from hamr.apps.shared.preparation import Prepared, check_room, prepare, run_path
 from hamr.apps.shared.reply_clusters import with_reply_clusters
 from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import summarise_run
+from hamr.apps.train.command import changes_hardware
 from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.apps.train.restarts import DIED, SUPERVISED, supervise
@@ -38,7 +39,7 @@ from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_placement, describe_placement, plan
 from hamr.cluster.session import check_cluster, ray_session
-from hamr.config.load import IMPORTED, dump_config, load_dumped
+from hamr.config.load import IMPORTED, change_dumped, dump_config, load_dumped
 from hamr.config.schema import Config
 from hamr.data.importer_function import imported_samples
 from hamr.data.samples import write_samples
@@ -48,7 +49,7 @@ from hamr.models.precision import computations, precision_notes
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
 from hamr.telemetry.recorder import RunRecorder
-from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.run_folder import RunFolder, write_atomic
 from hamr.telemetry.summary import write_summary
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
 
@@ -205,7 +206,8 @@ async def _train(
         try:
             async with control.serving():
                 with console.phase("start"):
-                    world = await start_run_actors(prepared, paths, pools_of(control.run, folder.path))
+                    applications = pools_of(control.run, folder.path)
+                    world = await start_run_actors(prepared, paths, applications, console.note)
                 control.scaler = scaler = LivePoolScaler(config, paths, world.run, world.router)
                 judge = config.rewards.scorers.get("judge")
                 run = Run(
@@ -286,6 +288,8 @@ class Job:
     config: Config
     path: Path
     resume: bool
+    changed: Sequence[str] = ()
+    """Overrides of a resumed run that its folder keeps."""
 
     @property
     def used(self) -> Config:
@@ -306,11 +310,13 @@ class Job:
         return cls(config=config, path=path, resume=False)
 
     @classmethod
-    def from_folder(cls, path: Path, functions: Sequence[str] = ()) -> Job:
+    def from_folder(cls, path: Path, overrides: Sequence[str] = ()) -> Job:
         if not (path / "config.yaml").is_file():
             raise RunFolderError(
                 "resume", str(path), "is not a run folder (no config.yaml); give one that hamr created"
             )
+        changed = [arg for arg in overrides if changes_hardware(arg)]
+        functions = [arg for arg in overrides if not changes_hardware(arg)]
         recorded = load_dumped(path / "config.yaml")
         importer, needed = recorded.data.importer, []
         for arg in functions:
@@ -324,13 +330,16 @@ class Job:
             if key.removesuffix(".path") not in recorded.functions:
                 raise RunFolderError(key, value, "the run has no such function; remove it")
             needed.append(arg)
-        config = _joining(load_dumped(path / "config.yaml", needed))
+        config = _joining(load_dumped(path / "config.yaml", [*needed, *changed]))
         check_sinks(config.logging)
-        return cls(config=config, path=path, resume=True)
+        return cls(config=config, path=path, resume=True, changed=changed)
 
     def open(self) -> RunFolder:
         if self.resume:
-            return RunFolder.resume(self.path)
+            folder = RunFolder.resume(self.path)
+            if self.changed:
+                write_atomic(folder.config, change_dumped(folder.config, self.changed))
+            return folder
         folder = RunFolder.create(self.path, dump_config(self.config))
         if self.config.data.importer is not None:
             write_samples(folder.path / IMPORTED, imported_samples(self.config.data.importer))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,10 @@ from hamr.cluster.session import ends_at_once
 from hamr.pools.client import PoolClient
 from hamr.pools.deployment import start_pools, stop_pools
 from hamr.pools.router_actor import RouterClient
-from hamr.protocols import Trainer
 from hamr.rollout.workers import RolloutWorkers
 from hamr.security.functions import FunctionSource
 from hamr.trainer.actors import TrainerGroup
-from hamr.trainer.weight_sync import NcclSync, SharedMemorySync
+from hamr.trainer.weight_sync import DeviceSync, SharedMemorySync
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +31,18 @@ class RunActors:
     trainers: TrainerGroup
     workers: RolloutWorkers
     router: RouterClient
-    weights: NcclSync | SharedMemorySync
+    weights: DeviceSync | SharedMemorySync
     pools: dict[str, PoolClient]
     places: tuple[Reservation | None, ...] = ()
 
-    @property
-    def learner(self) -> Trainer:
-        """The trainers as the controller uses them; engines on the same GPUs sleep during training."""
+    @cached_property
+    def learner(self) -> TrainerGroup | TimeSharedTrainer:
+        """The trainers as the run uses them; engines on the same GPUs sleep while they need the memory."""
         return TimeSharedTrainer(self.trainers, self.workers) if self.workers.config.colocated else self.trainers
+
+    def alone(self) -> AbstractAsyncContextManager[None]:
+        """Let engines on the trainers' GPUs sleep over several calls of `learner`; they need new weights afterwards."""
+        return self.learner.alone() if isinstance(self.learner, TimeSharedTrainer) else nullcontext()
 
     async def stop(self) -> None:
         """Stop every actor and pool. Actors that are already dead are ignored.
@@ -56,11 +62,14 @@ class RunActors:
             release(place)
 
 
-async def start_run_actors(prepared: Prepared, model_paths: dict[str, Path], run: str) -> RunActors:
+async def start_run_actors(
+    prepared: Prepared, model_paths: dict[str, Path], run: str, note: Callable[[str], None] = lambda line: None
+) -> RunActors:
     """Reserve placements and start all actors of a run.
 
     Trainers, rollout workers and pools start concurrently, except that workers on the trainers' GPUs start after the
-    trainers. The router starts last because it queries the pools. If one part fails to start, the others are stopped.
+    trainers, and pools with a share of a GPU after these. The router starts last because it queries the pools. If one
+    part fails to start, the others are stopped.
     """
     config = prepared.config
     for_trainers, for_workers = await reserve_learners(config, config.cluster.start_timeout_s)
@@ -77,24 +86,28 @@ async def start_run_actors(prepared: Prepared, model_paths: dict[str, Path], run
             temperature=config.rollout.temperature,
             place=for_trainers,
             loss=None if (loss := config.algorithm.loss) is None else FunctionSource.of_config("algorithm.loss", loss),
+            exports=config.rollout.transfer == "ipc",
         )
     )
 
     async def start_workers() -> RolloutWorkers:
         if config.rollout.colocated:
             # vLLM profiles GPU memory at start and fails if a trainer frees some of it meanwhile.
-            await trainers
+            await (await trainers).offload_states()
         return await RolloutWorkers.start(
             config.rollout, config.model, prepared.model_path, config.experiment.seed, place=for_workers
         )
 
+    async def start_all_pools() -> None:
+        if config.rollout.colocated and any(0 < pool.engine.num_gpus < 1 for pool in config.pools.values()):
+            await workers
+        await start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s, note=note)
+
     workers = asyncio.create_task(start_workers())
-    pools = asyncio.create_task(
-        start_pools(config.pools, model_paths, run=run, timeout_s=config.cluster.start_timeout_s)
-    )
+    pools = asyncio.create_task(start_all_pools())
     try:
         await asyncio.gather(trainers, workers, pools)
-        sync = NcclSync if config.rollout.transfer == "nccl" else SharedMemorySync
+        sync = SharedMemorySync if config.rollout.transfer == "shared_memory" else DeviceSync
         weights = sync(trainers.result(), workers.result())
         if isinstance(weights, SharedMemorySync):
             elsewhere = config.cluster.address is not None

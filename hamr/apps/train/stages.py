@@ -192,7 +192,7 @@ class WarmUp:
         kept, rng = await asyncio.to_thread(run.warm_ups.newest), random.Random(seed)
         if kept is None:
             return cls(run=run, samples=PromptStream(splits.for_sft, seed), rng=rng)
-        await run.world.trainers.load(kept.path)
+        await run.world.learner.load(kept.path)
         run.evaluations.update(kept.state["evaluations"])
         run.dialogues.update(kept.state["dialogues"])
         version, numbers, following = kept.state["rng"]
@@ -213,7 +213,7 @@ class WarmUp:
         run, steps = self.run, self.run.config.experiment.sft.steps
         state = {"stream": self.samples.state(), "rng": self.rng.getstate()}
         state |= {"evaluations": run.evaluations, "dialogues": run.dialogues}
-        await run.warm_ups.save(self.done, run.world.trainers.save, state)
+        await run.warm_ups.save(self.done, run.world.learner.save, state)
         kept = f" in the warm-up, step {self.done} of {steps} is kept" if self.done else " before the first step"
         raise stop_error(f"{kept}; {how_to_resume(run.folder, run.config)}")
 
@@ -235,22 +235,23 @@ async def sft_stage(run: Run, state: WarmUp) -> None:
     sft = run.config.experiment.sft
     run.recorder.begin("sft", sft.steps)
     with run.console.phase("sft"):
-        for step in range(state.done + 1, sft.steps + 1):
-            run.doing = f"step {step} of the warm-up"
-            batch = sft_batch(
-                state.samples.take(sft.samples_per_step),
-                run.prepared.codec.prompt,
-                run.prepared.codec.answer,
-                state.rng,
-                references=sft.references_per_sample,
-                turns=sft.turns,
-                aggregation=sft.loss_aggregation,
-            )
-            metrics = await run.world.learner.train(batch)
-            state.done = step
-            run.recorder.metrics(step, metrics)
-            if run.preemption.asked.is_set():
-                await state.leave()
+        async with run.world.alone():
+            for step in range(state.done + 1, sft.steps + 1):
+                run.doing = f"step {step} of the warm-up"
+                batch = sft_batch(
+                    state.samples.take(sft.samples_per_step),
+                    run.prepared.codec.prompt,
+                    run.prepared.codec.answer,
+                    state.rng,
+                    references=sft.references_per_sample,
+                    turns=sft.turns,
+                    aggregation=sft.loss_aggregation,
+                )
+                metrics = await run.world.learner.train(batch)
+                state.done = step
+                run.recorder.metrics(step, metrics)
+                if run.preemption.asked.is_set():
+                    await state.leave()
         await publish(run)
 
 
@@ -325,7 +326,7 @@ async def rl_step(
     run.recorder.metrics(step, {**metrics, **(await check or {})})
     await measure(run, step)  # before the save, so that the checkpoint contains the measurements
     if step % experiment.checkpoint.every == 0 or step == experiment.steps:
-        await run.checkpoints.save(step, run.world.trainers.save, run.state(stream))
+        await run.checkpoints.save(step, run.world.learner.save, run.state(stream))
     if run.preemption.asked.is_set() and step < experiment.steps:
         await leave(run, step, run.state(stream))
 
@@ -363,7 +364,7 @@ async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
     """Save the state after `step`, unless a checkpoint has it, and end the run. Raises Preempted."""
     newest = await asyncio.to_thread(run.checkpoints.newest)
     if newest is None or newest.step != step:
-        await run.checkpoints.save(step, run.world.trainers.save, state)
+        await run.checkpoints.save(step, run.world.learner.save, state)
     total = run.config.experiment.steps
     raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, run.config)}")
 
@@ -379,13 +380,13 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
 
     Returns the order of the prompts and the number of steps already done.
     """
-    experiment, trainers = run.config.experiment, run.world.trainers
+    experiment, world = run.config.experiment, run.world
     env = run.config.env
     order = Curriculum if env.type == "sage" and env.curriculum else PromptStream
     stream = order(run.prepared.splits.train, experiment.seed + 1, None if newest is None else newest.state["stream"])
     if newest is None:
         # RL starts from this checkpoint now, and also when the run is resumed before its first step is saved.
-        start = await run.checkpoints.save(0, trainers.save_policy, run.state(stream))
+        start = await run.checkpoints.save(0, world.trainers.save_policy, run.state(stream))
         await asyncio.to_thread(shutil.rmtree, run.warm_ups.folder, ignore_errors=True)
     else:
         start = newest
@@ -393,9 +394,9 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
     policy = start.path / "policy" if fresh else run.prepared.model_path
     algorithm = run.config.algorithm
     updates = experiment.steps * algorithm.epochs * algorithm.minibatches  # the schedule counts optimiser steps
-    await trainers.reset(policy, config=run.config.trainer, total_steps=updates)
+    await world.learner.reset(policy, config=run.config.trainer, total_steps=updates)
     if not fresh:
-        await trainers.load(start.path)
+        await world.learner.load(start.path)
     if newest is not None:
         run.version = newest.state["version"]
         run.evaluations.update(newest.state["evaluations"])

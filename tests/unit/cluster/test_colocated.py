@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from hamr.cluster.colocated import TimeSharedTrainer
+from hamr.config.schema import TrainerConfig
 from hamr.errors import EngineDied
 from hamr.types import TrainBatch
 
@@ -20,8 +21,8 @@ class FakeActors:
         self.log: list[str] = []
         self.fails = fails
 
-    async def sleep(self) -> None:
-        self.log.append("sleep")
+    async def sleep(self, level: int) -> None:
+        self.log.append(f"sleep {level}")
 
     async def wake_up(self) -> None:
         self.log.append("wake up")
@@ -32,8 +33,8 @@ class FakeActors:
             raise EngineDied("rank 0 died")
         return {"policy/loss": 1.0}
 
-    async def release_memory(self) -> None:
-        self.log.append("release")
+    async def offload_states(self) -> None:
+        self.log.append("offload")
 
     async def save(self, folder: Path) -> None:
         self.log.append(f"save {folder}")
@@ -41,18 +42,38 @@ class FakeActors:
     async def load(self, folder: Path) -> None:
         self.log.append(f"load {folder}")
 
+    async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
+        self.log.append(f"reset {model_path}")
 
-async def test_engines_sleep_during_a_training_step() -> None:
+
+async def test_engines_drop_their_weights_during_a_training_step() -> None:
+    both = FakeActors()
+    assert await TimeSharedTrainer(both, both).train(BATCH) == {"policy/loss": 1.0}
+    assert both.log == ["sleep 2", "train", "offload", "wake up"]
+
+
+async def test_engines_keep_their_weights_during_other_calls() -> None:
     both = FakeActors()
     turns = TimeSharedTrainer(both, both)
-    assert await turns.train(BATCH) == {"policy/loss": 1.0}
-    await turns.save(Path("a"))
+    await turns.reset(Path("m"), config=TrainerConfig(), total_steps=1)
     await turns.load(Path("b"))
-    assert both.log == ["sleep", "train", "release", "wake up", "save a", "load b"]
+    await turns.save(Path("a"))
+    around = ["offload", "wake up"]
+    assert both.log == ["sleep 1", "reset m", *around, "sleep 1", "load b", *around, "sleep 1", "save a", *around]
+
+
+async def test_engines_sleep_once_over_several_steps() -> None:
+    both = FakeActors()
+    turns = TimeSharedTrainer(both, both)
+    async with turns.alone():
+        await turns.train(BATCH)
+        await turns.train(BATCH)
+        await turns.save(Path("a"))
+    assert both.log == ["sleep 2", "train", "train", "save a", "offload", "wake up"]
 
 
 async def test_engines_wake_up_after_a_failed_step() -> None:
     both = FakeActors(fails=True)
     with pytest.raises(EngineDied):
         await TimeSharedTrainer(both, both).train(BATCH)
-    assert both.log == ["sleep", "train", "wake up"]
+    assert both.log == ["sleep 2", "train", "wake up"]

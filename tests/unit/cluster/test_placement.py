@@ -198,6 +198,8 @@ HALF = {"num_gpus": 0.5, "backend": "nccl"}
             {"colocated": True, "transfer": "nccl", "engine": {"num_gpus": 0.5}},
             "NCCL cannot have two ranks on one GPU",
         ),
+        ({}, {"transfer": "ipc"}, "rank and engine on one GPU"),
+        ({"offload_optimizer": True, "zero_stage": 0}, {}, r"set trainer\.zero_stage=1"),
         ({"node_labels": {"z": "a"}}, {"engine": {"node_labels": {"z": "b"}}}, "give both the same"),
         ({"num_gpus": 1.5}, {}, "round it"),
         ({"custom_resources": {"GPU": 1}}, {}, "set num_gpus"),

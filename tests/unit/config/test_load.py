@@ -462,3 +462,10 @@ def test_steps_follow_from_episodes_unless_set(tmp_path: Path) -> None:
 def test_schedule_of_an_experiment_without_one_is_rejected() -> None:
     with pytest.raises(ConfigError, match="schedule: 'steps': the experiment has no such group; remove it"):
         load_config(["experiment=quickstart", "schedule=steps"])
+
+
+def test_gpus_get_more_time_to_start() -> None:
+    gpu = ["experiment=smoke", "pools.judge.engine.num_gpus=1"]
+    assert load_config(["experiment=smoke"]).cluster.start_timeout_s == 300
+    assert load_config(gpu).cluster.start_timeout_s == 1800
+    assert load_config([*gpu, "cluster.start_timeout_s=60"]).cluster.start_timeout_s == 60

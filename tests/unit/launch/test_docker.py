@@ -74,3 +74,12 @@ def test_copied_files_exist_and_are_not_ignored(file: Path) -> None:
 
 def test_python_version_matches_the_lock_files() -> None:
     assert all("FROM python:3.11-" in file.read_text() for file in FILES)
+
+
+def test_compilers_find_the_toolkit_of_the_lock_file() -> None:
+    """The wheels of CUDA 13 share the folder nvidia/cu13, with bin/nvcc; those of another version have another one."""
+    settings = " ".join(rest for word, rest in instructions(ROOT / "docker" / "Dockerfile.cuda") if word == "ENV")
+    [home] = re.findall(r"CUDA_HOME=(\S+)", settings)
+    lock = (ROOT / "locks" / "cuda.txt").read_text()
+    [major] = re.findall(r"^nvidia-cuda-nvcc==(\d+)\.", lock, re.MULTILINE)
+    assert home == f"/usr/local/lib/python3.11/site-packages/nvidia/cu{major}"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -24,7 +25,7 @@ def test_missing_gpu_is_reported_in_one_line(
     gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(gpu_check, "gpu_count", lambda: 0)
-    assert gpu_check.main() == 1
+    assert gpu_check.main([]) == 1
     out = capsys.readouterr().out
     assert out.count("\n") == 1
     assert "no GPU here" in out
@@ -86,14 +87,38 @@ def test_trainer_engine_agreement_is_read_from_the_metrics(gpu_check: ModuleType
             gpu_check.agreement(rows(bad))
 
 
-def test_nccl_run_is_valid_for_two_gpus(gpu_check: ModuleType, tmp_path: Path) -> None:
-    command = gpu_check.weight_transfer_command(tmp_path)
-    assert command[1:4] == ["-m", "hamr", "train"]
-    config = load_config(command[4:])
-    assert (config.rollout.transfer, config.trainer.backend) == ("nccl", "nccl")
-    engines = [config.rollout.engine, *(pool.engine for pool in config.pools.values())]
-    assert config.trainer.num_gpus + sum(engine.num_gpus for engine in engines) == 2.0
-    assert config.rollout.check_logprobs
+def test_runs_of_the_checks_need_only_the_gpus_that_they_name(gpu_check: ModuleType) -> None:
+    apart = load_config(gpu_check.apart_overrides())
+    assert (apart.rollout.transfer, apart.trainer.backend, apart.rollout.check_logprobs) == ("nccl", "nccl", True)
+    for config, gpus in (
+        (apart, 2),
+        *((load_config(gpu_check.colocated_overrides(t)), 1) for t in ("shared_memory", "ipc")),
+    ):
+        assert not config.with_asked_pools().pools, "vLLM's build for GPUs has no engines on CPUs"
+        assert config.trainer.num_gpus + config.rollout.engine.num_gpus == gpus
+    assert config.rollout.colocated and config.experiment.sft.steps and config.algorithm.kl.measure
+
+
+def test_checks_share_a_budget_and_are_written_as_json(
+    gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    clock = iter(range(0, 10_000, 50))
+    monkeypatch.setattr(gpu_check.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(gpu_check, "gpu_count", lambda: 1)
+    limits: list[float] = []
+
+    def run(check: Any, have: int, limit_s: float) -> Any:
+        limits.append(limit_s)
+        return gpu_check.Result(name=check.name, works=True, detail="", seconds=1.5, optional=check.optional)
+
+    monkeypatch.setattr(gpu_check, "run", run)
+    out = tmp_path / "checks.jsonl"
+    assert gpu_check.main(["--one-gpu", "--minutes", "3", "--out", str(out)]) == 1
+    assert limits == [130.0, 80.0, 30.0]
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["name"] for row in rows] == [check.name for check in gpu_check.CHECKS if check.gpus == 1]
+    assert rows[0]["seconds"] == 1.5
+    assert (rows[-1]["works"], rows[-1]["detail"]) == (None, "the 3 minutes are over")
 
 
 def test_two_gpu_engine_gets_one_bundle_of_a_placement_group(gpu_check: ModuleType) -> None:
@@ -106,4 +131,5 @@ def test_two_gpu_engine_gets_one_bundle_of_a_placement_group(gpu_check: ModuleTy
 
 def test_every_gpu_part_has_a_check(gpu_check: ModuleType) -> None:
     names = {check.name for check in gpu_check.CHECKS}
-    assert {"nccl weight transfer", "flash-attention", "tensor parallel", "sleep mode"} <= names
+    assert {"nccl weight transfer", "flash-attention", "tensor parallel", "sleep mode", "replaced engine"} <= names
+    assert {"colocated", "colocated over ipc", "in flight"} <= names

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import subprocess
 import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,7 +31,7 @@ def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
 
 def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
     engine = EngineConfig(num_gpus=2, tensor_parallel_size=2, gpu_memory_utilization=0.6, enforce_eager=False)
-    args = engine_args("/m", engine, "bfloat16", 4096, 0, nccl=True)
+    args = engine_args("/m", engine, "bfloat16", 4096, 0, transfer="nccl")
     assert (args["gpu_memory_utilization"], args["tensor_parallel_size"]) == (0.6, 2)
     assert args["distributed_executor_backend"] == "mp"
     assert "distributed_executor_backend" not in engine_args("/m", EngineConfig(num_gpus=1), "bfloat16", 4096, 0)
@@ -59,9 +63,48 @@ def test_modules_import_no_heavy_libraries() -> None:
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_extra_arguments_reach_the_engine_and_own_ones_are_listed(gpus: int) -> None:
     engine = EngineConfig(num_gpus=gpus, tensor_parallel_size=max(1, gpus), extra={"quantization": "fp8"})
-    args = engine_args("/m", engine, "bfloat16", 1024, 0, nccl=True, sleeps=True)
+    args = engine_args("/m", engine, "bfloat16", 1024, 0, transfer="ipc", sleeps=True)
     assert args.pop("quantization") == "fp8"
     assert set(args) <= OWN_ENGINE_ARGS
+
+
+class OneByOne:
+    """Inbox that is empty after every message, so that the engine could run a step between two."""
+
+    def __init__(self, messages: list[Callable[[], None]]) -> None:
+        self.messages, self.given = messages, False
+
+    def get(self, block: bool) -> Callable[[], None]:
+        self.given = not self.given or block
+        if not self.given:
+            raise queue.Empty
+        return self.messages.pop(0)
+
+
+async def test_no_step_runs_while_the_layers_have_no_weights() -> None:
+    """A transfer over NCCL or CUDA IPC is three calls, and responses may be in flight."""
+    log: list[str] = []
+    messages: list[Callable[[], None]] = []
+    engine = object.__new__(VllmEngine)
+    engine._tickets, engine._closing, engine._reloading = {"0": object()}, False, False  # type: ignore[dict-item]
+    engine._inbox = OneByOne(messages)  # type: ignore[assignment]
+
+    def step() -> list[Any]:
+        log.append("step")
+        engine._closing = not messages
+        return []
+
+    vllm = SimpleNamespace(collective_rpc=lambda method, args: log.append(method), step=step)
+
+    async def call(action: Callable[[Any], None]) -> None:
+        messages.append(lambda: action(vllm))
+
+    engine._call = call  # type: ignore[method-assign]
+    transfer = ["start_weight_update", "update_weights", "finish_weight_update"]
+    for method in ("init_weight_transfer_engine", *transfer):
+        await engine.worker_call(method)
+    engine._loop(vllm)
+    assert log == ["init_weight_transfer_engine", "step", *transfer, "step"]
 
 
 async def test_engine_falls_asleep_once_aborted_requests_are_gone() -> None:
@@ -74,5 +117,5 @@ async def test_engine_falls_asleep_once_aborted_requests_are_gone() -> None:
         calls.append(list(unfinished))
 
     engine.count_unfinished, engine._call = count, call  # type: ignore[method-assign, assignment]
-    await engine.sleep()
+    await engine.sleep(2)
     assert calls == [[]]

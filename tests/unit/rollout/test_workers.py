@@ -194,7 +194,7 @@ async def test_deaths_outside_of_the_window_do_not_count(monkeypatch: pytest.Mon
     assert workers.replaced == len(dying) + 1
 
 
-@pytest.mark.parametrize(("method", "args"), [("sleep", ()), ("wake_up", ()), ("commit_version", (1,)), ("pid", ())])
+@pytest.mark.parametrize(("method", "args"), [("sleep", (2,)), ("wake_up", ()), ("commit_version", (1,)), ("pid", ())])
 async def test_death_in_a_call_without_replacement_is_one_line(method: str, args: tuple[int, ...]) -> None:
     workers = crew(Actor(method), iter(()))
     call = workers.pids if method == "pid" else getattr(workers, method)
@@ -202,11 +202,32 @@ async def test_death_in_a_call_without_replacement_is_one_line(method: str, args
         await call(*args)
 
 
-async def test_worker_under_nccl_is_not_replaced() -> None:
-    workers = crew(Actor(lasts=0), iter(()), transfer="nccl")
+async def test_replaced_worker_rejoins_the_transfer_between_gpus() -> None:
+    new = Actor()
+    workers = crew(Actor(lasts=1), iter([new]), transfer="nccl")
     workers.version = 1
-    with pytest.raises(EngineDied, match="transfer=nccl, which cannot replace it: Worker unexpectedly exits"):
-        await responses(workers)
+    joined: list[Any] = []
+
+    async def rejoin() -> None:
+        joined.append(workers.handles)
+
+    workers.rejoin = rejoin
+    assert await responses(workers) == [0, 1, 2]
+    assert (joined, new.loaded) == ([[new]], [])
+
+
+async def test_worker_that_cannot_rejoin_counts_as_dead() -> None:
+    workers = crew(Actor(lasts=0), iter([Actor(), Actor()]), transfer="nccl")
+    workers.version = 1
+    tries = iter((died(), None))
+
+    async def rejoin() -> None:
+        if error := next(tries):
+            raise error
+
+    workers.rejoin = rejoin
+    assert await responses(workers) == [0, 1, 2]
+    assert workers.replaced == 2
 
 
 def several(*actors: Actor, replacements: Iterator[Actor] | None = None) -> RolloutWorkers:

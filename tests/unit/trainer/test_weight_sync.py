@@ -14,15 +14,17 @@ from hamr.config.pools import EngineConfig
 from hamr.config.schema import RolloutConfig
 from hamr.errors import EngineDied
 from hamr.models.weights import NcclAddress
-from hamr.trainer.weight_sync import NcclSync, RolloutClient, SharedMemorySync
+from hamr.trainer.weight_sync import DeviceSync, RolloutClient, SharedMemorySync
 
 
 class Engines:
     """Rollout workers that note what they are told."""
 
-    def __init__(self, workers: int, tensor_parallel: int = 1) -> None:
+    def __init__(self, workers: int, tensor_parallel: int = 1, transfer: Any = "nccl") -> None:
         engine = EngineConfig(num_gpus=tensor_parallel, tensor_parallel_size=tensor_parallel)
-        self.config = RolloutConfig(workers=workers, engine=engine, check_logprobs=False)
+        self.config = RolloutConfig(workers=workers, engine=engine, check_logprobs=False, transfer=transfer)
+        self.version = 0
+        self.rejoin: Any = None
         self.log: list[Any] = []
         self.handles = [SimpleNamespace() for _ in range(workers)]
         self.weight_file = asyncio.Lock()
@@ -43,7 +45,7 @@ class Senders:
     async def meeting_point(self) -> tuple[str, int]:
         return "10.0.0.7", 4321
 
-    async def open_transfer(self, address: NcclAddress, client: RolloutClient) -> None:
+    async def open_transfer(self, address: NcclAddress | None, client: RolloutClient) -> None:
         self.log.append(address)
 
     async def send_weights(self) -> None:
@@ -54,11 +56,29 @@ async def test_nccl_rendezvous_is_on_the_host_of_rank_0(monkeypatch: pytest.Monk
     """vLLM lets rank 0 listen there; this process may be on another node, whose address that rank cannot use."""
     monkeypatch.setattr(socket, "gethostbyname", lambda name: pytest.fail("the driver's own address is of no use"))
     trainers, engines = Senders(), Engines(workers=3, tensor_parallel=2)
-    sync = NcclSync(trainers, engines)  # type: ignore[arg-type]
+    sync = DeviceSync(trainers, engines)  # type: ignore[arg-type]
     await sync.sync(1)
     await sync.sync(2)
     assert trainers.log == [NcclAddress("10.0.0.7", 4321, 7), "sent", "sent"], "they join once"
     assert engines.log == [1, 2]
+
+
+async def test_a_replaced_worker_lets_all_join_again_and_get_the_same_version() -> None:
+    trainers, engines = Senders(), Engines(workers=2)
+    sync = DeviceSync(trainers, engines)  # type: ignore[arg-type]
+    await sync.sync(4)
+    engines.version = 4
+    await engines.rejoin()
+    await sync.sync(5)
+    join = NcclAddress("10.0.0.7", 4321, 3)
+    assert trainers.log == [join, "sent", join, "sent", "sent"]
+    assert engines.log == [4, 4, 5]
+
+
+async def test_ipc_needs_no_rendezvous() -> None:
+    trainers, engines = Senders(), Engines(workers=2, transfer="ipc")
+    await DeviceSync(trainers, engines).sync(1)  # type: ignore[arg-type]
+    assert trainers.log == [None, "sent"]
 
 
 class Writers:

@@ -626,3 +626,8 @@ def test_report_of_unfinished_pipeline_states_progress(given: list[str], tmp_pat
     assert "0 of 4 stages finished." in write_pipeline_report(tmp_path / "run").read_text()
     PipelineLog(tmp_path / "run").begin("talk", ["data", "sage"])
     assert "0 of 4 stages finished. talk is not finished." in write_pipeline_report(tmp_path / "run").read_text()
+
+
+def test_resumed_pipeline_keeps_its_hardware(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="stages of a pipeline keep their hardware"):
+        resume(tmp_path, functions=["trainer.ranks=2"])

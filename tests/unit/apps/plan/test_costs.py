@@ -63,7 +63,7 @@ def test_training_costs_6_flops_per_parameter_and_8_with_recomputation() -> None
     assert sync_time(model) == pytest.approx(8.04 / 25)
 
 
-@pytest.mark.parametrize(("stage", "bytes_each"), [(0, 16), (1, 4 + 12 / 8), (2, 2 + 14 / 8), (3, 2)])
+@pytest.mark.parametrize(("stage", "bytes_each"), [(0, 16), (1, 6 + 12 / 8), (2, 2 + 16 / 8), (3, 18 / 8)])
 def test_zero_partitions_memory_by_stage(stage: int, bytes_each: float) -> None:
     model = KNOWN["qwen3-4b"]
     memory = trainer_memory(model, H100, 8, stage, tokens=1024, recompute=True)
@@ -87,6 +87,9 @@ def test_config_of_a_folder_overrides_known_sizes(tmp_path: Path) -> None:
     size = model_size("model.path", str(tmp_path))
     assert size.parameters == pytest.approx(KNOWN["qwen3-4b"].parameters, rel=0.002)
     assert size.kv_bytes_per_token == KNOWN["qwen3-4b"].kv_bytes_per_token
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_experts": 128}))
+    with pytest.raises(BadInput, match="mixture of experts"):
+        model_size("model.path", str(tmp_path))
     (tmp_path / "config.json").write_text('{"hidden_size": 3}')
     with pytest.raises(BadInput, match="not that of a dense decoder"):
         model_size("model.path", str(tmp_path))

@@ -26,6 +26,7 @@ from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, RunFolderError
 from hamr.pools.function_pool import read_sources
 from hamr.telemetry.live import LiveStatus, State
+from hamr.telemetry.run_folder import RunFolder
 
 CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
 OPEN = "cluster.allow_unauthenticated=true"  # whatever token of Ray's this machine has
@@ -88,7 +89,10 @@ def test_resumed_run_keeps_its_configuration_on_another_cluster(tmp_path: Path) 
     assert config.cluster.dashboard == "http://10.0.0.1:8265"
     assert command(request) == f"python -m hamr train resume={tmp_path}"
     with pytest.raises(BadInput, match="a resumed run keeps its configuration"):
-        SubmitRequest.read(["train", f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
+        SubmitRequest.read(["train", f"resume={tmp_path}", "experiment.seed=2", *CLUSTER])
+    more = SubmitRequest.read(["train", f"resume={tmp_path}", "trainer.ranks=2", *CLUSTER])
+    assert more.config.trainer.ranks == 2
+    assert command(more) == f"python -m hamr train resume={tmp_path} trainer.ranks=2"
 
 
 @pytest.mark.parametrize("to", [CLUSTER, ("cluster=slurm",), ("cluster=kuberay", "launch.claim=c")], ids=str)
@@ -400,3 +404,15 @@ def test_resumed_run_joins_the_current_cluster(tmp_path: Path, monkeypatch: pyte
     assert Job.from_folder(tmp_path).config.cluster.address is None, "where it began: a Ray of its own"
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     assert Job.from_folder(tmp_path).config.cluster.address == "auto"
+
+
+def test_resumed_run_may_continue_on_other_hardware(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", dump_config(load_config(["experiment=smoke"])))
+    run.close()
+    command = parse_command(["train", f"resume={run.path}", "trainer.ranks=2", "trainer.zero_stage=3"])
+    job = Job.from_folder(run.path, command.overrides)  # type: ignore[attr-defined]
+    assert (job.config.trainer.ranks, job.config.trainer.zero_stage) == (2, 3)
+    assert Job.from_folder(run.path).config.trainer.ranks == 1, "nothing is written before the run begins"
+    job.open().close()
+    again = Job.from_folder(run.path).config
+    assert again == job.config

@@ -38,7 +38,10 @@ class Parts:
         if self.trainers_fail:
             raise EngineDied("rank 0 died")
         self.log.append("trainers stand")
-        return SimpleNamespace(share_weights=self.share)
+        return SimpleNamespace(share_weights=self.share, offload_states=self.offload)
+
+    async def offload(self) -> None:
+        self.log.append("states on the host")
 
     async def share(self, directory: Path, wanted: int) -> Path:
         return directory / "weights"
@@ -83,7 +86,14 @@ async def test_parts_start_concurrently_and_the_router_last(start: Any) -> None:
 async def test_colocated_engines_start_after_the_trainers(start: Any) -> None:
     """vLLM measures the GPU's free memory during its start, which a loading trainer would change."""
     log = await start(Parts(), "rollout.colocated=true", *GPUS)
-    assert log == ["trainers begin", "pools begin", "trainers stand", "workers begin", "router begins"]
+    assert log == [
+        "trainers begin", "pools begin", "trainers stand", "states on the host", "workers begin", "router begins",
+    ]  # fmt: skip
+
+
+async def test_pools_with_a_share_of_the_gpu_start_after_its_engines(start: Any) -> None:
+    log = await start(Parts(), "rollout.colocated=true", *GPUS, "pools.judge.engine.num_gpus=0.2")
+    assert log.index("workers begin") < log.index("pools begin")
 
 
 async def test_colocated_engines_do_not_start_if_trainers_fail(start: Any) -> None:

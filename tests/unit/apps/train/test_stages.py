@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -150,7 +151,8 @@ async def test_schedule_length_equals_the_number_of_optimiser_steps(tmp_path: Pa
         return SimpleNamespace(step=step, path=tmp_path)
 
     run.prepared.splits = Splits(train=tuple(ONE_REPLY), validation=(), test=())  # type: ignore[misc]
-    run.world.trainers = SimpleNamespace(reset=reset, save_policy=None)  # type: ignore[assignment]
+    run.world.trainers = SimpleNamespace(save_policy=None)  # type: ignore[assignment]
+    run.world.learner = SimpleNamespace(reset=reset)  # type: ignore[assignment,misc]
     run.checkpoints.save = save  # type: ignore[assignment]
     await enter_rl(run, None)
     assert asked == [5 * 2 * 4]
@@ -211,7 +213,7 @@ def a_warm_up(tmp_path: Path, **trainers: Any) -> tuple[Run, WarmUpTrainers]:
     learner = WarmUpTrainers(run, **trainers)
     run.prepared.splits = Splits(train=samples, validation=(), test=())  # type: ignore[misc]
     run.prepared.codec = SimpleNamespace(prompt=lambda s: (int(s.id),), answer=lambda a: tuple(a.content.encode()))  # type: ignore[misc]
-    run.world.trainers = run.world.learner = learner  # type: ignore[assignment,misc]
+    run.world.learner, run.world.alone = learner, nullcontext  # type: ignore[assignment,misc,method-assign]
     run.recorder = SimpleNamespace(begin=lambda *a: None, metrics=lambda *a: None)  # type: ignore[assignment]
     run.checkpoints = Checkpoints(tmp_path / "checkpoints")
 
@@ -225,6 +227,24 @@ def a_warm_up(tmp_path: Path, **trainers: Any) -> tuple[Run, WarmUpTrainers]:
     run.evaluate = evaluate  # type: ignore[method-assign,assignment]
     run.world.weights = SimpleNamespace(sync=sync)  # type: ignore[misc,assignment]
     return run, learner
+
+
+async def test_engines_sleep_once_over_a_warm_up_and_then_get_its_weights(tmp_path: Path) -> None:
+    run, learner = a_warm_up(tmp_path)
+    log: list[object] = []
+
+    @asynccontextmanager
+    async def alone() -> AsyncIterator[None]:
+        log.append("sleep")
+        yield
+        log.append(len(learner.batches))
+
+    async def sync(version: int) -> None:
+        log.append("weights")
+
+    run.world.alone, run.world.weights = alone, SimpleNamespace(sync=sync)  # type: ignore[method-assign,assignment,misc]
+    await warm_up(run)
+    assert log == ["sleep", 6, "weights"]
 
 
 async def test_replies_scored_during_a_check_are_those_of_the_next_check() -> None:

@@ -1,0 +1,68 @@
+"""Memory of each part of a run on each of its GPUs, from the configuration alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from hamr.apps.plan.build import output_tokens, places, response_tokens
+from hamr.apps.plan.costs import BYTES, GIB, GPUS, RESTING_GIB, Memory, engine_memory, trainer_memory
+from hamr.apps.plan.models import model_size
+from hamr.apps.plan.workload import Workload
+from hamr.config.schema import Config
+
+ADAPTED = 0.01
+"""Share of a model's parameters in an adapter of rank 16 on all linear layers of a block."""
+
+
+def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
+    """Return the memory on each GPU by part, where the part has GPUs. `have_gib` is what it may take.
+
+    Engines have all concurrent requests in their cache. A rank that shares its GPU with an engine needs room for its
+    step beside the sleeping engine, and for its weights beside the one that generates.
+    """
+    gpu, prompt, answer = GPUS[config.plan.gpu], config.plan.prompt_tokens, response_tokens(config)
+    found = {}
+    for name, pool in config.pools.items():
+        if pool.engine.num_gpus:
+            found[f"pools.{name}"] = engine_memory(
+                model_size(f"pools.{name}.model", pool.model),
+                gpu,
+                pool.engine.tensor_parallel_size,
+                sequences=places(pool),
+                tokens=min(prompt + answer + output_tokens(config, name, workload), pool.max_context),
+                utilisation=pool.engine.gpu_memory_utilization,
+            )
+    rollout, trainer, engine = config.rollout, config.trainer, config.rollout.engine
+    model = model_size("model.path", config.model.path)
+    if engine.num_gpus:
+        found["rollout.workers"] = engine_memory(
+            model,
+            gpu,
+            engine.tensor_parallel_size,
+            sequences=min(engine.max_num_seqs, math.ceil(workload.rounds[0] * workload.samples / rollout.workers)),
+            tokens=prompt + answer,
+            utilisation=engine.gpu_memory_utilization,
+        )
+    if not trainer.num_gpus:
+        return found
+    step = trainer_memory(
+        model,
+        gpu,
+        trainer.ranks,
+        trainer.zero_stage,
+        tokens=trainer.tokens_per_microbatch,
+        recompute=trainer.gradient_checkpointing,
+        trained=1.0 if trainer.lora is None else ADAPTED * trainer.lora.rank / 16,
+        offload=trainer.offload_optimizer,
+        reference=bool(config.algorithm.kl.coef or config.algorithm.kl.measure) and trainer.lora is None,
+    )
+    if rollout.colocated:
+        step = replace(step, have_gib=gpu.memory_gib - RESTING_GIB)
+        found["trainer.ranks, while engines generate"] = Memory(
+            weights_gib=BYTES * model.parameters / (trainer.ranks if trainer.zero_stage == 3 else 1) / GIB,
+            cache_gib=0.0,
+            other_gib=RESTING_GIB,
+            have_gib=gpu.memory_gib * (1 - engine.gpu_memory_utilization),
+        )
+    return found | {"trainer.ranks": step}

@@ -1,0 +1,62 @@
+"""The shipped configurations for GPUs fit the hardware that they name."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from hamr.apps.plan.build import build_workload
+from hamr.apps.plan.costs import GIB, RESTING_GIB, Memory
+from hamr.apps.plan.memory import memory_per_gpu
+from hamr.cluster.placement import check_placement
+from hamr.config.load import load_config
+from tests.docs_pages import DOCS
+from tests.unit.cluster.test_placement import node
+
+HARDWARE = {
+    "gpu_24gb": [node("a", 8, 1)],
+    "gpu_80gb": [node("a", 16, 1)],
+    "gpu_node": [node("a", 64, 8)],
+    "gpu_two_nodes": [node("a", 64, 8), node("b", 64, 8)],
+}
+
+
+def memory_of(*overrides: str) -> dict[str, Memory]:
+    config = load_config(list(overrides))
+    return memory_per_gpu(config, build_workload(config, None))
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_configuration_fits_its_hardware(name: str) -> None:
+    config = load_config([f"experiment={name}"])
+    check_placement(config, HARDWARE[name])
+    parts = memory_per_gpu(config, build_workload(config, None))
+    assert all(memory.fits for memory in parts.values()), {part: m for part, m in parts.items() if not m.fits}
+    if config.rollout.colocated:
+        # The sleeping side keeps its context; the other one must not count on the whole GPU.
+        assert parts["trainer.ranks"].have_gib + RESTING_GIB <= 80
+
+
+@pytest.mark.parametrize("name", HARDWARE)
+def test_page_shows_the_memory_that_the_plan_computes(name: str) -> None:
+    page = (DOCS / "how-to" / "gpus.md").read_text()
+    [row] = re.findall(rf"^\| `{name}` \|.*\|$", page, re.MULTILINE)
+    shown = [cell.strip() for cell in row.strip("|").split("|")[-2:]]
+    parts = memory_of(f"experiment={name}")
+    assert shown == [
+        f"{parts[part].total_gib:.0f} of {parts[part].have_gib:.0f}" for part in ("trainer.ranks", "rollout.workers")
+    ]
+
+
+def test_memory_of_a_step_follows_the_settings_of_the_trainer() -> None:
+    base, parameters = "experiment=gpu_80gb", 4.02e9
+    step = memory_of(base)["trainer.ranks"]
+    assert step.weights_gib == pytest.approx(parameters * (2 + 2) / GIB)
+    whole = memory_of(base, "trainer.offload_optimizer=false")["trainer.ranks"]
+    assert whole.weights_gib == pytest.approx(parameters * (2 + 4 + 12) / GIB)
+    assert memory_of(base, "trainer.gradient_checkpointing=offload")["trainer.ranks"].cache_gib < step.cache_gib / 30
+    adapter = memory_of(base, "trainer.offload_optimizer=false", "trainer.lora={rank: 32}")["trainer.ranks"]
+    assert adapter.weights_gib == pytest.approx(parameters * (2 + 0.02 * 16) / GIB)
+    node = memory_of("experiment=gpu_node", "algorithm.kl.coef=0.001")["trainer.ranks"]
+    assert node.weights_gib == pytest.approx(parameters * 20 / 4 / GIB)

@@ -1,0 +1,36 @@
+"""Waiting for pools that start."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hamr.errors import ScorerUnavailable
+from hamr.pools import deployment
+
+
+class Status(str):
+    value = property(str)
+
+
+async def test_a_long_start_is_reported_with_the_state_of_the_pools(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def status() -> Any:
+        calls.append(1)
+        state = Status("RUNNING" if len(calls) > 3 else "DEPLOYING")
+        pool = SimpleNamespace(status=state, message="loading weights", deployments={})
+        return SimpleNamespace(applications={"app": pool})
+
+    monkeypatch.setattr(deployment, "import_serve", lambda: SimpleNamespace(status=status))
+    monkeypatch.setattr(deployment, "POLL_S", 0.0)
+    monkeypatch.setattr(deployment, "REPORT_S", 0.0)
+    lines: list[str] = []
+    await deployment._all_healthy({"app": "judge"}, 1800.0, lines.append)
+    assert len(lines) == 3
+    assert lines[0] == "waiting for pools since 0 s of at most 1800 s (judge: loading weights)"
+    calls.clear()
+    with pytest.raises(ScorerUnavailable, match=r"not ready within -1 s .judge: loading weights."):
+        await deployment._all_healthy({"app": "judge"}, -1.0, lines.append)

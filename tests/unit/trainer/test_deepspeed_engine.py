@@ -1,0 +1,52 @@
+"""Settings of the process group and of DeepSpeed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import deepspeed
+import pytest
+import torch
+
+from hamr.config.schema import TrainerConfig
+from hamr.trainer.actors import trainer_env
+from hamr.trainer.deepspeed_engine import NCCL_TIMEOUT_S, engine_config, join_world
+
+GPU = TrainerConfig(backend="nccl", num_gpus=1, deadline_s=7200)
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The arguments with which the process group would start."""
+    given: dict[str, Any] = {}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **settings: given.update(settings))
+    monkeypatch.setattr(deepspeed, "init_distributed", lambda **settings: None)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: given.update(current=device))
+    return given
+
+
+def test_nccl_has_its_own_timeout_and_knows_its_device(joined: dict[str, Any]) -> None:
+    join_world(GPU, 1, 2, "tcp://host:1")
+    assert joined["timeout"] == timedelta(seconds=NCCL_TIMEOUT_S) != timedelta(seconds=GPU.deadline_s)
+    assert (joined["device_id"], joined["current"]) == (torch.device("cuda:0"), 0)
+
+
+def test_gloo_waits_for_the_deadline_of_a_call(joined: dict[str, Any]) -> None:
+    join_world(TrainerConfig(deadline_s=77), 0, 1, "tcp://host:1")
+    assert (joined["timeout"], joined["device_id"]) == (timedelta(seconds=77), None)
+    assert "current" not in joined
+
+
+def test_segments_of_gpu_memory_may_grow() -> None:
+    assert trainer_env(GPU)["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert "PYTORCH_ALLOC_CONF" not in trainer_env(TrainerConfig())
+    assert "PYTORCH_ALLOC_CONF" not in trainer_env(GPU, exports=True)
+
+
+def test_offloaded_optimizer_is_torchs_own() -> None:
+    settings = engine_config(GPU.model_copy(update={"offload_optimizer": True}))
+    assert settings["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
+    assert settings["zero_force_ds_cpu_optimizer"] is False
