@@ -1,12 +1,13 @@
 """Does a slow judge slow down training? Step time against the judge's latency, synchronous and asynchronous.
 
-    python benchmarks/asynchronous.py                                    # latencies 0 and 5 s; ages 0 and 2
-    python benchmarks/asynchronous.py --latencies 0 5 --ages 0 1 2 4
+    python benchmarks/asynchronous.py                                    # latencies 0 to 40 s; ages 0 and 2
+    python benchmarks/asynchronous.py --latencies 0 5 --ages 0 1 2 4 --prompts 8
 
 The judge is a local server with an OpenAI-compatible API that sleeps before each answer: lognormal with the given mean
 and sigma 0.5, and a reward that depends on the question alone, so that groups have signal. Every response is judged
 (`rewards.consistency.mode=soft_judge`). The policy is SmolLM2-135M after a few steps of SFT, which are run once. Each
-setting is a whole `hamr train`; its first steps (`max_policy_age` + 1) fill the pipeline and are left out. Writes
+setting is a whole `hamr train`; its first steps (`max_policy_age` + 1) fill the pipeline and are left out. What a
+latency costs depends on the time of a step: a group has `max_policy_age` steps for its slowest response. Writes
 benchmarks/results/asynchronous.json and prints a table in Markdown.
 """
 
@@ -88,12 +89,13 @@ def verdict(question: bytes) -> dict[str, Any]:
     return {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}
 
 
-def settings(url: str, folder: Path, steps: int, extra: list[str]) -> list[str]:
+def settings(url: str, folder: Path, steps: int, args: argparse.Namespace) -> list[str]:
     """Return the overrides of every run."""
     given = {
         "experiment": "smollm2",
         "experiment.run_dir": folder,
         "experiment.steps": steps,
+        "experiment.prompts_per_step": args.prompts,
         "experiment.eval_every": 0,
         "experiment.checkpoint.every": 1000,
         "algorithm.dynamic_sampling.enabled": "false",
@@ -102,14 +104,14 @@ def settings(url: str, folder: Path, steps: int, extra: list[str]) -> list[str]:
         "pools": "tiny",
         "pools.judge.type": "openai",
         "pools.judge.endpoint": url,
-        "pools.judge.max_ongoing_requests": 1024,
+        "pools.judge.max_ongoing_requests": 4096,
         "pools.judge.deadline_s": 300,
         "router.deadline_s": 600,
         "rewards": "hybrid",
         "rewards.consistency.mode": "soft_judge",
         "data.max_eval": 2,
     }
-    return [f"{key}={value}" for key, value in given.items()] + extra
+    return [f"{key}={value}" for key, value in given.items()] + args.overrides
 
 
 def train(overrides: list[str], log: Path) -> None:
@@ -126,7 +128,8 @@ def measure(folder: Path, skip: int) -> dict[str, float]:
     found = {phase: median(row[f"timing/step/{phase}"] for row in rows) for phase in PHASES}
     stale = [row.get("rollout/stale_groups", 0.0) for row in rows]
     age = max(row["rollout/policy_age/max"] for row in rows)
-    return {**found, "policy_age_max": age, "stale_groups": sum(stale), "steps": len(rows)}
+    responses = sum(row["rollout/responses"] for row in rows)
+    return {**found, "policy_age_max": age, "stale_groups": sum(stale), "responses": responses, "steps": len(rows)}
 
 
 def markdown(found: dict[str, dict[str, float]]) -> str:
@@ -144,9 +147,10 @@ def markdown(found: dict[str, dict[str, float]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--latencies", type=int, nargs="+", default=[0, 5], help="means in seconds")
+    parser.add_argument("--latencies", type=int, nargs="+", default=[0, 1, 5, 20, 40], help="means in seconds")
     parser.add_argument("--ages", type=int, nargs="+", default=[0, 2], help="values of max_policy_age")
     parser.add_argument("--steps", type=int, default=4, help="measured steps of each run")
+    parser.add_argument("--prompts", type=int, default=64, help="prompts per step, with 8 responses each")
     parser.add_argument("--out", type=Path, default=Path("runs/asynchronous"), help="folder of the runs")
     parser.add_argument("overrides", nargs="*", help="further key=value for every run")
     args = parser.parse_args()
@@ -155,7 +159,7 @@ def main() -> None:
     with judge.serve() as url:
         start = args.out / "sft"
         if not (start / "summary.json").is_file():
-            train([*settings(url, start, 0, args.overrides), "experiment.sft.steps=30"], args.out / "sft.log")
+            train([*settings(url, start, 0, args), "experiment.sft.steps=30"], args.out / "sft.log")
         policy = f"model.path={start.absolute() / 'checkpoints' / 'step_0' / 'policy'}"
         for latency in args.latencies:
             for age in args.ages:
@@ -163,10 +167,11 @@ def main() -> None:
                 folder = args.out / f"{latency}_{age}"
                 own = [policy, "experiment.sft.steps=0", f"experiment.asynchrony.max_policy_age={age}"]
                 if not (folder / "summary.json").is_file():
-                    steps = args.steps + age + 1
-                    train(settings(url, folder, steps, [*args.overrides, *own]), args.out / f"{latency}_{age}.log")
+                    given = settings(url, folder, args.steps + age + 1, args)
+                    train([*given, *own], args.out / f"{latency}_{age}.log")
                 found[f"{latency}/{age}"] = measure(folder, age + 1)
-                head = {"sigma": SIGMA, "overrides": args.overrides, "machine": machine(), "versions": versions()}
+                head = {"sigma": SIGMA, "prompts": args.prompts, "overrides": args.overrides}
+                head |= {"machine": machine(), "versions": versions()}
                 results = HERE / "results" / "asynchronous.json"
                 results.write_text(json.dumps({**head, "runs": found}, indent=2) + "\n")
     print(markdown(found))

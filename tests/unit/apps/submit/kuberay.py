@@ -8,6 +8,30 @@ from __future__ import annotations
 
 from typing import Any
 
+OPEN = ("additionalProperties", "x-kubernetes-preserve-unknown-fields", "x-kubernetes-embedded-resource")
+
+
+def from_crd(crd: dict[str, Any], version: str) -> dict[str, Any]:
+    """Return the JSON schema of a CustomResourceDefinition with closed fields.
+
+    A cluster drops the fields that it does not know.
+    """
+    (own,) = (v for v in crd["spec"]["versions"] if v["name"] == version)
+    made = _close(own["schema"]["openAPIV3Schema"])
+    metadata = {"type": "object"}
+    return made | {"properties": made["properties"] | {"metadata": metadata}}
+
+
+def _close(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_close(part) for part in node]
+    if not isinstance(node, dict):
+        return node
+    made = {key: _close(value) for key, value in node.items()}
+    if isinstance(node.get("properties"), dict) and not any(node.get(key) for key in OPEN):
+        made["additionalProperties"] = False
+    return made
+
 
 def closed(required: tuple[str, ...] = (), **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}

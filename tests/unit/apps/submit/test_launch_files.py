@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import re
 import socket
 import subprocess
@@ -72,6 +73,20 @@ def test_manifests_are_valid(experiment: str, more: list[str]) -> None:
     assert set(made) == {"configmap.yaml", "rayjob.yaml", "raycluster.yaml"}
     for manifest in made.values():
         jsonschema.Draft202012Validator(_schemas().schema(manifest["kind"])).validate(manifest)
+
+
+def test_manifests_are_valid_by_the_operators_own_definitions() -> None:
+    folder = os.environ.get("HAMR_KUBERAY_CRDS")
+    if not folder:
+        pytest.skip("HAMR_KUBERAY_CRDS is not set: a folder with ray.io_rayjobs.yaml and ray.io_rayclusters.yaml")
+    made = manifests(paper("launch.secret=keys", "launch.claim=shared"))
+    for kind in ("rayjob", "raycluster"):
+        crd = yaml.safe_load((Path(folder) / f"ray.io_{kind}s.yaml").read_text())
+        validator = jsonschema.Draft202012Validator(_schemas().from_crd(crd, "v1"))
+        validator.validate(made[f"{kind}.yaml"])
+        made[f"{kind}.yaml"]["spec"]["suspended"] = True
+        with pytest.raises(jsonschema.ValidationError, match="suspended"):
+            validator.validate(made[f"{kind}.yaml"])
 
 
 def test_schema_rejects_a_misspelt_field() -> None:
