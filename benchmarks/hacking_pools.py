@@ -113,6 +113,7 @@ def settings(folder: Path, seed: int, args: argparse.Namespace) -> list[str]:
         "algorithm.all_wrong.reference": "false",
         "algorithm.std_floor": 0.1,
         "scorers.check_every": 0,
+        "scorers.on_alarm": "warn",
         "scorers.contexts": 0,
         "rewards.consistency.cascade.tau_a": 0.0,
         "rewards.consistency.cascade.tau_b": 1.0,
@@ -159,8 +160,9 @@ def table(found: dict[str, Any]) -> str:
         ahead = (
             "" if arm == "judge only" else f" ({own['against_judge']['low']:+.3f}, {own['against_judge']['high']:+.3f})"
         )
+        kept = own["exact"] / max(judged["exact"], 1e-9)
         lines.append(
-            f"| {arm} | {own['exact']:.3f}{ahead} | {own['exact'] / judged['exact']:.0%} | {own['styled']:.3f} "
+            f"| {arm} | {own['exact']:.3f}{ahead} | {kept:.0%} | {own['styled']:.3f} "
             f"| {calls:.2f} | {onset} | {alarm} |"
         )
     return "\n".join(lines)
