@@ -1,6 +1,7 @@
 """Step times of synchronous, asynchronous and oversampled training, by the real controller on a simulated clock.
 
     python benchmarks/asynchronous_simulated.py
+    python benchmarks/asynchronous_simulated.py --surplus
 
 hamr.controller and hamr.experience run as in training; engines, scorers and trainer are queues that sleep on a clock
 which jumps to the next event (simulated_time.py). The setting has the first paper's proportions: 8 engines, responses
@@ -8,7 +9,9 @@ of 500 tokens (lognormal, sigma 0.9, at most 2048), 4 rerankers that answer n qu
 that take 12 + 0.18 n s and see 35 % of the replies, 40 % of the groups without signal, 45 s of training and 4 s for
 the weights. In the second table every reply goes to a judge behind an endpoint of any size, with a lognormal latency
 (sigma 0.5). Writes
-benchmarks/results/asynchronous_simulated.json and prints both tables in Markdown.
+benchmarks/results/asynchronous_simulated.json and prints both tables in Markdown. With --surplus, it compares aborting
+the surplus of an oversampled step with keeping it, in step time and in the length of the responses that are trained on,
+and writes benchmarks/results/surplus_simulated.json.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ sys.path[:0] = [str(HERE)]
 import simulated_time  # noqa: E402
 
 from hamr.apps.shared.summary import versions  # noqa: E402
-from hamr.config.algorithm import AlgorithmConfig  # noqa: E402
+from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig  # noqa: E402
 from hamr.config.experiment import ExperimentConfig  # noqa: E402
 from hamr.config.schema import RolloutConfig  # noqa: E402
 from hamr.controller import Controller  # noqa: E402
@@ -255,17 +258,42 @@ SETTINGS = {
     "8 x 16, training 8 s": Setting(prompts=8, train_s=8.0),
 }
 LATENCIES = (0.0, 1.0, 5.0, 20.0, 40.0)
+KEPT_AGE, KEPT_OVERSAMPLE = DynamicSamplingConfig(oversample=1.7, surplus="keep").bounds(0)
+SURPLUS_ARMS = {
+    "synchronous": {},
+    "abort": {"oversample": 1.7},
+    "keep": {"age": KEPT_AGE, "oversample": KEPT_OVERSAMPLE},
+    "age 1": {"age": 1},
+}
+SURPLUS_SETTINGS = {
+    "2 judges": Setting(prompts=8, train_s=8.0),
+    "8 judges": Setting(prompts=8, train_s=8.0, judges=8),
+    "endpoint, 5 s": Setting(prompts=8, train_s=8.0, judges=None, judged_frac=1.0, latency_s=5.0),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--surplus", action="store_true", help="compare aborting the surplus with keeping it")
     args = parser.parse_args()
 
     def figures(setting: Setting, arm: dict[str, Any]) -> dict[str, float]:
         runs = [simulated_time.run(simulate(setting, seed, **arm)) for seed in args.seeds]
         return {name: mean(run[name] for run in runs) for name in runs[0]}
 
+    if args.surplus:
+        rows = {
+            name: {arm: figures(own, how) for arm, how in SURPLUS_ARMS.items()}
+            for name, own in SURPLUS_SETTINGS.items()
+        }
+        found = {"seeds": args.seeds, "versions": versions(), "settings": rows}
+        (HERE / "results" / "surplus_simulated.json").write_text(json.dumps(found, indent=2) + "\n")
+        print("\n| setting | " + " | ".join(SURPLUS_ARMS) + " |\n|" + "---|" * (len(SURPLUS_ARMS) + 1))
+        for name, own in rows.items():
+            cells = (f"{own[arm]['step_s']:.0f} s, {own[arm]['trained_tokens']:.0f} tokens" for arm in SURPLUS_ARMS)
+            print(f"| {name} | " + " | ".join(cells) + " |")
+        return
     shapes = {name: {arm: figures(own, how) for arm, how in ARMS.items()} for name, own in SETTINGS.items()}
     endpoint = {
         f"{latency:g} s": {

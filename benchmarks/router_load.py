@@ -4,7 +4,8 @@
     python benchmarks/router_load.py --only core --profile
 
 Scorers answer at once, so that all that is measured is the router's own: parsing, matching, rules, the cascade,
-records. README.md beside this file says how to read it.
+records. Then they take 60 to 180 ms each, so that the responses in flight wait for scorers, and what the router adds to
+the scorers' time is measured. README.md beside this file says how to read it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
+import hashlib
 import json
 import os
 import pstats
@@ -20,6 +22,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +34,12 @@ from calibration import machine  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.pools import RouterConfig  # noqa: E402
 from hamr.config.rewards import RewardsConfig  # noqa: E402
+from hamr.protocols import Ask  # noqa: E402
 from hamr.types import (  # noqa: E402
     Answer,
     Question,
     Reference,
+    ReferenceScore,
     Reply,
     RewardRecord,
     Rollout,
@@ -65,6 +70,18 @@ async def instant(question: Question) -> Answer:
         output_tokens=1,
     )
     return Answer(score=number % 100 / 100, verdict="part", label_mass=1.0, call=call)
+
+
+def scorer_s(role: str, reference: str, response: str) -> float:
+    """Return the seconds that a slow scorer takes for a question: 0.06 to 0.18, by its texts."""
+    digest = hashlib.sha256(f"{role} {reference} {response}".encode()).digest()
+    return 0.06 + 0.12 * int.from_bytes(digest[:4]) / 2**32
+
+
+async def slow(role: str, question: Question) -> Answer:
+    """Answer as `instant` does, after `scorer_s`."""
+    await asyncio.sleep(scorer_s(role, question.variables["statement_a"], question.variables["statement_b"]))
+    return await instant(question)
 
 
 def work(groups: int, responses: int) -> list[tuple[ServiceSample, Rollout]]:
@@ -104,19 +121,18 @@ def rewards() -> RewardsConfig:
     return RewardsConfig.model_validate(side)
 
 
-def core() -> RewardRouter:
-    return RewardRouter(
-        rewards(), {"reranker": instant, "judge": instant}, count_tokens=lambda text: len(text.split()), deadline_s=60.0
-    )
+def core(*, waiting: bool = False) -> RewardRouter:
+    pools: dict[str, Ask] = {role: partial(slow, role) if waiting else instant for role in ("reranker", "judge")}
+    return RewardRouter(rewards(), pools, count_tokens=lambda text: len(text.split()), deadline_s=60.0)
 
 
 class InstantRouter:
     """The actor without Serve behind it: what `RouterActor` does, with pools that answer at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, waiting: bool = False) -> None:
         from hamr.garbage import collect_rarely
 
-        self.router = core()
+        self.router = core(waiting=waiting)
         collect_rarely()
 
     async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
@@ -161,11 +177,39 @@ async def latency(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]]) 
     return {"p50_ms": took[len(took) // 2], "p99_ms": took[int(len(took) * 0.99)]}
 
 
+async def added(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]], at_once: int) -> dict[str, float]:
+    """Responses per second with slow scorers and `at_once` in flight, and the milliseconds of each beyond theirs."""
+    free = asyncio.Semaphore(at_once)
+    extra = []
+
+    async def one(sample: ServiceSample, rollout: Rollout) -> None:
+        async with free:
+            started = time.perf_counter()
+            record = await score(sample, rollout)
+            took = time.perf_counter() - started
+        extra.append(1000.0 * (took - max(_waited(sample, rollout, s) for s in record.reference_scores)))
+
+    started = time.perf_counter()
+    await asyncio.gather(*(one(*pair) for pair in asked))
+    per_s = len(asked) / (time.perf_counter() - started)
+    extra.sort()
+    return {"busy_per_s": per_s, "added_p50_ms": extra[len(extra) // 2], "added_p99_ms": extra[int(len(extra) * 0.99)]}
+
+
+def _waited(sample: ServiceSample, rollout: Rollout, score: ReferenceScore) -> float:
+    """Return the seconds of the scorers of one reference: the reranker, and then the judge if it was asked."""
+    reference = sample.references[score.reference].action
+    assert isinstance(reference, Reply)
+    roles = ["reranker"] if score.s_j is None else ["reranker", "judge"]
+    return sum(scorer_s(role, reference.content, rollout.text) for role in roles)
+
+
 async def in_process(args: argparse.Namespace) -> dict[str, float]:
     asked = work(args.groups, args.responses)
     await load(core().score, asked[:64], 64)
     quick = await load(core().score, asked, args.at_once)
-    return quick | await latency(core().score, asked[: args.alone])
+    quick |= await latency(core().score, asked[: args.alone])
+    return quick | await added(core(waiting=True).score, work(4 * args.groups, args.responses), args.at_once)
 
 
 async def through_actor(args: argparse.Namespace) -> dict[str, float]:
@@ -174,8 +218,9 @@ async def through_actor(args: argparse.Namespace) -> dict[str, float]:
 
     from hamr.pools.router_actor import CONCURRENT_CALLS, RouterClient
 
-    actor = ray.remote(InstantRouter).options(num_cpus=0.1, max_concurrency=CONCURRENT_CALLS).remote()
-    await actor.ready.remote()
+    remote = ray.remote(InstantRouter).options(num_cpus=0.1, max_concurrency=CONCURRENT_CALLS)
+    actor, waiting = remote.remote(), remote.remote(waiting=True)
+    await asyncio.gather(actor.ready.remote(), waiting.ready.remote())
     client = RouterClient(actor, RouterConfig(deadline_s=60.0))
     asked = work(args.groups, args.responses)
     await load(client.score, asked[:64], 64)
@@ -186,7 +231,8 @@ async def through_actor(args: argparse.Namespace) -> dict[str, float]:
     quick["actor_per_cpu_s"] = len(fresh) / (await actor.cpu_s.remote() - before)
     alone = work(3 * args.groups, args.responses)[2 * len(asked) :][: args.alone]
     quick |= await latency(client.score, alone)
-    return quick
+    busy = RouterClient(waiting, RouterConfig(deadline_s=60.0))
+    return quick | await added(busy.score, work(4 * args.groups, args.responses), args.at_once)
 
 
 def on_ray(args: argparse.Namespace) -> dict[str, float]:

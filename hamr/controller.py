@@ -24,7 +24,7 @@ from hamr.algorithms.advantages import Weighted, decoupled_advantages, unit_scal
 from hamr.algorithms.credit import EpisodeRewards, comparisons, episode_rewards, turn_advantages
 from hamr.algorithms.dynamic_sampling import carries_signal
 from hamr.algorithms.estimators import configured_estimator
-from hamr.algorithms.group_outcomes import group_metrics, outcome, right_share
+from hamr.algorithms.group_outcomes import group_metrics, outcome, redrawn_length, right_share
 from hamr.algorithms.overlong import is_overlong, overlong_penalty
 from hamr.algorithms.reinforce_pp import WHITENED, whiten
 from hamr.cascade.rescoring import Settled, settle
@@ -62,7 +62,7 @@ from hamr.types import (
     derive_seed,
 )
 
-TOO_OLD = "older than experiment.asynchrony.max_policy_age when a step could train on it"
+TOO_OLD = "older than the bound on the policy's age (experiment.asynchrony) when a step could train on it"
 SURPLUS = "not needed: algorithm.dynamic_sampling.oversample started more groups than the step trains on"
 
 
@@ -176,6 +176,7 @@ class Controller:
         seen: list[RolloutGroup] = []
         scored: list[RolloutGroup] = []
         flow: Counter[str] = Counter()
+        lengths: Metrics = {}
         ended = 0
         while len(kept) < wanted and ended < limit:
             ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
@@ -195,8 +196,9 @@ class Controller:
             surplus, flow["rollout/aborted_groups"] = self.experience.abort()
             seen += [_as_stale(group, SURPLUS) for group in surplus]
             flow["rollout/surplus_groups"] = len(surplus)
+            lengths = redrawn_length(seen, self.experience.redrawn)
         self.recorder.records(step, [record for group in seen for record in group.records])
-        return kept, {**self.describe(seen, kept, rounds=1), **flow}
+        return kept, {**self.describe(seen, kept, rounds=1), **flow, **lengths}
 
     def learn_order(self, prompts: PromptStream, groups: Sequence[RolloutGroup]) -> None:
         """Tell the stream the share of right responses to each prompt."""

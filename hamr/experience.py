@@ -5,7 +5,8 @@ flight, ready or in training. A step takes the oldest ready ones, so a group tha
 trained on by version v + max_policy_age, unless later groups overtake it. This is the capacity rule of AReaL (Fu et
 al., "AReaL", 2025), without a limit of its own on concurrency.
 
-On-policy oversampling starts more groups than a step needs, takes the first that end, and aborts the others.
+On-policy oversampling starts more groups than a step needs, takes the first that end, and aborts the others. If they
+are kept instead, they are up to some versions old: `DynamicSamplingConfig.bounds`.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Experience:
         batch: Number of groups that a step trains on.
         max_policy_age: Bound on the number of policy versions between sampling and training. 0: the groups that a step
             does not take are aborted, and nothing starts during training.
-        oversample: Groups in flight, ready or taken per group that a step trains on, with `max_policy_age` 0.
+        oversample: Groups in flight, ready or taken per group that a step trains on, besides `max_policy_age` of them.
         unfinished: `state()` of an interrupted run. Its draws start first, with the same keys.
     """
 
@@ -71,6 +72,8 @@ class Experience:
         self._aborted: deque[Draw] = deque()
         self._step = 0
         self._attempts: Counter[str] = Counter()
+        self.redrawn: set[str] = set()
+        """Prompts that this step has drawn because the one before had aborted them."""
         self._count = 0
         self._running: dict[asyncio.Task[tuple[RolloutGroup, bool]], tuple[int, Draw]] = {}
         self._ready: list[tuple[int, Draw, RolloutGroup]] = []
@@ -166,13 +169,17 @@ class Experience:
         return group, self._keeps(group)
 
     def _begin(self, step: int) -> None:
-        self._step, self._attempts, self._training = step, Counter(), 0
+        self._step, self._attempts, self._training, self.redrawn = step, Counter(), 0, set()
         for draw in self._again:  # of a resumed run
             if draw.step == step:
                 self._attempts[draw.sample.id] = max(self._attempts[draw.sample.id], draw.attempt + ATTEMPTS)
 
     def _next(self) -> Draw:
-        sample = self._aborted.popleft().sample if self._aborted else self._prompts.take(1)[0]
+        if self._aborted:
+            sample = self._aborted.popleft().sample
+            self.redrawn.add(sample.id)
+        else:
+            [sample] = self._prompts.take(1)
         attempt = self._attempts[sample.id]
         self._attempts[sample.id] += ATTEMPTS
         return Draw(step=self._step, sample=sample, attempt=attempt)

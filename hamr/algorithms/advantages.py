@@ -55,10 +55,10 @@ def decoupled_advantages(components: Sequence[Weighted], *, std_floor: float = 0
     return [math.fsum(own) for own in zip(*parts, strict=True)]
 
 
-def unit_scale(advantages: Sequence[float], *, eps: float = 1e-6) -> float:
+def unit_scale(advantages: Sequence[float], *, eps: float = 1e-8) -> float:
     """Return the factor that gives the advantages of a whole batch a standard deviation of 1 (GDPO, Eq. 6).
 
     Their size then does not grow with the number of components. Their mean is 0, because that of each group is.
     """
-    deviation = math.sqrt(math.fsum(a * a for a in advantages) / max(1, len(advantages)))
-    return 1.0 / (deviation + eps)
+    variance = math.fsum(a * a for a in advantages) / max(1, len(advantages))
+    return 1.0 / math.sqrt(variance + eps)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from statistics import mean
 from typing import Literal
 
 from hamr.types import RewardRecord, RolloutGroup
@@ -53,3 +54,16 @@ def group_metrics(groups: Sequence[RolloutGroup], right_above: float) -> dict[st
     for act, own in sorted(by_act.items()):
         metrics |= {f"groups/{name}_by_act/{act}": own[name] / own.total() for name in OUTCOMES}
     return metrics
+
+
+def redrawn_length(groups: Sequence[RolloutGroup], redrawn: Collection[str]) -> dict[str, float]:
+    """Return `rollout/redrawn_length`: the mean tokens of responses to the prompts `redrawn`, over those of the others.
+
+    The prompts are those whose groups the step before aborted. Above 1, aborting removes long responses.
+    """
+    lengths: dict[bool, list[int]] = {True: [], False: []}
+    for rollout in (r for group in groups for r in group.rollouts):
+        lengths[rollout.key.prompt in redrawn].append(len(rollout.token_ids))
+    if not all(map(sum, lengths.values())):
+        return {}
+    return {"rollout/redrawn_length": mean(lengths[True]) / mean(lengths[False])}

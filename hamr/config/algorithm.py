@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -24,12 +25,22 @@ class DynamicSamplingConfig(Section):
     max_rounds: PositiveInt = 3
     """Maximum rounds of generation in a step, including the first. Then it trains on the available groups."""
     oversample: Annotated[float, Field(ge=1.0, le=16.0)] = 1.0
-    """Groups that a step keeps in flight per group that it needs. Above 1, it trains on the first groups with signal
-    and aborts the others, whose prompts come first in the next step. Steps are shorter, and short responses are more
-    frequent in them. 1: rounds of exactly the missing groups."""
+    """Groups that a step keeps in flight per group that it needs. Above 1, it trains on the first groups with signal.
+    1: rounds of exactly the missing groups."""
+    surplus: Literal["abort", "keep"] = "abort"
+    """With `oversample` above 1: groups that a step does not need. `abort` stays on policy: their prompts come first in
+    the next step, and short responses are more frequent in training. `keep` finishes them for the next steps, which
+    take the oldest first; they are at most `oversample` - 1 policy versions older, rounded up."""
     tolerance: NonNegative = 1e-6
     """Rewards that differ by no more than this count as equal. DAPO's rewards are 0 and 1. Those of a scorer differ in
     the third digit between two right replies, and advantages divide such differences by their deviation."""
+
+    def bounds(self, max_policy_age: int) -> tuple[int, float]:
+        """Return the age and oversampling of `hamr.experience.Experience`: a surplus that is kept gets older."""
+        if self.surplus == "abort":
+            return max_policy_age, self.oversample
+        age = math.ceil(self.oversample) - 1
+        return age, self.oversample - age
 
 
 class OverlongConfig(Section):

@@ -63,6 +63,10 @@ def check_consistent(c: Config) -> None:
             f"algorithm.dynamic_sampling.oversample={sampling.oversample:g} but {cause}; a step then needs no surplus: "
             "set oversample=1"
         )
+    if sampling.surplus == "keep" and sampling.oversample <= 1:
+        raise ValueError(
+            "algorithm.dynamic_sampling.surplus='keep' but oversample=1, which has no surplus; raise it, e.g. to 1.7"
+        )
     if c.rollout.transfer == "nccl" and not c.rollout.engine.num_gpus:
         raise ValueError(
             f"rollout.transfer='nccl' but rollout.engine.num_gpus={c.rollout.engine.num_gpus}; "
@@ -128,11 +132,16 @@ def _check_places(c: Config) -> None:
             )
     if not c.rollout.colocated:
         return
-    if (age := c.experiment.asynchrony.max_policy_age) > 0:
-        raise ValueError(
-            f"rollout.colocated=true but experiment.asynchrony.max_policy_age={age}; an engine that shares its GPU "
-            "with a rank sleeps during training: set it to 0, or give the engines GPUs of their own"
-        )
+    age, surplus = c.experiment.asynchrony.max_policy_age, c.algorithm.dynamic_sampling.surplus
+    for key, value, allowed in (
+        ("experiment.asynchrony.max_policy_age", age, 0),
+        ("algorithm.dynamic_sampling.surplus", surplus, "abort"),
+    ):
+        if value != allowed:
+            raise ValueError(
+                f"rollout.colocated=true but {key}={value}; an engine that shares its GPU with a rank sleeps during "
+                f"training: set it to {allowed}, or give the engines GPUs of their own"
+            )
     engine = c.rollout.engine
     if not (0 < engine.num_gpus < 1 and 0 < c.trainer.num_gpus < 1 and engine.num_gpus + c.trainer.num_gpus <= 1):
         raise ValueError(

@@ -90,8 +90,9 @@ class AsynchronyConfig(Section):
     `experiment.prompts_per_step` groups are in flight. A group that gets older is recorded as `stale` and replaced. 0:
     every step samples its own groups and waits for them."""
     in_flight: bool = True
-    """With `max_policy_age` above 0: load new weights while responses are being generated, which continue under the new
-    weights. False: finish these responses first; further ones wait until the weights are loaded."""
+    """With `max_policy_age` above 0, or a surplus that is kept: load new weights while responses are being generated,
+    which continue under the new weights. False: finish these responses first; further ones wait until the weights are
+    loaded."""
 
 
 class ExperimentConfig(Section):

@@ -200,7 +200,12 @@ class VllmEngine:
         await self._call(lambda engine: engine.collective_rpc(method, args=args))
 
     async def sleep(self) -> None:
-        """Move the weights to the host and drop the KV cache, until `wake_up`. Requires an idle engine."""
+        """Move the weights to the host and drop the KV cache, until `wake_up`.
+
+        vLLM requires an idle engine, so this waits for unfinished requests, such as those whose abortion is on its way.
+        """
+        while await self.count_unfinished():
+            await asyncio.sleep(0.01)
         await self._call(lambda engine: engine.sleep(level=1))
 
     async def wake_up(self) -> None:

@@ -105,6 +105,8 @@ class RolloutWorkers:
         self.replaced = 0
         self.version = 0
         self.last_prompt: tuple[int, ...] = ()
+        self.weight_file = asyncio.Lock()
+        """Held while the trainers write the file of weights, or a replacement reads it."""
         self._slots = list(slots)
         self._dispatcher = Dispatcher(len(slots), config.engine.max_num_seqs)
         self._spawn = spawn
@@ -205,7 +207,8 @@ class RolloutWorkers:
     async def load_weights(self, path: Path, version: int) -> None:
         """Load the weights in `path` (one safetensors) into every engine as policy `version`.
 
-        The file must exist until the next call, because a worker that is replaced later starts from it.
+        The file must exist until the next call, because a worker that is replaced later starts from it. Hold
+        `weight_file` to overwrite it.
         """
         self._newest, self.version = path, version
         await asyncio.gather(*(self._load(slot, path, version) for slot in self._slots))
@@ -292,12 +295,16 @@ class RolloutWorkers:
         slot.life += 1
         self.replaced += 1
         await self._in_time(slot.actor.pid.remote(), "start")
-        if self._newest is not None:
-            await self._in_time(slot.actor.load_weights.remote(str(self._newest), self.version), "load weights")
+        async with self.weight_file:
+            if self._newest is not None:
+                await self._in_time(slot.actor.load_weights.remote(str(self._newest), self.version), "load weights")
 
     async def _in_time(self, reference: Awaitable[Any], doing: str) -> Any:
-        """Return a worker's answer. Raises EngineDied if the worker dies or does not answer within the deadline."""
-        from ray.exceptions import RayActorError
+        """Return a worker's answer. Raises EngineDied if the worker dies, fails or does not answer within the deadline.
+
+        After a failed update the weights of its engine are unknown, so it is replaced like a dead one.
+        """
+        from ray.exceptions import RayActorError, RayTaskError
 
         try:
             return await asyncio.wait_for(reference, self.config.deadline_s)
@@ -305,6 +312,8 @@ class RolloutWorkers:
             raise EngineDied(f"a rollout worker did not {doing} in {self.config.deadline_s:g} s") from error
         except RayActorError as error:
             raise EngineDied(f"a rollout worker died before it could {doing}: {death_reason(error)}") from error
+        except RayTaskError as error:
+            raise EngineDied(f"a rollout worker could not {doing}: {death_reason(error.cause)}") from error
 
     async def pids(self) -> list[int]:
         """Return the process ids of the workers, in order."""

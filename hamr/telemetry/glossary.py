@@ -353,9 +353,16 @@ METRICS: tuple[Metric, ...] = (
         "versions",
         "down",
     ),
-    _metric("rollout/stale_groups", "Groups older than max_policy_age, not trained on", "count", "zero"),
+    _metric("rollout/stale_groups", "Groups older than the bound on the policy's age, not trained on", "count", "zero"),
     _metric("rollout/surplus_groups", "Scored groups that an oversampled step did not need", "count", "down"),
     _metric("rollout/aborted_groups", "Groups that an oversampled step aborted", "count", "down"),
+    _metric(
+        "rollout/redrawn_length",
+        "Mean tokens of responses to prompts that the step before aborted, over those of the others; above 1, aborting "
+        "removes long responses",
+        "",
+        "watch",
+    ),
     _metric(
         "rollout/groups_in_flight", "Groups still being generated or scored when the step trains", "count", "watch"
     ),

@@ -59,8 +59,8 @@ class NcclTrainers(TracedTrainers, Protocol):
 class SharedMemorySync:
     """Weight transfer by one safetensors file in the shared memory of the trainers' host, overwritten at each sync.
 
-    The file exists until `close`, because a replaced worker starts from it. A worker that reads it during a write gets
-    the new weights by the same sync. Files of dead runs are removed at the start. This process does not access the
+    The file exists until `close`, because a replaced worker starts from it. It does so after a write that is under way,
+    with the new version. Files of dead runs are removed at the start. This process does not access the
     files, because it may be on another node.
     """
 
@@ -81,7 +81,8 @@ class SharedMemorySync:
         """
         path = self._path or await self.open()
         start = time.perf_counter()
-        await self._trainers.write_weights(path)
+        async with self._rollout.weight_file:
+            await self._trainers.write_weights(path)
         written = time.perf_counter()
         await self._rollout.load_weights(path, version)
         return {

@@ -121,6 +121,7 @@ def test_killed_driver_is_restarted_and_ends(tmp_path: Path, settings: dict[str,
 
 
 @pytest.mark.deep
+@pytest.mark.timeout(600)
 def test_asynchronous_run_resumes_with_its_groups_in_flight(tmp_path: Path, settings: dict[str, object]) -> None:
     """A resumed run repeats the groups that no step had taken, under the same keys, and records them once."""
     run, age = tmp_path / "run", {"experiment.asynchrony.max_policy_age": 2, "experiment.checkpoint.every": 1}
@@ -132,15 +133,33 @@ def test_asynchronous_run_resumes_with_its_groups_in_flight(tmp_path: Path, sett
         assert stop(process, signal.SIGTERM)[0] == 0
     last = Checkpoints(run / "checkpoints").newest()
     assert last is not None and last.step >= first.step + 5
+    found = check_groups(run, last.step)
+    repeated = {(draw["step"], draw["prompt"], draw["attempt"]) for draw in first.state["unfinished"]}
+    assert repeated <= found, "the groups in flight were taken by the resumed run"
+    ages = [row["rollout/policy_age/max"] for row in read_metrics(run / "metrics.jsonl") if row["stage"] == "rl"]
+    assert 1 <= max(ages) <= 2
+
+
+@pytest.mark.deep
+def test_groups_of_a_killed_rollout_worker_are_sampled_again_once(tmp_path: Path, settings: dict[str, object]) -> None:
+    age = {"experiment.asynchrony.max_policy_age": 1, "experiment.steps": 8}
+    with running(tmp_path, "rl step 3/", **settings | age) as process:
+        family = children(psutil.Process(process.pid))
+        [worker] = [p for p in family if any(word.startswith("ray::RolloutWorker") for word in _command_line(p))]
+        worker.kill()
+        _, err = process.communicate(timeout=250)
+    assert process.returncode == 0, err
+    check_groups(tmp_path / "run", 8)
+
+
+def check_groups(run: Path, steps: int) -> set[tuple[int, str, int]]:
+    """Check that every group is recorded once, and that each step trains on two. Return the keys of the groups."""
     with Ledger(run / "ledger.sqlite", readonly=True) as ledger:
         rows = ledger.query("SELECT step, prompt, attempt, outcome = 'stale' FROM records WHERE run NOT LIKE '%/%'")
     found = Counter((step, prompt, attempt) for step, prompt, attempt, _ in rows)
     assert set(found.values()) == {2}, "two responses to every prompt"
-    repeated = {(draw["step"], draw["prompt"], draw["attempt"]) for draw in first.state["unfinished"]}
-    assert repeated <= set(found), "the groups in flight were taken by the resumed run"
-    assert sum(not stale for *_, stale in rows) == 2 * 2 * last.step, "a step trains on two groups of two"
-    ages = [row["rollout/policy_age/max"] for row in read_metrics(run / "metrics.jsonl") if row["stage"] == "rl"]
-    assert 1 <= max(ages) <= 2
+    assert sum(not stale for *_, stale in rows) == 2 * 2 * steps, "a step trains on two groups of two"
+    return set(found)
 
 
 def test_run_stops_in_two_phases_and_resumes(

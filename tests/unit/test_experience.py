@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from hamr.config.faults import UnscoredConfig
 from hamr.config.schema import RolloutConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
-from hamr.errors import EngineDied
+from hamr.errors import EngineDied, TooManyUnscored
 from hamr.experience import Draw, Experience, PausableEngine
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.types import (
@@ -207,25 +207,29 @@ def test_error_in_the_choice_of_groups_ends_the_step():
 
 
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3), st.integers(1, 3))
-def test_keys_are_unique_and_bound_holds_in_any_order_of_ends(ends, batch, age):
-    """A step trains as soon as `batch` groups are ready; groups end in any order."""
+def test_keys_are_unique_and_capacity_is_used_up(ends, batch, age):
+    """A step trains as soon as `batch` groups are ready; groups end in any order. The capacity of AReaL is then 0:
+    (max_policy_age + version + 1) x batch - accepted - running, where accepted ones are ready or were taken."""
 
     async def run() -> None:
         producer = Producer()
         groups = Experience(producer, lambda g: True, PromptStream(SAMPLES[:3], 0), batch=batch, max_policy_age=age)
-        step, ended = 1, set()
+        step, ended, taken = 1, set(), 0
         taking = asyncio.create_task(groups.take(step, batch, 10**6))
         await settle_tasks()
         for choice in ends:
             running = sorted(set(producer.ends) - ended)
             if not running:
                 break
-            assert len(running) <= (age + 1) * batch
+            assert (age + step) * batch - taken - len(groups.state()) == 0
+            assert len(running) == groups.in_flight
             number = running[choice % len(running)]
             ended.add(number)
             producer.end(number)
             await settle_tasks()
             if taking.done():
+                taken += batch
+                assert (age + step) * batch - taken - len(groups.state()) == 0, "nothing starts during training"
                 groups.release()
                 step += 1
                 taking = asyncio.create_task(groups.take(step, batch, 10**6))
@@ -378,6 +382,7 @@ class Engine:
 
     version: int = 0
     slow: frozenset[str] = frozenset()
+    lengths: dict[str, int] = field(default_factory=dict)
     release: asyncio.Event = field(default_factory=asyncio.Event)
     keys: list[object] = field(default_factory=list)
 
@@ -388,14 +393,15 @@ class Engine:
                 version = self.version
                 if key.prompt in self.slow:
                     await self.release.wait()
+                length = self.lengths.get(key.prompt, 2)
                 yield Rollout(
                     key=key,
                     prompt_ids=(1,),
-                    token_ids=(1, 2),
-                    logprobs=(-0.5, -0.5),
+                    token_ids=(1,) * length,
+                    logprobs=(-0.5,) * length,
                     text="",
                     finish_reason="stop",
-                    versions=(VersionSpan(version=version, start=0, end=2),),
+                    versions=(VersionSpan(version=version, start=0, end=length),),
                 )
 
     async def sync(self, version: int) -> dict[str, float]:
@@ -513,6 +519,57 @@ def test_group_that_became_too_old_is_recorded_as_stale():
     asyncio.run(run())
 
 
+def test_age_counts_from_the_oldest_token_of_the_group():
+    controller, _, _ = build(age=1)
+    key = SampleKey(run="r", step=1, prompt="s0", sample=0)
+    spans = (VersionSpan(version=1, start=0, end=1), VersionSpan(version=3, start=1, end=2))
+    mixed = Rollout(
+        key=key, prompt_ids=(1,), token_ids=(1, 2), logprobs=(-1.0, -1.0), text="", finish_reason="stop", versions=spans
+    )
+    new = replace(mixed, versions=(VersionSpan(version=3, start=0, end=2),))
+    group = RolloutGroup(sample=SAMPLES[0], rollouts=(new, mixed), records=())
+    for controller.version, stale in ((2, False), (3, True)):
+        assert controller.is_stale(group) is stale
+
+
+@pytest.mark.parametrize("dropped", [(), (1,), (0, 3, 4)])
+def test_batches_at_age_0_are_those_of_synchronous_training(dropped: tuple[int, ...]):
+    """`dropped`: positions in the order of the prompts whose groups have no signal."""
+    equal = {sample.id for i, sample in enumerate(PromptStream(SAMPLES, seed=0).take(20)) if i in dropped}
+
+    def outcome(rollout: Rollout) -> Outcome:
+        return Scored(value=1.0) if rollout.key.prompt in equal else alternating(rollout)
+
+    synchronous, stream, before = build(outcome)
+    synchronous.experience = None
+    other, own, records = build(outcome, age=0)
+
+    async def run() -> None:
+        for step in (1, 2, 3):
+            await synchronous.step(step, stream)
+            await other.step(step, own)
+        await other.experience.close()
+
+    asyncio.run(run())
+    assert other.trainer.batches == synchronous.trainer.batches
+    assert sorted(map(str, records)) == sorted(map(str, before))
+    assert own.state() == stream.state()
+
+
+def test_lasting_judge_outage_ends_step_and_generation():
+    async def run() -> None:
+        controller, stream, records = build(lambda rollout: JudgeTimeout(detail="no judge"))
+        unscored = UnscoredConfig(wait_s=0.05, first_s=0.01, longest_s=0.01)
+        controller.experiment = controller.experiment.model_copy(update={"unscored": unscored})
+        with pytest.raises(TooManyUnscored, match="4 of 4 responses have no reward"):
+            await asyncio.wait_for(controller.step(1, stream), 10)
+        assert records == [] and controller.trainer.batches == []
+        assert len(controller.engine.keys) == 2 * (1 + 1) * 2
+        await asyncio.wait_for(controller.experience.close(), 1)
+
+    asyncio.run(run())
+
+
 def test_failed_responses_are_scored_again_before_their_group_is_judged():
     down = True
 
@@ -558,6 +615,48 @@ def test_oversampled_step_trains_on_the_first_groups_of_its_own_policy():
     assert len({r.key for r in records}) == len(records) == 2 * (3 * 2 + unused)
     stale = [r.total for r in records if isinstance(r.total, Stale)]
     assert len(stale) == 2 * unused and all("oversample" in total.detail for total in stale)
+
+
+def test_kept_surplus_is_trained_on_in_the_next_step():
+    assert DynamicSamplingConfig(oversample=2.0, surplus="keep").bounds(0) == (1, 1.0)
+
+    async def run() -> None:
+        slow = PromptStream(SAMPLES, seed=0).take(3)[0].id
+        engine = Engine(slow=frozenset({slow}))
+        controller, stream, records = build(engine=engine)
+        age, oversample = DynamicSamplingConfig(oversample=1.5, surplus="keep").bounds(0)
+        controller.experience = Experience(
+            controller.produce, controller.may_train, stream, batch=2, max_policy_age=age, oversample=oversample
+        )
+        await controller.step(1, stream)
+        assert controller.experience.in_flight == 3, "the slow group and two new ones: 1.5 batches"
+        engine.release.set()
+        await settle_tasks()
+        metrics = await controller.step(2, stream)
+        assert metrics["rollout/policy_age/max"] == 1.0
+        assert slow in {r.key.prompt for r in records} and all(r.total.ok for r in records)
+        assert "rollout/aborted_groups" not in metrics
+        await controller.experience.close()
+
+    asyncio.run(run())
+
+
+def test_length_of_redrawn_prompts_is_reported():
+    async def run() -> None:
+        slow = PromptStream(SAMPLES, seed=0).take(1)[0].id
+        engine = Engine(slow=frozenset({slow}), lengths={slow: 6})
+        controller, stream, _ = build(engine=engine)
+        controller.experience = Experience(
+            controller.produce, controller.may_train, stream, batch=2, max_policy_age=0, oversample=1.5
+        )
+        metrics = await controller.step(1, stream)
+        assert metrics["rollout/aborted_groups"] == 1 and "rollout/redrawn_length" not in metrics
+        engine.release.set()
+        metrics = await controller.step(2, stream)
+        assert metrics["rollout/redrawn_length"] == 3.0
+        await controller.experience.close()
+
+    asyncio.run(run())
 
 
 def test_paused_engine_finishes_responses_under_way_and_holds_back_the_others():

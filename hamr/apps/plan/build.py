@@ -72,13 +72,14 @@ def response_tokens(config: Config) -> float:
 def overlap_of(config: Config) -> Overlap | None:
     """Return how groups of one step are generated in another, or started beyond its need; None if neither is so."""
     asynchrony, sampling = config.experiment.asynchrony, config.algorithm.dynamic_sampling
-    if not asynchrony.max_policy_age and sampling.oversample <= 1:
+    age, oversample = sampling.bounds(asynchrony.max_policy_age)
+    if not age and oversample <= 1:
         return None
     batch = config.experiment.prompts_per_step
     return Overlap(
         batch=batch,
-        max_policy_age=asynchrony.max_policy_age,
-        oversample=sampling.oversample,
+        max_policy_age=age,
+        oversample=oversample,
         in_flight=asynchrony.in_flight,
         most=math.ceil(batch * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample)),
     )

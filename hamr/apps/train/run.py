@@ -312,13 +312,19 @@ class Job:
                 "resume", str(path), "is not a run folder (no config.yaml); give one that hamr created"
             )
         recorded = load_dumped(path / "config.yaml")
-        if recorded.data.importer is not None and recorded.data.importer.samples is not None:
-            # The samples are in the run folder, so its path is not needed. A restarted run repeats it all the same.
-            functions = [arg for arg in functions if not arg.lstrip("+").startswith("data.importer.path=")]
-        for key, _, value in (arg.partition("=") for arg in functions):
-            if key.removeprefix("+").removesuffix(".path") not in recorded.functions:
+        importer, needed = recorded.data.importer, []
+        for arg in functions:
+            key, _, value = arg.removeprefix("+").partition("=")
+            if key == "data.importer.path" and importer is not None and importer.samples is not None:
+                # The samples are in the run folder, so the path is not needed. A restarted run repeats it.
+                if value.strip("'\"") != importer.path:
+                    remedy = f"the run keeps the samples of {importer.path}; remove it, or start a new run"
+                    raise RunFolderError(key, value, remedy)
+                continue
+            if key.removesuffix(".path") not in recorded.functions:
                 raise RunFolderError(key, value, "the run has no such function; remove it")
-        config = _joining(load_dumped(path / "config.yaml", functions))
+            needed.append(arg)
+        config = _joining(load_dumped(path / "config.yaml", needed))
         check_sinks(config.logging)
         return cls(config=config, path=path, resume=True)
 

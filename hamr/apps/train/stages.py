@@ -78,7 +78,7 @@ class Run:
     evaluations: dict[str, Any] = field(default_factory=dict)
     dialogues: dict[str, Any] = field(default_factory=dict)
     experience: Experience | None = None
-    """The groups in flight during RL, with `experiment.asynchrony`."""
+    """The groups in flight during RL, with `experiment.asynchrony` or oversampling."""
     cascade_controller: CascadeController = field(init=False)
     scorers: ScorerWatch = field(init=False)
 
@@ -280,15 +280,16 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         dialogues=replace(run.episodes, engine=engine, rewarder=counted) if run.config.holds_dialogues else None,
         answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
-    asynchrony, sampling = experiment.asynchrony, run.config.algorithm.dynamic_sampling
-    if asynchrony.max_policy_age or sampling.oversample > 1:
+    asynchrony = experiment.asynchrony
+    age, oversample = run.config.algorithm.dynamic_sampling.bounds(asynchrony.max_policy_age)
+    if age or oversample > 1:
         run.experience = controller.experience = Experience(
             controller.produce,
             controller.may_train,
             stream,
             batch=experiment.prompts_per_step,
-            max_policy_age=asynchrony.max_policy_age,
-            oversample=sampling.oversample,
+            max_policy_age=age,
+            oversample=oversample,
             unfinished=unfinished,
         )
     if not asynchrony.in_flight:

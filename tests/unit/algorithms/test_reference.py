@@ -114,6 +114,7 @@ def test_importance_weights_equal_those_of_the_reference(name: str) -> None:
     [
         ({"advantage": "group", "normalize_std": False}, "verl/dr_grpo"),
         ({"advantage": "leave_one_out"}, "verl/rloo"),
+        ({"advantage": "maxrl"}, "maxrl/maxrl"),
         ({"advantage": "reinforce_pp"}, "verl/reinforce_pp"),
         ({"advantage": "reinforce_pp_baseline"}, "verl/reinforce_pp_baseline"),
     ],
@@ -143,7 +144,7 @@ def test_gdpo_advantages_equal_those_of_the_reference() -> None:
     ]
     tokens = len(sums) * WIDTH
     factor = unit_scale(sums) * math.sqrt((tokens - 1) / tokens)  # verl divides by the deviation of a sample of tokens
-    assert [a * factor for a in sums] == pytest.approx(REFERENCE["estimates"]["verl/gdpo"], abs=2e-6)
+    assert [a * factor for a in sums] == pytest.approx(REFERENCE["estimates"]["verl/gdpo"], abs=1e-6)
 
 
 def test_maxrl_is_the_mean_gradient_of_the_successes_minus_that_of_all() -> None:

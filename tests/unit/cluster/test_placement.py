@@ -211,10 +211,17 @@ def test_contradictions_name_the_remedy(trainer: dict, rollout: dict, says: str)
         config(trainer=trainer, rollout=rollout)
 
 
-def test_colocated_engines_refuse_asynchronous_training() -> None:
+@pytest.mark.parametrize(
+    ("changed", "remedy"),
+    [
+        ({"experiment": {"asynchrony": {"max_policy_age": 1}}}, "set it to 0"),
+        ({"algorithm": {"dynamic_sampling": {"oversample": 1.7, "surplus": "keep"}}}, "set it to abort"),
+    ],
+)
+def test_colocated_engines_refuse_generation_during_training(changed: dict, remedy: str) -> None:
     given = {"trainer": HALF, "rollout": {"colocated": True, "engine": {"num_gpus": 0.5}}}
-    with pytest.raises(ValueError, match="sleeps during training: set it to 0"):
-        config(**given, experiment={"asynchrony": {"max_policy_age": 1}})
+    with pytest.raises(ValueError, match=f"sleeps during training: {remedy}"):
+        config(**given, **changed)
 
 
 def test_elastic_cluster_lists_unplaced_units() -> None:

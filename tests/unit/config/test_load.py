@@ -160,6 +160,9 @@ def test_contradictions_name_both_values_and_the_remedy() -> None:
     assert "replaces it" in complaint("algorithm=gspo", "algorithm.loss.path=my.py:f")
     assert "level='geometric'" in complaint("algorithm.importance.level=sequence", "rollout.top_p=0.9")
     assert "set [low, high] with low < high" in complaint("algorithm.importance.mask_outside=[5,0.5]")
+    surplus = ("algorithm.dynamic_sampling.oversample=1.7", "algorithm.dynamic_sampling.surplus=keep")
+    assert "set oversample=1" in complaint(*surplus, "experiment.asynchrony.max_policy_age=1")
+    assert "raise it, e.g. to 1.7" in complaint(surplus[1])
     falling = ("experiment.sft.schedule=cosine", "experiment.sft.learning_rate=1e-5", "trainer.min_learning_rate=1e-4")
     assert "experiment.sft.learning_rate=1e-05" in complaint(*falling, "experiment.sft.steps=1")
     assert load_config([*falling, "experiment.sft.steps=0"]), "no warm-up, no rate of its own"

@@ -13,7 +13,12 @@ PAGE = DOCS / "how-to" / "asynchronous.md"
 def test_documented_commands_are_valid_and_set_one_switch_each() -> None:
     chosen = [load_config(shlex.split(command)[2:]) for command in commands(PAGE) if command.startswith("hamr train")]
     switches = [
-        (c.experiment.asynchrony.max_policy_age, c.algorithm.dynamic_sampling.oversample, c.experiment.name)
+        (c.experiment.asynchrony.max_policy_age, sampling.oversample, sampling.surplus, c.experiment.name)
         for c in chosen
+        for sampling in [c.algorithm.dynamic_sampling]
     ]
-    assert switches == [(1, 1.0, "quickstart"), (0, 1.7, "quickstart")]
+    assert switches == [
+        (1, 1.0, "abort", "quickstart"),
+        (0, 1.7, "abort", "quickstart"),
+        (0, 1.7, "keep", "quickstart"),
+    ]

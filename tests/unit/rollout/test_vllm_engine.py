@@ -9,6 +9,7 @@ import pytest
 
 from hamr.config.pools import EngineConfig
 from hamr.errors import BadInput
+from hamr.rollout.vllm_engine import VllmEngine
 from hamr.rollout.vllm_settings import OWN_ENGINE_ARGS, engine_args, engine_env
 
 
@@ -61,3 +62,17 @@ def test_extra_arguments_reach_the_engine_and_own_ones_are_listed(gpus: int) -> 
     args = engine_args("/m", engine, "bfloat16", 1024, 0, nccl=True, sleeps=True)
     assert args.pop("quantization") == "fp8"
     assert set(args) <= OWN_ENGINE_ARGS
+
+
+async def test_engine_falls_asleep_once_aborted_requests_are_gone() -> None:
+    engine, unfinished, calls = VllmEngine.__new__(VllmEngine), [2, 1, 0], []
+
+    async def count() -> int:
+        return unfinished.pop(0)
+
+    async def call(action: object) -> None:
+        calls.append(list(unfinished))
+
+    engine.count_unfinished, engine._call = count, call  # type: ignore[method-assign, assignment]
+    await engine.sleep()
+    assert calls == [[]]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import ray
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import RolloutConfig
@@ -19,6 +19,7 @@ from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout import workers as module
 from hamr.rollout.workers import MAX_REPLACEMENTS, RolloutWorkers, _Slot
+from hamr.trainer.weight_sync import SharedMemorySync
 from hamr.types import Rollout, SampleKey
 
 KEYS = tuple(SampleKey(run="r", step=1, prompt="p", sample=i) for i in range(3))
@@ -40,11 +41,11 @@ def died() -> ActorDiedError:
 
 
 class Actor:
-    """Stand-in for a worker's actor: dies at a method, or after `lasts` responses. A response takes `turns` turns of
-    the event loop."""
+    """Stand-in for a worker's actor: dies at a method, or after `lasts` responses, or raises in a method. A response
+    takes `turns` turns of the event loop."""
 
-    def __init__(self, dies_at: str = "", lasts: int = 99, turns: int = 0) -> None:
-        self.dies_at, self.lasts, self.turns = dies_at, lasts, turns
+    def __init__(self, dies_at: str = "", lasts: int = 99, turns: int = 0, fails_at: str = "") -> None:
+        self.dies_at, self.lasts, self.turns, self.fails_at = dies_at, lasts, turns, fails_at
         self.loaded: list[int] = []
         self.asked: list[GenerationRequest] = []
         self.open = asyncio.Event()
@@ -68,6 +69,8 @@ class Method:
     async def call(self, *args: Any) -> int:
         if self.name == self.actor.dies_at:
             raise died()
+        if self.name == self.actor.fails_at:
+            raise RayTaskError(self.name, "Traceback ...", ValueError("half of a file"))
         await self.actor.open.wait()
         if self.name == "load_weights":
             self.actor.loaded.append(args[1])
@@ -118,6 +121,48 @@ async def test_death_while_loading_weights_is_replaced() -> None:
     workers = crew(Actor("load_weights"), iter([Actor("load_weights"), last]))
     await workers.load_weights(Path("weights"), 1)
     assert last.loaded == [1]
+
+
+async def test_worker_that_failed_to_load_weights_is_replaced() -> None:
+    """The weights of its engine are unknown. The others have the new version."""
+    failed, other, last = Actor(fails_at="load_weights"), Actor(), Actor()
+    workers = several(failed, other, replacements=iter([last]))
+    await workers.load_weights(Path("weights"), 2)
+    assert (other.loaded, last.loaded, workers.version) == ([2], [2], 2)
+    assert len([r async for r in workers.generate([group("a"), group("b")])]) == 8
+    assert failed.asked == []
+
+
+async def test_update_that_fails_everywhere_ends_in_one_line() -> None:
+    workers = crew(Actor(fails_at="load_weights"), (Actor(fails_at="load_weights") for _ in range(99)))
+    with pytest.raises(EngineDied, match=r"could not load weights: half of a file$"):
+        await workers.load_weights(Path("weights"), 1)
+
+
+async def test_replacement_reads_the_weights_after_they_are_written() -> None:
+    """A replacement that starts while the trainers write the file does not read half of it as the old version."""
+    last, written = Actor(), asyncio.Event()
+    workers = several(Actor(lasts=0), replacements=iter([last]))
+    await workers.load_weights(Path("weights"), 1)
+
+    class Writers:
+        async def write_weights(self, path: Path) -> None:
+            await written.wait()
+
+    workers.config = workers.config.model_copy(update={"check_logprobs": False})
+    sync = SharedMemorySync(Writers(), workers)  # type: ignore[arg-type]
+    sync._path = Path("weights")
+    syncing = asyncio.create_task(sync.sync(2))
+    await asyncio.sleep(0)
+    asked = asyncio.create_task(anext(workers.generate([group("a")])))
+    while not workers.replaced:
+        await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert last.loaded == [] and not asked.done()
+    written.set()
+    await asyncio.gather(syncing, asked)
+    assert set(last.loaded) == {2}
 
 
 @pytest.mark.parametrize("dies", ["start", "weights", "generate"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ class Engines:
         self.config = RolloutConfig(workers=workers, engine=engine, check_logprobs=False)
         self.log: list[Any] = []
         self.handles = [SimpleNamespace() for _ in range(workers)]
+        self.weight_file = asyncio.Lock()
 
     async def commit_version(self, version: int) -> None:
         self.log.append(version)

@@ -19,6 +19,7 @@ from hamr.apps.train.run import Job
 from hamr.config.load import load_config
 from hamr.data.importer_function import imported_samples
 from hamr.data.samples import to_json, write_samples
+from hamr.errors import BadInput
 from hamr.models.local_model import LocalModel
 from hamr.models.tokenizer import load_tokenizer
 from hamr.types import ToolCall, Turn
@@ -120,7 +121,9 @@ def test_run_keeps_the_samples_of_its_importer(
     say(monkeypatch)
     assert cli.main(["chat", "run"]) == 0
     assert capsys.readouterr().out.startswith("policy of step 1; sample own")
-    for again in ([], [importer]):
+    with pytest.raises(BadInput, match=r"^data\.importer\.path: 'other\.py:f': the run keeps the samples of own"):
+        Job.from_folder(tmp_path / "run", ["data.importer.path=other.py:f"])
+    for again in ([], [importer], [f"+{importer}"]):
         config = Job.from_folder(tmp_path / "run", again).config
         assert not config.functions and {s.id for s in imported_samples(config.data.importer)} == {
             r["id"] for r in rows

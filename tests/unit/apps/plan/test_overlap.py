@@ -74,7 +74,7 @@ def test_responses_end_before_weights_unless_they_are_loaded_in_flight() -> None
     assert (first.wait_s, first.sync_s, first.step_s) == (2.0, 6.5, 9.5)
 
 
-@pytest.mark.parametrize(("age", "oversample"), [(1, 1.0), (2, 1.0), (4, 1.0), (0, 1.5)])
+@pytest.mark.parametrize(("age", "oversample"), [(1, 1.0), (2, 1.0), (4, 1.0), (0, 1.5), (1, 0.5)])
 def test_times_are_those_of_the_real_groups_in_flight(age: int, oversample: float) -> None:
     works = [float(1 + (7 * i) % 11) for i in range(23)]
     how = overlap(age, 3, oversample=oversample)
