@@ -23,10 +23,12 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
+from hacking_styles import STYLES, reference_of, texts  # noqa: E402
 
-from hamr.calibration.audit_correction import AuditCorrection, Residual, strata  # noqa: E402
+from hamr.calibration.audit_correction import AuditCorrection, Residual, Strata, strata  # noqa: E402
 from hamr.calibration.cascade import Cascade  # noqa: E402
 from hamr.calibration.mean_bound import MeanBound, audits_needed  # noqa: E402
+from hamr.cascade.audited_rewards import text_features, word_buckets  # noqa: E402
 from hamr.cascade.certificate import Certificate  # noqa: E402
 
 FEATURES = {"length": 5, "similarity": 4, "repetition": 3, "markup": 2}
@@ -41,13 +43,14 @@ START = Cascade(0.5, 0.98, 0.05, 0.72)
 @dataclass(frozen=True)
 class Setting:
     """One world: share of fooling replies, the feature that shows them (None: none does), how often it does, and
-    whether they fool the judge too."""
+    whether they fool the judge too. `written`: replies are texts, fooling ones in the style of this name."""
 
     name: str
     fooling: float = 0.15
     style: str | None = "length"
     shown: float = 0.95
     judge_too: bool = False
+    written: bool = False
 
 
 WORLDS = (
@@ -56,6 +59,8 @@ WORLDS = (
     Setting("no feature shows it", style=None),
     Setting("no fooling", fooling=0.0),
     Setting("judge fooled too", judge_too=True),
+    *(Setting(style, style=style, written=True) for style in STYLES),
+    Setting("no fooling, texts", fooling=0.0, style="flattery", written=True),
 )
 
 
@@ -76,13 +81,24 @@ class World:
         self.s_r = np.where(self.fools, fooled, s_r)
         if setting.judge_too:
             self.s_j = np.where(self.fools, fooled, self.s_j)
-        self.features = {name: rng.integers(0, levels, shape) for name, levels in FEATURES.items()}
-        if setting.style is not None:
+        levels: Mapping[str, int] = FEATURES
+        self.words = np.empty(shape, dtype=object)
+        self.words.fill(())
+        if setting.written:
+            said = texts(rng, self.true, self.fools, str(setting.style))
+            own = [text_features(said[at], reference_of(at[0])) for at in np.ndindex(shape)]
+            self.features = {name: np.reshape([one[name] for one in own], shape) for name in own[0]}
+            levels = {name: int(values.max()) + 1 for name, values in self.features.items()}
+            for at in np.ndindex(shape):
+                self.words[at] = word_buckets(said[at])
+        else:
+            self.features = {name: rng.integers(0, count, shape) for name, count in FEATURES.items()}
+        if setting.style in self.features and not setting.written:
             shown = self.fools & (rng.random(shape) < setting.shown)
-            self.features[setting.style] = np.where(shown, FEATURES[setting.style] - 1, self.features[setting.style])
+            self.features[setting.style] = np.where(shown, levels[setting.style] - 1, self.features[setting.style])
         # What the policy generalises over: the style itself, even if no feature shows it, and every feature.
         columns = [self.fools[..., None].astype(float)]
-        columns += [np.eye(levels)[self.features[name]] for name, levels in FEATURES.items()]
+        columns += [np.eye(count)[self.features[name]] for name, count in levels.items()]
         self.traits = np.concatenate(columns, axis=-1)
 
 
@@ -90,8 +106,9 @@ class World:
 class Arm:
     """One way to reward.
 
-    `failing`: share of the judge's answers that fail, excluded, or with `zeroed` worth 0. `truth`: the true value is
-    the reward. `rules`: the auditor knows the true value and audits all replies (`audit.by=rules`).
+    `words`: the correction has the feature of the words. `failing`: share of the judge's answers that fail, excluded,
+    or with `zeroed` worth 0. `truth`: the true value is the reward. `rules`: the auditor knows the true value and
+    audits all replies (`audit.by=rules`).
     """
 
     name: str
@@ -102,6 +119,7 @@ class Arm:
     audit_frac: float = 0.0
     aipw: bool = False
     correction: AuditCorrection | None = None
+    words: bool = True
     limit: float | None = None
     normalised: bool = True
     failing: float = 0.0
@@ -124,10 +142,18 @@ class Scores:
         self.inside = ~np.reshape([cascade.needs_judge(s_r) for s_r, _ in pairs], world.s_r.shape)
         self.auditable = np.ones_like(self.inside) if rules else self.inside
         binned, ends = (self.value, (0.0, 1.0)) if rules else (world.s_r, self.interval)
-        self.strata = {
-            at: strata(x, ends, {name: int(levels[at]) for name, levels in world.features.items()})
-            for at, x in np.ndenumerate(binned)
-        }
+        self.binned, self.ends, self._world = binned, ends, world
+        self._strata: dict[tuple[int, ...], Strata] = {}
+
+    def strata(self, at: tuple[int, ...], correction: AuditCorrection, *, by_words: bool) -> Strata:
+        """Return the strata of a candidate, with the level of its words if it is a text."""
+        words = self._world.words[at]
+        level = correction.word_level(words) if by_words and words else -1
+        if (*at, level) not in self._strata:
+            own = {name: int(levels[at]) for name, levels in self._world.features.items()}
+            own |= {"words": level} if level >= 0 else {}
+            self._strata[*at, level] = strata(self.binned[at], self.ends, own)
+        return self._strata[*at, level]
 
 
 def score(arm: Arm, world: World, scores: Scores, at: tuple[Any, Any], step: int, rng: Any) -> tuple[Any, int]:
@@ -141,15 +167,15 @@ def score(arm: Arm, world: World, scores: Scores, at: tuple[Any, Any], step: int
     value, mix, auditable = scores.value[at], scores.mix[at], scores.auditable[at]
     audited = auditable & (rng.random(s_r.shape) < arm.audit_frac)
     calls = int((~scores.inside[at]).sum() + (0 if arm.rules else audited.sum()))
-    names = [
-        scores.strata[int(p), int(c)] for p, c in zip(np.broadcast_to(at[0], s_r.shape).flat, at[1].flat, strict=True)
-    ]
     free = value  # the reward without an audit
     if arm.correction is not None:
+        each = list(zip(np.broadcast_to(at[0], s_r.shape).ravel().tolist(), at[1].ravel().tolist(), strict=True))
+        words = [world.words[one] for one in each]
+        names = [scores.strata(one, arm.correction, by_words=arm.words) for one in each]
         shift = np.reshape([arm.correction.shift(own) for own in names], s_r.shape)
         free = np.where(auditable, np.clip(value + shift, 0.0, 1.0), value)
         found = [
-            Residual(step=step, strata=names[k], residual=float(mix.flat[k] - value.flat[k]))
+            Residual(step=step, strata=names[k], residual=float(mix.flat[k] - value.flat[k]), words=words[k])
             for k in np.flatnonzero(audited)
         ]
         arm.correction.update(step + 1, found)
@@ -203,6 +229,7 @@ def train(arm: Arm, setting: Setting, seed: int) -> dict[str, float]:
         "true": float((shares * world.true).sum(axis=1).mean()),
         "fooling": float((shares * world.fools).sum(axis=1).mean()),
         "judge_calls": calls / (STEPS * BATCH * GROUP),
+        "alarm": float(arm.alarm is not None),
         "onset": np.nan if onset is None else onset,
         "delay": np.nan if onset is None or arm.alarm is None else arm.alarm - onset,
     }
@@ -230,12 +257,15 @@ def arms(setting: Setting) -> list[Arm]:
             Arm("stratified", correction=AuditCorrection(), **audits),
             Arm("stratified, by rules", correction=AuditCorrection(), rules=True, **audits),
         ]
+    plain = [Arm("stratified, without words", correction=AuditCorrection(), words=False, **audits)]
     return [
         Arm("judge only", judged=True),
         Arm("cascade"),
+        Arm("audits only", **audits),
         Arm("AIPW", aipw=True, **audits),
         Arm("AIPW, no std", aipw=True, normalised=False, **audits),
         Arm("stratified", correction=AuditCorrection(), **audits),
+        *(plain if setting.written else []),
         *(Arm(f"widened to {low}", cascade=Cascade(low, 0.98, 0.05, 0.72)) for low in (0.9, 0.94, 0.97)),
         Arm("certificate", limit=0.05, **audits),
     ]
@@ -247,7 +277,8 @@ def defences(setting: Setting, seeds: int) -> list[dict[str, Any]]:
     for i, first in enumerate(arms(setting)):
         ends = [train(arms(setting)[i], setting, seed) for seed in range(seeds)]
         rows.append({"world": setting.name, "arm": first.name, **summary(ends)})
-    return rows
+    judged = next(row["true"] for row in rows if row["arm"] == "judge only")
+    return [{**row, "damage": judged - row["true"]} for row in rows]
 
 
 def summary(ends: Sequence[Mapping[str, float]]) -> dict[str, Any]:

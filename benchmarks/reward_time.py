@@ -49,6 +49,8 @@ from hamr.types import (  # noqa: E402
 )
 
 GOAL_SAVED, GOAL_RHO = 0.6, 0.005
+AUDIT_FRAC = 0.05
+"""Of the corrected arm; its fit leaves room for these calls."""
 
 
 class Pool:
@@ -138,11 +140,12 @@ def _rollout(step: int, group: int, response: int, said: int, responses: int, ca
     )
 
 
-def arms(args: argparse.Namespace, fitted: Cascade) -> list[Arm]:
-    """From the judge for everybody to all of it together; those that move start from the fit."""
-    tau_a, tau_b, w1, w2 = fitted.parameters
-    fit = {"cascade": {"tau_a": tau_a, "tau_b": tau_b, "w1": w1, "w2": w2}}
+def arms(args: argparse.Namespace, fitted: Cascade, with_room: Cascade) -> list[Arm]:
+    """From the judge for everybody to all of it together; those that move start from the fit. `with_room`: the fit to
+    fewer calls, by those of the audits."""
+    fit = {"cascade": _parameters(fitted)}
     budget = {"budget": {"judge_frac": args.frac, "max_move": 0.1, "window": 2000}}
+    audited = {"cascade": _parameters(with_room), "audit_frac": AUDIT_FRAC}
     found = [
         Arm("judge only", {"mode": "soft_judge"}),
         Arm("reranker only", {"mode": "reranker"}),
@@ -150,8 +153,15 @@ def arms(args: argparse.Namespace, fitted: Cascade) -> list[Arm]:
         Arm("calibrated", fit),
         Arm("calibrated, cache", fit, cached=True),
         Arm("budget, cache", {**fit, **budget}, cached=True),
+        Arm("audits, cache", audited, cached=True),
+        Arm("corrected, cache", {**audited, "correction": "stratified"}, cached=True),
     ]
-    return [replace(arm, steering=_steering(arm)) if "budget" in arm.consistency else arm for arm in found]
+    found = [arm for arm in found if arm.name in (found[0].name, *(args.arms or [a.name for a in found]))]
+    return [replace(a, steering=_steering(a)) if {"budget", "correction"} & {*a.consistency} else a for a in found]
+
+
+def _parameters(cascade: Cascade) -> dict[str, float]:
+    return dict(zip(("tau_a", "tau_b", "w1", "w2"), cascade.parameters, strict=True))
 
 
 def _steering(arm: Arm) -> CascadeController:
@@ -165,7 +175,8 @@ async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args:
     quick = Pools(0.0, 0.0, args.reranker_places, args.judge_places)
     timed, rest = batches[args.warm_up], batches[args.warm_up + 1 :]
     rows: list[dict[str, Any]] = []
-    for arm in arms(args, fit.cascade):
+    room = calibrate(*fitting.flat(), max_escalated_frac=args.frac - AUDIT_FRAC, folds=0, resamples=0)
+    for arm in arms(args, fit.cascade, room.cascade):
         if arm.steering is not None:
             for step, batch in enumerate(batches[: args.warm_up]):
                 await score(arm, batch, quick, step)
@@ -173,8 +184,9 @@ async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args:
         _, seconds, calls = await score(arm, timed, slow, args.warm_up)
         rewards: list[np.ndarray] = []
         asked = 0
-        # The interval stays where the warm-up has brought it, so that all of it is one and the same cascade.
-        frozen = replace(arm, steering=None, consistency=_with(arm.consistency, cascade))
+        # An interval stays where the warm-up has brought it, so that all of it is one and the same cascade.
+        moved = "budget" in arm.consistency
+        frozen = replace(arm, steering=None, consistency=_with(arm.consistency, cascade)) if moved else arm
         for step, batch in enumerate(rest):
             records, _, questions = await score(frozen, batch, quick, 1000 + step)
             rewards.append(np.array([r.total.value for r in records]).reshape(batch.s_r.shape))
@@ -184,7 +196,7 @@ async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args:
         rows.append(
             {
                 "arm": arm.name,
-                "cascade": _used(arm, fit.cascade, cascade),
+                "cascade": _used(arm, cascade),
                 "seconds": seconds,
                 "judge_calls": calls,
                 "judge_frac": asked / y.size,
@@ -202,14 +214,13 @@ async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args:
 def _with(consistency: Mapping[str, Any], cascade: Cascade | None) -> dict[str, Any]:
     if cascade is None:
         return dict(consistency)
-    tau_a, tau_b, w1, w2 = cascade.parameters
-    return {**consistency, "cascade": {"tau_a": tau_a, "tau_b": tau_b, "w1": w1, "w2": w2}}
+    return {**consistency, "cascade": _parameters(cascade)}
 
 
-def _used(arm: Arm, fitted: Cascade, moved: Cascade | None) -> tuple[float, ...] | None:
+def _used(arm: Arm, moved: Cascade | None) -> tuple[float, ...] | None:
     if "mode" in arm.consistency:
         return None
-    used = moved or (fitted if "cascade" in arm.consistency else Cascade(0.68, 0.98, 0.05, 0.72))
+    used = moved or Cascade(**arm.consistency.get("cascade", _parameters(Cascade(0.68, 0.98, 0.05, 0.72))))
     return tuple(round(value, 4) for value in used.parameters)
 
 
@@ -285,6 +296,7 @@ def draw(name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--arms", nargs="+", help="only these beside the judge for everybody")
     parser.add_argument("--triples", type=Path, help="real scores in place of the models")
     parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--responses", type=int, default=16)

@@ -12,6 +12,11 @@ without it, as if the stratum also held k audits with residual 0 beyond that pre
 ridge regression on indicators (a random effect for each stratum) and are solved by Gauss-Seidel sweeps. mu is shrunk to
 0 in the same way, so that without audits the correction is 0.
 
+One feature is learned from the audits too, so that a style without a visible feature is found if it has words of its
+own: the level of the residual that a ridge regression on the words of a reply (as numbers of hash buckets) predicts. It
+is fitted to the residuals with the same weights. A reply keeps the level of the model before its audit, so that a
+stratum of this feature is never estimated from the audits that its regression was fitted to.
+
 Strata of one feature overlap with those of another instead of being crossed with them: a cross of all features has too
 few audits in each cell, and a style that one feature shows is learned from all replies with that feature. A style that
 no feature shows is corrected only as far as its score bin differs from others.
@@ -35,6 +40,9 @@ PRIOR_AUDITS = 5.0
 """Number of audits k towards the parent of each stratum."""
 HALF_LIFE = 20.0
 """Half-life of an audit in steps."""
+WORD_BUCKETS = 128
+WORD_LEVELS = (-0.3, -0.15, -0.05, 0.05)
+"""Limits of the residual predicted from words between the levels of that feature."""
 _SWEEPS = 4
 _FORGOTTEN = 7
 """Half-lives after which an audit is removed: its weight is then below 1 %."""
@@ -42,11 +50,12 @@ _FORGOTTEN = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """Residual of one audited reply, with the strata that the reply is in."""
+    """Residual of one audited reply, with the strata that the reply is in and the buckets of its words."""
 
     step: int
     strata: Strata
     residual: float
+    words: tuple[int, ...] = ()
 
 
 def strata(score: float, interval: tuple[float, float], features: Mapping[str, int]) -> Strata:
@@ -80,6 +89,7 @@ class AuditCorrection:
         self._audits: deque[Residual] = deque()
         self._mean = 0.0
         self._effects: dict[str, float] = {}
+        self._words: Floats = np.zeros(WORD_BUCKETS)
 
     @property
     def strata(self) -> int:
@@ -91,6 +101,11 @@ class AuditCorrection:
         """Number of audits in use."""
         return len(self._audits)
 
+    def word_level(self, words: Sequence[int]) -> int:
+        """Return the level, from 0, of the residual that the words of a reply predict."""
+        predicted = float(self._words[list(words)].sum()) / max(1, len(words)) ** 0.5
+        return sum(predicted >= limit for limit in WORD_LEVELS)
+
     def shift(self, strata: Strata) -> float:
         """Return the correction of a reply in these strata."""
         return self._mean + sum(self._effects.get(name, 0.0) for name in strata)
@@ -100,26 +115,40 @@ class AuditCorrection:
         self._audits.extend(audits)
         while self._audits and step - self._audits[0].step > _FORGOTTEN * self._half_life:
             self._audits.popleft()
-        self._mean, self._effects = 0.0, {}
+        self._mean, self._effects, self._words = 0.0, {}, np.zeros(WORD_BUCKETS)
         if not self._audits:
             return
         age = np.array([step - audit.step for audit in self._audits], dtype=np.float64)
         weight = 0.5 ** (age / self._half_life)
         left: Floats = np.array([audit.residual for audit in self._audits])
+        self._words = self._word_weights(weight, left)
         self._mean = float(weight @ left / (weight.sum() + self._prior))
         names: dict[str, int] = {}
         ids = [[names.setdefault(name, len(names)) for name in audit.strata] for audit in self._audits]
         effects = _sweeps(left - self._mean, weight, ids, len(names), self._prior)
         self._effects = dict(zip(names, effects.tolist(), strict=True))
 
+    def _word_weights(self, weight: Floats, residuals: Floats) -> Floats:
+        """Return the weight of each bucket. The words of a reply count 1 / sqrt(number of words) each."""
+        words = np.zeros((len(self._audits), WORD_BUCKETS))
+        for row, audit in zip(words, self._audits, strict=True):
+            row[list(audit.words)] = max(1, len(audit.words)) ** -0.5
+        penalty = self._prior * np.eye(WORD_BUCKETS)
+        found: Floats = np.linalg.solve(words.T @ (words * weight[:, None]) + penalty, words.T @ (weight * residuals))
+        return found
+
     def state(self) -> list[list[Any]]:
         """Return the JSON state for a checkpoint, as accepted by `restore`."""
-        return [[audit.step, list(audit.strata), audit.residual] for audit in self._audits]
+        return [[audit.step, list(audit.strata), audit.residual, list(audit.words)] for audit in self._audits]
 
     def restore(self, step: int, state: Sequence[Sequence[Any]]) -> None:
         """Restore the state of a checkpoint that was saved when `step` was the next one."""
         self._audits.clear()
-        self.update(step, [Residual(step=at, strata=tuple(names), residual=own) for at, names, own in state])
+        kept = [
+            Residual(step=at, strata=tuple(names), residual=own, words=tuple(*words))
+            for at, names, own, *words in state
+        ]
+        self.update(step, kept)
 
 
 def _sweeps(left: Floats, weight: Floats, ids: Sequence[Sequence[int]], count: int, prior: float) -> Floats:

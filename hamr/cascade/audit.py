@@ -18,11 +18,12 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
-from hamr.types import CASCADE_BANDS, Audit, AuditBy, RewardRecord, SampleKey
+from hamr.calibration.prediction_powered import DebiasedMean
+from hamr.types import CASCADE_BANDS, Audit, AuditBy, RewardRecord, SampleKey, Scored
 
 REPLIES, AUDITS = 2000, 400
 """Number of latest replies and audits in the running metrics."""
@@ -95,6 +96,49 @@ def is_auditable(record: RewardRecord, by: AuditBy) -> bool:
     return record.band == "inside" if by == "judge" else value_of(record) is not None
 
 
+RewardRow = tuple[str, float, bool, float | None]
+"""Of one reply: consistency or total, its value as if not audited, whether it may be audited, and its residual."""
+
+
+def reward_rows(record: RewardRecord, by: AuditBy) -> tuple[RewardRow, ...]:
+    """Return the rows of one record for `DebiasedRewards`. Failures have none."""
+    part = next((c for c in record.components if c.name == "consistency" and c.value is not None), None)
+    total = [record.total.value] if isinstance(record.total, Scored) else []
+    if part is None or part.value is None:
+        return tuple(("total", value, False, None) for value in total)
+    value = value_of(record) if is_auditable(record, by) else None
+    known = value is not None
+    moved = 0.0 if value is None else value - part.value
+    mixed = None if value is None or record.audit is None else record.audit.mix
+    residual = None if mixed is None else mixed - (part.value + moved)
+    own = None if residual is None else part.weight * residual
+    return (
+        ("consistency", part.value + moved, known, residual),
+        *(("total", reward + part.weight * moved, known, own) for reward in total),
+    )
+
+
+class DebiasedRewards:
+    """Mean consistency and mean total reward as if every reply that may be audited had been, with intervals."""
+
+    def __init__(self, rows: Iterable[RewardRow] = ()) -> None:
+        self._means = {"consistency": DebiasedMean(), "total": DebiasedMean()}
+        self.add(rows)
+
+    def add(self, rows: Iterable[RewardRow]) -> None:
+        for name, value, auditable, residual in rows:
+            self._means[name].add(value, auditable=auditable, residual=residual)
+
+    def estimates(self) -> dict[str, dict[str, float]]:
+        """Return `DebiasedMean.estimate` of `consistency` and `total`, without those of too few audits."""
+        return {name: figures for name, mean in self._means.items() if (figures := mean.estimate())}
+
+
+def debiased_metrics(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Return the estimates of `DebiasedRewards` as flat metrics."""
+    return {f"{name}_debiased/{key}": value for name, figures in found.items() for key, value in figures.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Reply:
     """One reply of the cascade. `gap` is the distance of its reward from the auditor's score, None if unknown.
@@ -120,6 +164,7 @@ class AuditWindow:
 
     def __init__(self, by: AuditBy = "judge", *, replies: int = REPLIES, audits: int = AUDITS) -> None:
         self._by = by
+        self._rewards: deque[tuple[RewardRow, ...]] = deque(maxlen=replies)
         self._replies: deque[_Reply] = deque(maxlen=replies)
         self._audits: deque[tuple[float, float]] = deque(maxlen=audits)
 
@@ -130,10 +175,12 @@ class AuditWindow:
         Of the audited replies whose reward the reranker alone decided, inside_gap: mean S_R - S_J (above 0: the
         reranker is more lenient). disagree_frac: share whose S_J lies on the other side of one half. drift: difference
         between the inside gaps of the newer and the older half of the audits, in standard errors. A metric without data
-        is omitted.
+        is omitted. consistency_debiased, total_debiased: mean rewards over all replies of the window as if all had been
+        audited (`DebiasedRewards`).
         """
         answered = failed = 0
         for record in records:
+            self._rewards.append(reward_rows(record, self._by))
             reply, audit = _Reply.of(record, self._by), record.audit
             if reply is not None:
                 self._replies.append(reply)
@@ -142,7 +189,10 @@ class AuditWindow:
                 failed += audit.best is None
                 if record.band == "inside" and audit.s_j is not None:
                     self._audits.append((audit.s_r, audit.s_j))
-        return {"audit/answered": float(answered), "audit/failed": float(failed), **self._gap(), **self._inside()}
+        found = DebiasedRewards(row for rows in self._rewards for row in rows).estimates()
+        debiased = {f"audit/{name}": value for name, value in debiased_metrics(found).items()}
+        counts = {"audit/answered": float(answered), "audit/failed": float(failed)}
+        return {**counts, **self._gap(), **self._inside(), **debiased}
 
     def _gap(self) -> dict[str, float]:
         judged = [r.gap for r in self._replies if not r.hidden and r.gap is not None]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hamr.calibration.audit_correction import AuditCorrection, Residual, strata
+from hamr.calibration.audit_correction import WORD_BUCKETS, AuditCorrection, Residual, strata
 from hamr.cascade.audit import is_auditable, value_of
 from hamr.rewards.mix import mix
 from hamr.types import Audit, AuditBy, Component, Reply, RewardCorrection, RewardRecord, Scored, ServiceSample
@@ -32,7 +33,9 @@ def correct(
     assert record.cascade is not None and record.s_r is not None, "Eq. 4 gave the value"
     # Outside the interval the score of the reranker alone says little about the value.
     score, interval = (record.s_r, record.cascade[:2]) if by == "judge" else (value, (0.0, 1.0))
-    own = strata(score, interval, text_features(record.action.content, nearest_reference(record, sample)))
+    features = text_features(record.action.content, nearest_reference(record, sample))
+    features["words"] = model.word_level(word_buckets(record.action.content))
+    own = strata(score, interval, features)
     audited = record.audit.mix if record.audit is not None else None
     correction = RewardCorrection(
         value=value,
@@ -55,8 +58,11 @@ def corrected_value(correction: RewardCorrection, audit: Audit | None) -> float:
 
 def residuals(records: Sequence[RewardRecord], step: int) -> list[Residual]:
     """Return the residuals of the audited ones among corrected records."""
-    found = [record.correction for record in records if record.correction is not None]
-    return [Residual(step=step, strata=c.strata, residual=c.residual) for c in found if c.residual is not None]
+    return [
+        Residual(step=step, strata=c.strata, residual=c.residual, words=word_buckets(record.action.content))
+        for record in records
+        if (c := record.correction) is not None and c.residual is not None and isinstance(record.action, Reply)
+    ]
 
 
 def gap_of(record: RewardRecord) -> tuple[float, float] | None:
@@ -101,6 +107,12 @@ def text_features(reply: str, reference: str) -> dict[str, int]:
         "markup": int(_MARKUP.search(reply) is not None),
         "question": int(reply.rstrip(" *_`\"'").endswith(("?", "\uff1f"))),
     }
+
+
+def word_buckets(reply: str) -> tuple[int, ...]:
+    """Return the hash buckets of the words of a reply, in order and without repetition."""
+    found = {zlib.crc32(word.encode()) % WORD_BUCKETS for word in _WORD.findall(reply.casefold())}
+    return tuple(sorted(found))
 
 
 def _level(value: float, limits: tuple[float, ...]) -> int:

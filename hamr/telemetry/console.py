@@ -183,9 +183,11 @@ class Console:
         # Reward components are in the report, and a failure rate of zero is not shown.
         dull = {k for k, v in short.items() if (k.startswith("reward/") and k != "reward/total") or k == "n"}
         dull |= {"failed_frac"} if not short.get("failed_frac") else set()
+        dull |= {k for k in short if "_debiased/" in k} - {f"total_debiased/{k}" for k in ("mean", "low", "high")}
         shown = {k: v for k, v in short.items() if k not in dull}
         figures = ", ".join(
-            f"{k.replace('_', ' ').replace('reward/total', 'reward')} {v:.3f}" for k, v in shown.items()
+            f"{k.replace('_', ' ').replace('reward/total', 'reward').replace('total debiased/', 'by audits ')} {v:.3f}"
+            for k, v in shown.items()
         )
         self.note(f"held out, {name}: {figures}")
 

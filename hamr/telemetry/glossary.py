@@ -160,6 +160,15 @@ METRICS: tuple[Metric, ...] = (
         "down",
     ),
     _metric("audit/drift", "Change of the inside gap, in standard errors", "se", "zero"),
+    *(
+        _metric(
+            f"audit/{name}_debiased/<figure>",
+            f"Mean {shown} corrected by audits: mean, low and high of its 95 % interval; naive, audits",
+            "of the figure",
+            "watch",
+        )
+        for name, shown in (("consistency", "consistency"), ("total", "reward"))
+    ),
     # Certificate of the trust interval: anytime-valid 95 % bounds on the mean of reward - judge's reward inside it
     _metric("audit/bound_lower", "Lower bound on the mean excess of rewards inside the interval", "score", "zero"),
     _metric("audit/bound_upper", "Upper bound on the mean excess of rewards inside the interval", "score", "down"),
@@ -415,11 +424,14 @@ METRICS: tuple[Metric, ...] = (
     _metric("eval/<stage>/failed_frac", "Share of held-out responses that could not be scored", "share", "down"),
     _metric("eval/<stage>/n", "Evaluated held-out decisions", "count", "watch"),
     _metric("eval/<stage>/reward/<component>", "Mean held-out reward (`total`) or component value", "reward", "up"),
-    _metric(
-        "eval/<stage>/consistency_debiased/<figure>",
-        "Mean held-out consistency corrected by audits: mean, low and high of its 95 % interval, audits",
-        "of the figure",
-        "watch",
+    *(
+        _metric(
+            f"eval/<stage>/{name}_debiased/<figure>",
+            f"Mean held-out {shown} corrected by audits: mean, low and high of its 95 % interval; naive, audits",
+            "of the figure",
+            "watch",
+        )
+        for name, shown in (("consistency", "consistency"), ("total", "reward"))
     ),
     # Whole dialogues with held-out customers, per stage (env=sage)
     _metric("eval/<stage>/episodes/completion", "Share of held-out customers whose case was completed", "share", "up"),

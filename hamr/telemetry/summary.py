@@ -20,7 +20,8 @@ class StageSummary(TypedDict, total=False):
 
     `tool_exact_match` is None if the split has no tool decisions. `by_act` is the accuracy per kind of decision; if a
     reply is due, any reply counts. `exact_act` also checks the facts and distinguishes replies. `exact_by_act` is the
-    same per act, with `n` and its interval (`low`, `high`).
+    same per act, with `n` and its interval (`low`, `high`). `debiased` has the mean consistency and total corrected by
+    audits, with intervals.
     """
 
     n: int
@@ -29,6 +30,7 @@ class StageSummary(TypedDict, total=False):
     format_error_rate: float
     failed_frac: float
     reward: dict[str, float]
+    debiased: dict[str, dict[str, float]]
     by_act: dict[str, float]
     exact_act: float | None
     exact_by_act: dict[str, dict[str, float]]

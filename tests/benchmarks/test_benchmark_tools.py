@@ -55,6 +55,8 @@ def test_reward_time_counts_calls_and_simulated_seconds(reward_time: dict) -> No
     assert 0 < rows["the paper's cascade"]["judge_calls"] < 32
     assert rows["calibrated, cache"]["judge_calls"] <= rows["calibrated"]["judge_calls"]
     assert rows["calibrated, cache"]["spearman"] == rows["calibrated"]["spearman"]
+    # The correction changes rewards, not who is audited.
+    assert 0 < rows["corrected, cache"]["judge_calls"] == rows["audits, cache"]["judge_calls"] < 32
     for row in rows.values():
         assert row["judge_frac"] <= 1.0
         assert -1.0 <= row["spearman"] <= 1.0

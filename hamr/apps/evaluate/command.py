@@ -73,6 +73,9 @@ class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
     """Responses or run of a second policy on the same samples; adds a p-value."""
     labels: Annotated[File | None, Field(title="PAIRS.jsonl")] = None
     """Pairs labelled by people; measures the judges' agreement with them."""
+    audits: Annotated[File | None, Field(title="LABELS.jsonl")] = None
+    """People's scores of a random share of the responses, lines of {"sample", "reply", "label"} with labels in [0, 1];
+    adds a Multi-ECS corrected by them, with its interval."""
     utility: Annotated[str, Field(title="POOL")] = ""
     """Pool of the utility judge of `hamr data multigt`; measures its agreement with people on `utility_labels`."""
     utility_labels: Annotated[File | None, Field(title="RATED.jsonl")] = None

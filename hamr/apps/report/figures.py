@@ -77,7 +77,8 @@ SECTIONS: dict[str, tuple[str, tuple[RunFigure, ...]]] = {
             RunFigure(
                 "rewards",
                 "Reward by component",
-                "Mean over the held-out responses that could be scored.",
+                "Mean over the held-out responses that could be scored. By audits: as if every reply had been audited, "
+                "with its 95 % interval.",
                 learning.rewards,
                 wide=True,
             ),

@@ -22,6 +22,7 @@ from hamr.report.drawing import (
     SKY,
     TEXT,
     WIDE,
+    Bar,
     axes,
     grouped_bars,
     legend,
@@ -129,11 +130,16 @@ def held_out(data: ReportData) -> Figure | None:
 
 
 def rewards(data: ReportData) -> Figure | None:
-    return _bars_by_stage({stage: figures.get("reward", {}) for stage, figures in data.stages.items()}, WIDE, "{:.2f}")
+    by_stage: dict[str, dict[str, Bar | None]] = {}
+    for stage, figures in data.stages.items():
+        found = figures.get("debiased", {}).items()
+        by_audits = {f"{name}, by audits": (own["mean"], own["low"], own["high"]) for name, own in found}
+        by_stage[stage] = {**figures.get("reward", {}), **by_audits}
+    return _bars_by_stage(by_stage, WIDE, "{:.2f}")
 
 
 def _bars_by_stage(
-    by_stage: Mapping[str, Mapping[str, float | None]], size: tuple[float, float], label: str
+    by_stage: Mapping[str, Mapping[str, Bar | None]], size: tuple[float, float], label: str
 ) -> Figure | None:
     """Draw by_stage[stage][group]; groups without a value are left out."""
     known = {group for values in by_stage.values() for group, value in values.items() if value is not None}

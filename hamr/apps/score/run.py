@@ -38,7 +38,7 @@ def score(
     if source.resolve() == target.resolve():
         raise BadInput("output", str(target), "is the input; name another file")
     config = config.model_copy(update={"rewards": check_functions(config.rewards)})
-    tally = Tally()
+    tally = Tally(audit_by=config.rewards.consistency.audit.by)
     faults = SkippedRows(note) if skip else None
     checked = check_input(source, skip=faults)
     if not checked.groups:

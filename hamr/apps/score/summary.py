@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hamr.cascade.audit import DebiasedRewards, reward_rows
 from hamr.report.values import Cell, Column, Table, number_columns
 from hamr.telemetry.metrics import is_escalated
-from hamr.types import CASCADE_BANDS, Failure, RewardRecord
+from hamr.types import CASCADE_BANDS, AuditBy, Failure, RewardRecord
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,9 +88,11 @@ def bars(counts: list[int]) -> str:
 class Tally:
     """Streaming statistics of the summary. A failure is counted and never averaged."""
 
+    audit_by: AuditBy = "judge"
     groups: int = 0
     responses: int = 0
     failed: int = 0
+    debiased: DebiasedRewards = field(default_factory=DebiasedRewards)
     spreads: dict[str, ValueSpread] = field(default_factory=dict)
     outcomes: Counter[str] = field(default_factory=Counter)
     """Counts of the total rewards' outcomes, by kind."""
@@ -120,6 +123,7 @@ class Tally:
                 self.spreads.setdefault(component.name, ValueSpread()).add(component.value)
             else:
                 self.unscored.setdefault(component.name, Counter())[component.outcome.kind] += 1
+        self.debiased.add(reward_rows(record, self.audit_by))
         self.cascaded += record.band in CASCADE_BANDS
         self.escalated += is_escalated(record)
         for call in record.calls:
@@ -149,6 +153,9 @@ def summary_tables(tally: Tally, title: str) -> tuple[Table, ...]:
     if tally.cascaded:
         share = tally.escalated / tally.cascaded
         rest["escalated"] = f"{share:.1%} of {tally.cascaded} replies in the cascade went to the judge"
+    for name, found in tally.debiased.estimates().items():
+        interval = f"95 %: {found['low']:.4f} to {found['high']:.4f}"
+        rest[f"{name}, by audits"] = f"{found['mean']:.4f} ({interval}; {found['audits']:.0f} audits)"
     for pool, count in sorted(tally.calls.items()):
         rest[f"calls of {pool}"] = f"{count} ({tally.tokens[pool]} tokens)"
     if tally.cost:

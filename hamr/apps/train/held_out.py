@@ -12,8 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hamr.bench.statistics import share_interval
-from hamr.calibration.prediction_powered import debiased_mean
-from hamr.cascade.audit import is_auditable
+from hamr.cascade.audit import DebiasedRewards, debiased_metrics, reward_rows
 from hamr.config.matching import MatchingConfig
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
@@ -35,7 +34,7 @@ class HeldOutResult:
     where it is known. `exact_act`: share of responses with the correct act and the correct facts, replies included
     (`hamr.rewards.truth`). `exact_by_act`: the same per act, each with `n`, `share` and the bounds `low` and `high` of
     its 95 % Wilson interval. None and empty where the data do not label their acts. `debiased`: the mean consistency
-    corrected by audits (`hamr.calibration.prediction_powered`); empty with too few audits.
+    and total reward corrected by audits (`hamr.cascade.audit.DebiasedRewards`); empty with too few audits.
     """
 
     n: int
@@ -49,7 +48,7 @@ class HeldOutResult:
     records: tuple[RewardRecord, ...]
     exact_act: float | None = None
     exact_by_act: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
-    debiased: dict[str, float] = dataclasses.field(default_factory=dict)
+    debiased: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the metrics without the records, JSON-serialisable."""
@@ -61,7 +60,7 @@ class HeldOutResult:
             "format_error_rate": self.format_error_rate,
             "failed_frac": self.failed_frac,
             **{f"reward/{name}": value for name, value in self.reward.items()},
-            **{f"consistency_debiased/{name}": value for name, value in self.debiased.items()},
+            **debiased_metrics(self.debiased),
             **{
                 f"by_format/{form}/{name}": value for form, own in self.by_format.items() for name, value in own.items()
             },
@@ -151,6 +150,7 @@ def summarise(
         acts[str(sample.meta.get("act", "all"))].append(ok)
     n = len(samples)
     known = {} if truth is None else truth.by_act([r.action for r in records], samples)
+    by: AuditBy = next((r.audit.by for r in records if r.audit is not None), "judge")
     return HeldOutResult(
         n=n,
         action_accuracy=sum(right) / n,
@@ -163,17 +163,8 @@ def summarise(
         records=tuple(records),
         exact_act=sum(map(sum, known.values())) / n if known else None,
         exact_by_act={act: _share(held) for act, held in known.items()},
-        debiased=_debiased_consistency(records),
+        debiased=DebiasedRewards(row for record in records for row in reward_rows(record, by)).estimates(),
     )
-
-
-def _debiased_consistency(records: Sequence[RewardRecord]) -> dict[str, float]:
-    """Return the mean consistency as if every reply that may be audited had been."""
-    known = [(r, c.value) for r in records for c in r.components if c.name == "consistency" and c.value is not None]
-    by: AuditBy = next((r.audit.by for r in records if r.audit is not None), "judge")
-    auditable = [(r.audit, value) for r, value in known if is_auditable(r, by)]
-    residuals = [audit.mix - value for audit, value in auditable if audit is not None and audit.mix is not None]
-    return debiased_mean([value for _, value in known], residuals, auditable=len(auditable))
 
 
 def _share(held: Sequence[bool]) -> dict[str, float]:

@@ -9,6 +9,7 @@ from statistics import fmean
 
 from hamr.bench.ecs.score import EcsScores
 from hamr.bench.statistics import Estimate, mean_interval, share_interval, sign_flip_p
+from hamr.calibration.prediction_powered import DebiasedMean
 from hamr.errors import DataError
 
 BySample = Mapping[str, float | None]
@@ -84,6 +85,25 @@ def by_sample(scores: Sequence[EcsScores], value: Value) -> dict[str, float | No
         if (v := value(s)) is not None:
             known.append(v)
     return {sample: fmean(known) if known else None for sample, known in held.items()}
+
+
+def corrected_mean(scores: Sequence[EcsScores], labels: Mapping[tuple[str, int], float]) -> dict[str, float]:
+    """Return Multi-ECS as people would score it, with an interval (`hamr.calibration.prediction_powered`).
+
+    `labels`: people's scores of a random share of the judged responses, by sample and index. Empty with too few of
+    them. The mean of a sample's residuals counts as far as its responses were judged.
+    """
+    held: dict[str, list[tuple[EcsScores, float]]] = {}
+    for s in scores:
+        if s.multi is not None:
+            held.setdefault(s.id, []).append((s, s.multi))
+    means = DebiasedMean()
+    for own in held.values():
+        judged = [(s, value) for s, value in own if s.votes]
+        found = [labels[s.id, s.index] - value for s, value in judged if (s.id, s.index) in labels]
+        residual = fmean(found) * len(judged) / len(own) if found else None
+        means.add(fmean(value for _, value in own), auditable=bool(judged), residual=residual)
+    return means.estimate()
 
 
 def _interval(values: Sequence[float], resamples: int, seed: int) -> Estimate:

@@ -2,6 +2,9 @@
 
 Grades are means of 1 to 5, rates are shares of responses, latency is that of the response (in post-CoT of the answer).
 The overall score of five means exists only where all five exist. Items without a judgement are left out and counted.
+
+Judges err. Where people labelled a random share of the responses, `debiased` has the grades and rates as people would
+give them, with intervals (`hamr.calibration.prediction_powered`).
 """
 
 from __future__ import annotations
@@ -13,11 +16,14 @@ from typing import Any
 import numpy as np
 
 from hamr.bench.answers import PolicyResponse
+from hamr.bench.olabench.grading import label_value
 from hamr.bench.olabench.items import KINDS, SUBSETS, BenchItem
+from hamr.bench.olabench.labelled import Labelled
 from hamr.bench.olabench.overall import overall
 from hamr.bench.olabench.rates import hallucination_rates, risk_rates
 from hamr.bench.olabench.responses import ResponseReading
 from hamr.bench.statistics import LEVEL, Estimate, mean_interval
+from hamr.calibration.prediction_powered import DebiasedMean
 from hamr.errors import BadInput
 from hamr.rewards import hallucination, risk
 from hamr.types import Judgement, RewardRecord, SampleKey, Scored
@@ -31,7 +37,7 @@ class Outcome:
     """Result for one item.
 
     `reading` is None where there is no text. `judgements` by judge; `missing`: the judges that were asked without
-    success.
+    success. `labelled`: people's labels of this response, None without them.
     """
 
     item: BenchItem
@@ -39,6 +45,7 @@ class Outcome:
     reading: ResponseReading | None
     judgements: Mapping[str, Judgement]
     missing: tuple[str, ...] = ()
+    labelled: Labelled | None = None
 
 
 def policy_figures(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> dict[str, Any]:
@@ -71,9 +78,21 @@ def _group(outcomes: Sequence[Outcome], resamples: int, seed: int) -> dict[str, 
         },
         "risk": asdict(risk_rates(records["risk"])),
         "hallucination": asdict(hallucination_rates(records["hallucination"])),
+        "debiased": {name: found for name in (*GRADES, *RATES) if (found := _corrected_mean(outcomes, name))},
         "latency": _latency(outcomes, luck),
         "responses": _counts(outcomes),
     }
+
+
+def _corrected_mean(outcomes: Sequence[Outcome], name: str) -> dict[str, float]:
+    """Return the mean of a judge corrected by people's labels of the same responses; empty with too few labels."""
+    means = DebiasedMean()
+    for outcome in outcomes:
+        if name in outcome.judgements:
+            value = _value(outcome, name)
+            label = label_value(outcome.labelled, name) if outcome.labelled is not None else None
+            means.add(value, residual=None if label is None else label - value)
+    return means.estimate()
 
 
 def overall_interval(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> Estimate:

@@ -76,9 +76,9 @@ def _hallucination(name: str, judged: Sequence[Judged], luck: Mapping[str, int])
     """`accuracy`: hallucinated or not. `exact`: the same label, where the label is known."""
     typed = [(row, j) for row, j in judged if row.labels.hallucination not in UNKNOWN]
     return {
-        "accuracy": _share_right(judged, lambda row, j: _is_hallucinated(row) == hallucination.vetoes(j), luck),
+        "accuracy": _share_right(judged, lambda row, j: is_hallucinated(row) == hallucination.vetoes(j), luck),
         "exact": _share_right(typed, lambda row, j: row.labels.hallucination == j.labels[0], luck),
-        "any": _detection(judged, lambda row, j: (_is_hallucinated(row), hallucination.vetoes(j)), luck),
+        "any": _detection(judged, lambda row, j: (is_hallucinated(row), hallucination.vetoes(j)), luck),
         "types": _types(typed, HALLUCINATIONS, lambda row: (str(row.labels.hallucination),), luck),
     }
 
@@ -87,9 +87,9 @@ def _risk(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dict[
     """`exact`: the same set of types."""
     typed = [(row, j) for row, j in judged if row.labels.risk not in UNKNOWN]
     return {
-        "accuracy": _share_right(judged, lambda row, j: _is_risky(row) == risk.vetoes(j), luck),
+        "accuracy": _share_right(judged, lambda row, j: is_risky(row) == risk.vetoes(j), luck),
         "exact": _share_right(typed, lambda row, j: row.labels.risk == j.labels, luck),
-        "any": _detection(judged, lambda row, j: (_is_risky(row), risk.vetoes(j)), luck),
+        "any": _detection(judged, lambda row, j: (is_risky(row), risk.vetoes(j)), luck),
         "types": _types(typed, risk.TYPES, lambda row: tuple(row.labels.risk or ()), luck),
     }
 
@@ -162,11 +162,20 @@ def _agreement(pairs: Sequence[tuple[float, int]], luck: Mapping[str, int]) -> d
     return {"spearman": asdict(correlation(judge, people, luck["resamples"], luck["seed"])), "n": len(pairs)}
 
 
-def _is_hallucinated(row: Labelled) -> bool:
+def label_value(row: Labelled, name: str) -> float | None:
+    """Return the label of a judge as the value that its mean or rate averages, None without such a label."""
+    if name not in row.labels.components:
+        return None
+    if name in GRADED:
+        return row.labels.grades.get(name)
+    return float(is_risky(row) if name == "risk" else is_hallucinated(row))
+
+
+def is_hallucinated(row: Labelled) -> bool:
     return row.labels.hallucination not in ("none", "no")
 
 
-def _is_risky(row: Labelled) -> bool:
+def is_risky(row: Labelled) -> bool:
     return row.labels.risk == "yes" if isinstance(row.labels.risk, str) else bool(row.labels.risk)
 
 

@@ -53,8 +53,9 @@ def summarise(
     luck = {"resamples": options.resamples, "seed": options.seed}
     trials = bench.trials(journal, options)
     known = {(trial.id, trial.component): trial for trial in trials}
+    labels = {(row.id, row.response.strip()): row for rows in bench.labelled.values() for row in rows}
     outcomes = {
-        policy.name: [_outcome(bench, policy, item, known, journal, options) for item in bench.items]
+        policy.name: [_outcome(bench, policy, item, known, labels, journal, options) for item in bench.items]
         for policy in bench.policies
     }
     metrics = {
@@ -75,6 +76,7 @@ def _outcome(
     policy: PolicyUnderTest,
     item: BenchItem,
     trials: Mapping[tuple[str, str], Trial],
+    labels: Mapping[tuple[str, str], Labelled],
     journal: Journal,
     options: OlabenchConfig,
 ) -> Outcome:
@@ -92,7 +94,14 @@ def _outcome(
     reading = None
     if response.text is not None:
         reading = read_response(response.text, options.cot, strip_fence=options.fence == "strip")
-    return Outcome(item=item, response=response, reading=reading, judgements=judgements, missing=tuple(missing))
+    return Outcome(
+        item=item,
+        response=response,
+        reading=reading,
+        judgements=judgements,
+        missing=tuple(missing),
+        labelled=labels.get((item.sample.id, (response.text or "").strip())),
+    )
 
 
 def _verdicts(

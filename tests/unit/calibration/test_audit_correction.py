@@ -37,6 +37,24 @@ def test_correction_of_a_style_spares_other_replies_of_the_same_score():
     assert model.shift(HONEST) == pytest.approx(0.0, abs=0.06)
 
 
+def test_style_that_only_words_show_has_a_level_of_its_own():
+    """Word 7 marks the style among words that all replies draw from. No visible feature differs."""
+    model, rng = AuditCorrection(), random.Random(0)
+
+    def drawn(word):
+        return tuple(sorted({word, *rng.sample(range(20, 60), 6)}))
+
+    audits = [Residual(step=0, strata=HONEST, residual=-0.5, words=drawn(7)) for _ in range(20)]
+    audits += [Residual(step=0, strata=HONEST, residual=rng.gauss(0.0, 0.1), words=drawn(8)) for _ in range(80)]
+    assert model.word_level(audits[0].words) == model.word_level(()) == 3, "predicts 0 before any audit"
+    model.update(1, audits)
+    assert {model.word_level(drawn(7)) for _ in range(20)} <= {0, 1}
+    assert {model.word_level(drawn(8)) for _ in range(20)} <= {2, 3}
+    resumed = AuditCorrection()
+    resumed.restore(1, json.loads(json.dumps(model.state())))
+    assert resumed.word_level(audits[0].words) == model.word_level(audits[0].words)
+
+
 @pytest.mark.parametrize("count", [1, 3, 10, 100])
 def test_single_stratum_is_a_shrunk_mean(count):
     """With one stratum per reply the equations are solved by hand: the mean first, then the stratum."""

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
 from hamr.calibration.cascade import Cascade
-from hamr.cascade.audit import FEWEST, AuditWindow, drift, is_audited
+from hamr.cascade.audit import FEWEST, AuditWindow, DebiasedRewards, drift, is_audited, reward_rows
 from hamr.cascade.consistency import combine
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import ScorerTimeout
+from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Answer, Audit, Component, ReferenceScore, RewardRecord, SampleKey, Scored
 
@@ -105,6 +106,29 @@ def test_gap_estimate_matches_judging_every_reply():
     assert figures["audit/gap"] == pytest.approx(true, abs=0.025)
     inside = [s_r - s_j for s_r, s_j in pairs if not cascade.needs_judge(s_r)]
     assert figures["audit/inside_gap"] == pytest.approx(sum(inside) / len(inside), abs=0.06)
+
+
+def test_debiased_means_match_judging_every_reply():
+    """The interval of the debiased mean covers the truth; the naive mean, fooled by 0.3 on average, is far outside."""
+    rng, cascade, n = Random(1), Cascade(0.3, 0.9, 0.1, 0.7), 4000
+    pairs = [(s_r, max(0.0, s_r - 0.6 * rng.random())) for s_r in (rng.random() for _ in range(n))]
+    records = [reply(i, s_r, s_j, cascade, 0.1) for i, (s_r, s_j) in enumerate(pairs)]
+    mixed = [replace(r, audit=replace(r.audit, mix=r.audit.s_j)) if r.audit else r for r in records]
+    halved = [replace(r, components=(replace(r.components[0], weight=0.5),)) for r in mixed]
+    true = sum(cascade.mix(s_r, s_j) if cascade.needs_judge(s_r) else s_j for s_r, s_j in pairs) / n
+    figures = AuditWindow(replies=n, audits=n).add(halved)
+    assert set(figures) >= {f"audit/{name}_debiased/audits" for name in ("consistency", "total")}
+    check_names(figures, strict=True)
+    found = DebiasedRewards(row for r in mixed for row in reward_rows(r, "judge")).estimates()
+    assert (
+        found["consistency"]
+        == found["total"]
+        == {key.rpartition("/")[2]: value for key, value in figures.items() if "consistency_debiased" in key}
+    )
+    low, mean, high = (found["consistency"][key] for key in ("low", "mean", "high"))
+    assert low < true < high < found["consistency"]["naive"]
+    change = figures["audit/total_debiased/mean"] - figures["audit/total_debiased/naive"]
+    assert change == pytest.approx(0.5 * (mean - found["consistency"]["naive"]))
 
 
 CASCADE = Cascade(0.5, 0.9, 0.0, 1.0)

@@ -28,6 +28,7 @@ def ecs_page(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> 
             PageSection.of(
                 "Scores",
                 _scores(policies),
+                _corrected_scores(metrics["debiased"]),
                 lead="Per response the mean of the judges' votes on each reference, then the highest of them: over all "
                 "references (Multi), and on the logged one alone (Single). Call-tool accuracy: of the responses where "
                 "a tool call was logged (or, where nothing was, all references are tool calls) those that are exactly "
@@ -101,6 +102,12 @@ def _scores(policies: Mapping[str, Any]) -> Table:
     )
     scores = (Column(name, _SCORE) for name in NAMES.values())
     return Table("ECS", (Column("policy"), *scores, *number_columns(_COUNT, "samples", "unscored")), rows)
+
+
+def _corrected_scores(policies: Mapping[str, Any]) -> Table:
+    rows = tuple((name, own["naive"], Interval.of(own), int(own["audits"])) for name, own in policies.items())
+    scores = (Column(name, _SCORE) for name in ("by the judges", "corrected"))
+    return Table("Multi-ECS corrected by people's labels", (Column("policy"), *scores, Column("labels", _COUNT)), rows)
 
 
 def _responses(policies: Mapping[str, Any]) -> Table:

@@ -20,11 +20,12 @@ from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts, writing
 from hamr.apps.shared.progress import progress
 from hamr.bench.agreement import Rating, between, level, with_people
 from hamr.bench.answers import RESPONSES
-from hamr.bench.ecs.figures import VALUES, by_sample, compare, figures
+from hamr.bench.ecs.figures import VALUES, by_sample, compare, corrected_mean, figures
 from hamr.bench.ecs.judge_votes import FILE as JUDGEMENTS
 from hamr.bench.ecs.judge_votes import EcsJudge, JudgeVotes, VoteQuestion
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
 from hamr.bench.folder import usage
+from hamr.cascade.auditors import Labels, read_labels
 from hamr.config.ecs import EcsConfig
 from hamr.config.matching import MatchingConfig
 from hamr.config.pools import SPEED_ONLY
@@ -63,6 +64,7 @@ def start(request: EvaluateEcs) -> int:
         policies.append(read_policy(request.compare, config, request.ecs.stage))
         check_comparable(*policies)
     pairs = read_pairs(request.labels) if request.labels is not None else []
+    audits = read_labels(str(request.audits)) if request.audits is not None else {}
     plans = {
         name: plans_of(policy, config.rewards.consistency.matching, strip_fence=request.ecs.fence == "strip")
         for name, policy in _name_policies(policies, request).items()
@@ -73,7 +75,7 @@ def start(request: EvaluateEcs) -> int:
         if utility is not None:
             tasks[f"{utility.name} (utility)"] = (utility, [one.asked for one in rated])
         _ask(config, votes, tasks, console)
-        found = compute_results(votes, plans, pairs, asked, request.ecs)
+        found = compute_results(votes, plans, pairs, asked, request.ecs, audits)
         found["metrics"]["usage"] = usage(request.output, (RESPONSES, JUDGEMENTS))
         found["metrics"]["utility"] = agreement(votes, utility, rated, request.ecs) if utility is not None else None
         _write(request, found)
@@ -218,6 +220,7 @@ def compute_results(
     pairs: Sequence[ReplyPair],
     asked: Sequence[VoteQuestion],
     ecs: EcsConfig,
+    audits: Labels,
 ) -> dict[str, Any]:
     """Return `metrics`, JSON-serialisable, and `items`: one row per response."""
     luck = {"resamples": ecs.resamples, "seed": ecs.seed}
@@ -229,6 +232,7 @@ def compute_results(
         "judges": {judge.name: _judge_metrics(votes, judge, asked, ecs) for judge in votes.judges},
         "between_judges": _between(votes, asked),
         "people": _people(votes, pairs, ecs) if pairs else None,
+        "debiased": {name: found for name in plans if (found := _corrected_mean(plans[name], scores[name], audits))},
     }
     if len(scores) == 2:
         (a, ours), (b, theirs) = scores.items()
@@ -243,6 +247,12 @@ def compute_results(
         for s, plan in zip(scores[name], plans[name], strict=True)
     ]
     return {"metrics": metrics, "items": rows}
+
+
+def _corrected_mean(plans: Sequence[EcsPlan], scores: Sequence[EcsScores], audits: Labels) -> dict[str, float]:
+    replies = {(plan.sample.id, plan.index): plan.action for plan in plans}
+    said = {key: (key[0], action.content.strip()) for key, action in replies.items() if isinstance(action, Reply)}
+    return corrected_mean(scores, {key: audits[reply] for key, reply in said.items() if reply in audits})
 
 
 def compute_scores(votes: JudgeVotes, plan: EcsPlan, ecs: EcsConfig) -> EcsScores:

@@ -32,6 +32,7 @@ def olabench_page(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]])
                     name,
                     _scores(f"Scores of {name}", groups, [group for group in GROUPS if group in groups]),
                     _responses(f"Responses of {name}", groups, [kind for kind in KINDS if kind in groups]),
+                    _corrected_scores(groups["all"]),
                     _types(f"Faults of {name}", groups["all"]),
                     Fold(
                         "Scores and responses of all groups of items",
@@ -118,6 +119,16 @@ def _scores(title: str, groups: Mapping[str, Any], names: Sequence[str]) -> Tabl
     rates = (Column(name, _PERCENT) for name in ("overall", "risk %", "hallucination %"))
     grades = (Column(name, _GRADE) for name in GRADES.values())
     return Table(title, (Column("items"), Column("n", _COUNT), *rates, *grades), rows)
+
+
+def _corrected_scores(group: Mapping[str, Any]) -> Table:
+    rows = tuple(
+        (name, found["naive"] * scale, Interval.of(found, scale), int(found["audits"]))
+        for name, found in group["debiased"].items()
+        for scale in [100 if name in ("risk", "hallucination") else 1]
+    )
+    scores = (Column(name, _GRADE) for name in ("by the judges", "corrected"))
+    return Table("Corrected by people's labels", (Column("score"), *scores, Column("labels", _COUNT)), rows)
 
 
 def _responses(title: str, groups: Mapping[str, Any], names: Sequence[str]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,11 @@ from hamr.apps.score.summary import Tally, ValueSpread, bars, plot, summary_tabl
 from hamr.report.terminal import show
 from hamr.types import (
     Absent,
+    Audit,
     Component,
     JudgeTimeout,
     MalformedResponse,
+    ReferenceScore,
     RewardRecord,
     SampleKey,
     Scored,
@@ -85,6 +88,17 @@ def test_failures_are_counted_by_kind_and_excluded_from_means(tmp_path: Path) ->
     assert "1 judge_timeout, 1 malformed_response, 1 scored" in said
     png = plot(tally, tmp_path / "h.png")
     assert png is not None and png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_audits_add_the_debiased_means() -> None:
+    """Every second of 80 replies inside the interval is audited, and the judge's reward is 0.3 lower."""
+    tally, reward = Tally(), Scored(value=0.8)
+    inside = record(0, reward, components=(Component(name="consistency", outcome=reward, weight=2.0),), band="inside")
+    inside = replace(inside, s_r=0.8, reference_scores=(ReferenceScore(reference=0, s_r=0.8),))
+    tally.add([replace(inside, audit=Audit(s_r=0.8, s_j=0.5, mix=0.5) if i % 2 else None) for i in range(80)])
+    rows = dict(summary_tables(tally, "title")[-1].rows)
+    assert rows["consistency, by audits"] == "0.5000 (95 %: 0.5000 to 0.5000; 40 audits)"
+    assert str(rows["total, by audits"]).startswith("0.2000"), "0.8 - 2.0 * 0.3"
 
 
 def test_summary_without_scores_draws_no_plot(tmp_path: Path) -> None:

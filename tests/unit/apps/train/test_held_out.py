@@ -20,6 +20,7 @@ from hamr.types import (
     MalformedResponse,
     Outcome,
     Reference,
+    ReferenceScore,
     Reply,
     RewardRecord,
     Rollout,
@@ -69,11 +70,14 @@ def test_audits_correct_the_mean_consistency() -> None:
     samples = [sample(i, ASK, "ask") for i in range(40)]
     audits = [Audit(s_r=0.8, s_j=0.0, best=0.0, mix=0.6 if i % 2 else 0.8) for i in range(30)]
     records = [record(i, ASK, Scored(value=0.8), "inside" if i < 30 else "below") for i in range(40)]
+    records = [dataclasses.replace(r, reference_scores=(ReferenceScore(reference=0, s_r=0.8),)) for r in records]
     audited = [dataclasses.replace(r, audit=audit) for r, audit in zip(records, audits, strict=False)] + records[30:]
     result = summarise(samples, audited)
     assert result.reward["consistency"] == pytest.approx(0.8)
-    assert result.debiased["mean"] == pytest.approx(0.8 - 0.1 * 30 / 40)
-    assert result.debiased["low"] < result.debiased["mean"] < result.debiased["high"] < 0.8
+    found = result.debiased["consistency"]
+    assert result.debiased["total"] == found, "the only component, with weight 1"
+    assert found["mean"] == pytest.approx(0.8 - 0.1 * 30 / 40)
+    assert found["low"] < found["mean"] < found["high"] < 0.8
     check_names(result.metrics("before"), strict=True)
     assert summarise(samples, records).debiased == {}
 

@@ -223,6 +223,18 @@ def test_agreement_with_human_labels_is_reported(tmp_path, monkeypatch):
     assert "Agreement with people" in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_labels_of_people_correct_the_score(tmp_path, monkeypatch, capsys):
+    Judges(monkeypatch)  # "yes" throughout
+    file_of(tmp_path / "in.jsonl", *(row(f"s{i}", A[:1], f"Hi {i}.") for i in range(30)), row("m", A[:1], CALL))
+    labels = [{"sample": f"s{i}", "reply": f"Hi {i}.", "label": 0.5 + 0.25 * (i % 2)} for i in range(24)]
+    assert evaluate(tmp_path, f"audits={file_of(tmp_path / 'labels.jsonl', *labels)}") == 0
+    found = metrics(tmp_path)["debiased"]["in"]
+    # People take 0.375 off the 30 replies on average. The call is 0 without a judge.
+    assert (found["naive"], found["audits"]) == (pytest.approx(30 / 31), 24)
+    assert found["mean"] == pytest.approx((30 - 30 * 0.375) / 31) and found["low"] < found["mean"] < found["high"]
+    assert "corrected by people's labels" in capsys.readouterr().out
+
+
 def test_agreement_of_the_utility_judge_is_reported(tmp_path, monkeypatch, capsys):
     """People find replies 1, 2 and 4 available, the judge 1 and 3; its answer about 4 has no verdict."""
 

@@ -210,6 +210,26 @@ def test_judges_are_graded_on_labelled_files(tmp_path, monkeypatch, capsys):
     assert "Right verdicts on labels.jsonl: hallucination 67 %." in (tmp_path / "out" / "report.html").read_text()
 
 
+def test_labels_of_people_correct_the_rates(tmp_path, monkeypatch):
+    Pools(monkeypatch)
+    items = [item(f"h{i}", subset="hallucination") for i in range(40)]
+    file_of(tmp_path / "items.jsonl", *items)
+    own = file_of(tmp_path / "own.jsonl", *({"id": one["id"], "response": "All is well."} for one in items))
+    known = [{"hallucination": "misuse" if i % 4 == 0 else "none"} for i in range(20)]
+    rows = [
+        {**one, "response": "All is well.", "labels": labels} for one, labels in zip(items[:20], known, strict=True)
+    ]
+    other = {**item("h20", subset="hallucination"), "response": "Another reply.", "labels": {"hallucination": "misuse"}}
+    labels = file_of(tmp_path / "labels.jsonl", *rows, other)
+    assert evaluate(tmp_path, f"labels={labels}", policy=own) == 0
+    found = summary(tmp_path)["policies"]["own"]["all"]
+    assert found["hallucination"]["rate"]["mean"] == 0.0, "the judge finds none"
+    corrected = found["debiased"]["hallucination"]
+    assert (corrected["naive"], corrected["mean"], corrected["audits"]) == (0.0, pytest.approx(0.25), 20)
+    assert list(found["debiased"]) == ["hallucination"]
+    assert "Corrected by people&#39;s labels" in (tmp_path / "out" / "report.html").read_text()
+
+
 @pytest.mark.slow
 def test_unavailable_judge_is_retried_without_losing_results(tmp_path, monkeypatch, capsys):
     file_of(tmp_path / "items.jsonl", *ITEMS)
