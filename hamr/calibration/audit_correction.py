@@ -134,8 +134,8 @@ class AuditCorrection:
         for row, audit in zip(words, self._audits, strict=True):
             row[list(audit.words)] = max(1, len(audit.words)) ** -0.5
         penalty = self._prior * np.eye(WORD_BUCKETS)
-        found: Floats = np.linalg.solve(words.T @ (words * weight[:, None]) + penalty, words.T @ (weight * residuals))
-        return found
+        found = np.linalg.solve(words.T @ (words * weight[:, None]) + penalty, words.T @ (weight * residuals))
+        return np.asarray(found, dtype=np.float64)
 
     def state(self) -> list[list[Any]]:
         """Return the JSON state for a checkpoint, as accepted by `restore`."""
