@@ -22,19 +22,22 @@ class OldStates:
     """Files of a checkpoint by parameter. `step`: the optimiser's count."""
 
     def __init__(self, folder: Path, ranks: int, zero_stage: int) -> None:
-        def read(kind: str, rank: int) -> Any:
-            [path] = folder.glob(f"*zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt")
-            return torch.load(path, map_location="cpu", mmap=True)
+        def read(pattern: str) -> Any:
+            [path] = folder.glob(pattern)
+            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+
+        def of_rank(kind: str, rank: int) -> Any:
+            return read(f"*zero_pp_rank_{rank}_mp_rank_00_{kind}_states.pt")
 
         self._partitioned = zero_stage == 3
-        self._states = [read("optim", rank)["optimizer_state_dict"] for rank in range(ranks)]
+        self._states = [of_rank("optim", rank)["optimizer_state_dict"] for rank in range(ranks)]
         if self._partitioned:
-            self._models = [read("model", rank) for rank in range(ranks)]
+            self._models = [of_rank("model", rank) for rank in range(ranks)]
             moments = [state["optimizer_state_dict"]["state"] for state in self._states]
             shapes = self._models[0]["param_shapes"]
             self._places = {name: group for group, names in enumerate(shapes) for name in names}
         else:
-            self._models = [torch.load(folder / "mp_rank_00_model_states.pt", map_location="cpu", mmap=True)]
+            self._models = [read("mp_rank_00_model_states.pt")]
             moments = [state["base_optimizer_state"]["state"] for state in self._states]
             slices = [state["param_slice_mappings"] for state in self._states]
             self._places = {name: group for rank in slices for group, names in enumerate(rank) for name in names}
