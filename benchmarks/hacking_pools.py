@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from learning import as_rows, crossed, exact_items
-from learning_arms import shares, train
+from learning_arms import EQUAL_SAMPLES, shares, train
 
 from hamr.apps.scorer.lessons import contrast_examples
 from hamr.apps.shared.preparation import load_splits
@@ -107,17 +107,12 @@ def settings(folder: Path, seed: int, args: argparse.Namespace) -> list[str]:
         "experiment.seed": seed,
         "experiment.run_dir": folder,
         "experiment.prompts_per_step": args.prompts,
-        "experiment.checkpoint.every": 1000,
         "experiment.sft.steps": args.warm_up,
-        "algorithm.dynamic_sampling.enabled": "false",
-        "algorithm.all_wrong.reference": "false",
-        "algorithm.std_floor": 0.1,
-        "scorers.check_every": 0,
         "scorers.on_alarm": "warn",
-        "scorers.contexts": 0,
         "rewards.consistency.cascade.tau_a": 0.0,
         "rewards.consistency.cascade.tau_b": 1.0,
         "rewards.consistency.judge_best_k": "null",
+        **EQUAL_SAMPLES,
     }
     return [f"{key}={value}" for key, value in given.items()]
 

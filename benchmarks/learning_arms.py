@@ -59,6 +59,15 @@ ARMS = {
 }
 BASE = {"algorithms": "dapo", "ages": "age 0"}
 """The arm that the others are compared with."""
+EQUAL_SAMPLES = {
+    "experiment.checkpoint.every": 1000,
+    "algorithm.dynamic_sampling.enabled": "false",
+    "algorithm.all_wrong.reference": "false",
+    "algorithm.std_floor": 0.1,
+    "scorers.check_every": 0,
+    "scorers.contexts": 0,
+}
+"""Settings with which every step trains on all of its groups, and nothing but steps takes time."""
 PHASES = {"waits for groups": "rollout_score", "trains": "train", "loads weights": "sync", "step": "total"}
 
 
@@ -69,14 +78,9 @@ def settings(folder: Path, seed: int, args: argparse.Namespace) -> list[str]:
         "experiment.seed": seed,
         "experiment.run_dir": folder,
         "experiment.prompts_per_step": args.prompts,
-        "experiment.checkpoint.every": 1000,
-        "algorithm.dynamic_sampling.enabled": "false",
-        "algorithm.all_wrong.reference": "false",
-        "algorithm.std_floor": 0.1,
         "trainer.warmup_frac": 0.3,
-        "scorers.check_every": 0,
-        "scorers.contexts": 0,
         "data.sage.test": args.points,
+        **EQUAL_SAMPLES,
     }
     return [f"{key}={value}" for key, value in given.items()]
 
