@@ -64,7 +64,7 @@ def test_shipped_experiments_have_rerankers_that_read_whole_dialogues(name: str)
 
 def test_split_without_fitting_prompts_is_rejected(splits: Splits) -> None:
     with pytest.raises(DataError, match="none fits"):
-        fit_prompts(splits, WordCodec(), config(1, "drop"))
+        fit_prompts(splits, WordCodec(), config(1))
 
 
 def test_insufficient_disk_space_for_checkpoints_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
