@@ -144,9 +144,6 @@ def _record(outcome: Outcome) -> RewardRecord:
     return RewardRecord(
         key=SampleKey(run="olabench", step=0, prompt=outcome.item.sample.id, sample=0),
         total=Scored(value=0.0),
-        components=(),
-        action=None,
-        band="none",
         judgements=tuple(outcome.judgements.values()),
     )
 
