@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import math
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from hamr.apps.submit.launch_job import CONFIG_FILE, GivenCommand, command, experiment_file, name_of, nodes
+from hamr.apps.submit.launch_job import (
+    CONFIG_FILE,
+    GivenCommand,
+    command,
+    experiment_file,
+    fill_template,
+    name_of,
+    nodes,
+)
 from hamr.config.schema import Config
 
 WORK = "work"
@@ -51,12 +57,5 @@ def plain(config: Config, resume: str | None = None, given: GivenCommand | None 
 
 def _fill(template: str, config: Config, gpus: int, **values: object) -> str:
     cpus = config.launch.cpus_per_node
-    made = Environment(
-        loader=PackageLoader("hamr.apps.submit"),
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-        comment_start_string="{##",  # the shell has ${#array[@]}
-    )
     resources = f"--num-cpus={cpus} --num-gpus={gpus}"
-    return made.get_template(f"{template}.j2").render(cpus=cpus, resources=resources, **values)
+    return fill_template(template, cpus=cpus, resources=resources, **values)
