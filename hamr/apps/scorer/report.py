@@ -18,7 +18,7 @@ Measured = Mapping[str, Mapping[str, Mapping[str, Quality]]]
 
 
 def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str]) -> None:
-    """summary.json, plots/reliability_<pool>_<set>.png, and the same as a table on the terminal."""
+    """Write summary.json and plots/reliability_<pool>_<set>.png, and print the figures as a table."""
     scorers = {
         name: {"model": paths[name], "quality": {kind: _plain(models) for kind, models in sets.items()}}
         for name, sets in found.items()
@@ -26,7 +26,7 @@ def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str])
     write_summary(folder, {"scorers": scorers})
     for name, sets in found.items():
         for kind, models in sets.items():
-            # Word overlap orders pairs, and is no probability.
+            # Word overlap is not a probability.
             drawn = {model: found for model, found in models.items() if model != "overlap"}
             (folder.plots / f"reliability_{name}_{kind}.png").write_bytes(draw_reliability(drawn))
     show(measured_table(found))
