@@ -87,6 +87,7 @@ async def start_run_actors(
             place=for_trainers,
             loss=None if (loss := config.algorithm.loss) is None else FunctionSource.of_config("algorithm.loss", loss),
             exports=config.rollout.transfer == "ipc",
+            asynchronous=config.experiment.checkpoint.asynchronous,
         )
     )
 

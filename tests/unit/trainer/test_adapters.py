@@ -42,17 +42,21 @@ def stage(model: Path, lora: LoraConfig, seed: int) -> Any:
     return policy
 
 
+def written(path: Path) -> Any:
+    return path.open("wb")
+
+
 @pytest.fixture(scope="module")
 def stages(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Checkpoints of two stages, the second with another rank, scale and layers."""
     folder = tmp_path_factory.mktemp("stages")
     first, second = folder / "first", folder / "second"
     policy = stage(base, FIRST, 1)
-    write_model_folder(policy, first, torch.float32, 0, side_files(base))
+    write_model_folder(policy, first, torch.float32, 0, side_files(base), written)
     write_adapter(trained_adapter(policy), first / FOLDER)
     policy.causal_lm.save_pretrained(folder / "peft")
     policy = stage(first, SECOND, 2)
-    write_model_folder(policy, second, torch.float32, 0, side_files(base))
+    write_model_folder(policy, second, torch.float32, 0, side_files(base), written)
     earlier = read_adapter(first / FOLDER)
     assert earlier is not None
     write_adapter(earlier.join(trained_adapter(policy)), second / FOLDER)
