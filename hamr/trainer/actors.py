@@ -208,6 +208,10 @@ class TrainerGroup:
         """Write every weight in the engines' dtype to one safetensors file, the tied head included."""
         await self._all("write_weights", Path(path).absolute(), self._model.dtype)
 
+    async def adapter_files(self) -> dict[str, bytes]:
+        """Return the files of the LoRA adapter on the model that the trainers started from."""
+        return await self._all("adapter_files")
+
     async def share_weights(self, directory: Path, wanted: int) -> Path:
         """Create a file for `write_weights` in the shared memory of rank 0's host.
 

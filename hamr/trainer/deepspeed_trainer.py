@@ -102,6 +102,7 @@ class DeepSpeedTrainer:
                 backend.join_world(config, rank, world, init_method)
         self.writer = StateFiles()
         self.reset(model_path, config=config, total_steps=total_steps)
+        self._merged_rank = 0 if self._earlier is None or self._earlier.is_zero else self._earlier.rank
 
     @property
     def model(self) -> PolicyModel:
@@ -440,11 +441,21 @@ class DeepSpeedTrainer:
         write_model_folder(self.model, policy, dtype, self.rank, self.files, self.writer.open)
         if self.config.lora is None:
             return
-        adapter = adapters.trained_adapter(self.model)
-        if self._earlier is not None and not self._earlier.is_zero:
-            adapter = self._earlier.join(adapter)
+        adapter = self._joined_adapter()
         if self.rank == 0:
             adapters.write_adapter(adapter, policy / adapters.FOLDER)
+
+    def _joined_adapter(self, without: int = 0) -> adapters.Adapter:
+        """Return the trained adapter joined to those of earlier stages, `without` their first rows. Collective."""
+        adapter = adapters.trained_adapter(self.model)
+        if self._earlier is not None and not self._earlier.is_zero:
+            return self._earlier.join(adapter).without_first(without)
+        return adapter
+
+    def adapter_files(self) -> dict[str, bytes]:
+        """Return the files of the adapter on the model that this trainer started from. Collective under ZeRO-3."""
+        adapter = self._joined_adapter(without=self._merged_rank)
+        return adapters.adapter_files(adapter) if self.rank == 0 else {}
 
     def load(self, folder: Path) -> None:
         """Restore exactly the state of `save`. Call right after construction or `reset`.

@@ -374,6 +374,8 @@ def test_an_adapter_survives_a_checkpoint(one: TrainerGroup, tiny: Path, tmp_pat
     reset(one, tmp_path / "warm_up" / "policy", config)
     train(one)
     asyncio.run(one.save(tmp_path / "saved"))
+    sent = asyncio.run(one.adapter_files())
+    assert sent == {file.name: file.read_bytes() for file in (tmp_path / "saved" / "policy" / "adapter").iterdir()}
     before = train(one), logprobs(one)
     reset(one, tiny, config)
     asyncio.run(one.load(tmp_path / "saved"))
