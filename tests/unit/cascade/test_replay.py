@@ -179,6 +179,11 @@ def test_replay_reproduces_judged_components_exactly(data, rewards, text, with_r
         assert isinstance(next(c.outcome for c in record.components if c.name == "rubric"), Absent)
 
 
+def test_a_response_that_was_never_scored_keeps_its_failure():
+    record = replace(recorded(outcome=Absent(detail="")), components=(), total=JudgeTimeout(detail="router deadline"))
+    assert replay(record, RewardsConfig()) == record.total
+
+
 def test_an_unknown_component_is_named():
     with pytest.raises(DataError, match="charm"):
         replay(recorded(outcome=Scored(value=1.0), name="charm"), RewardsConfig())
