@@ -385,6 +385,7 @@ METRICS: tuple[Metric, ...] = (
     _metric("timing/step/paused", "Waiting for unavailable scorers, part of rollout_score", "s", "zero"),
     _metric("timing/step/train", "Forward, backward and optimiser", "s", "down"),
     _metric("timing/step/sync", "Transferring the new weights to the rollout engines", "s", "down"),
+    _metric("timing/step/checkpoint", "Waiting for the checkpoint before the step, not part of total", "s", "down"),
     _metric("timing/step/<phase>", "Wall time of another phase of the step", "s", "down"),
     _metric("timing/train/forward_backward", "Forward and backward passes", "s", "down"),
     _metric("timing/train/optimizer", "Optimiser step", "s", "down"),
