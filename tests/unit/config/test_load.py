@@ -440,10 +440,12 @@ def test_number_fields_reject_infinity_and_nan(value: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["cluster.address", "cluster.dashboard"])
-def test_address_with_an_unclosed_bracket_is_bad_input(key: str) -> None:
+def test_address_with_an_unclosed_bracket_is_bad_input(tmp_path: Path, key: str) -> None:
     address = load_config(["experiment=smoke", f"{key}='http://[::1'"]).cluster
     with pytest.raises(BadInput):
-        check_cluster_address(getattr(address, key.partition(".")[2]), allow_unauthenticated=False, environ={})
+        check_cluster_address(
+            getattr(address, key.partition(".")[2]), allow_unauthenticated=False, environ={"HOME": str(tmp_path)}
+        )
 
 
 def test_steps_follow_from_episodes_unless_set(tmp_path: Path) -> None:
