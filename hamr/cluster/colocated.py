@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,8 @@ class ColocatedTrainer(Trainer, Protocol):
     async def offload_states(self) -> None: ...
 
     async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None: ...
+
+    async def copy_state(self, folder: Path) -> Callable[[], Awaitable[None]]: ...
 
 
 class TimeSharedTrainer:
@@ -60,6 +62,10 @@ class TimeSharedTrainer:
     async def save(self, folder: Path) -> None:
         async with self.alone(level=1):
             await self._trainer.save(folder)
+
+    async def copy_state(self, folder: Path) -> Callable[[], Awaitable[None]]:
+        async with self.alone(level=1):
+            return await self._trainer.copy_state(folder)
 
     async def load(self, folder: Path) -> None:
         async with self.alone(level=1):

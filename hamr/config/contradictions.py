@@ -10,6 +10,9 @@ from hamr.config.sage import SCRIPTED
 if TYPE_CHECKING:
     from hamr.config.schema import Config
 
+MAX_ADAPTER_RANK = 256
+"""vLLM serves ranks up to 512, and the adapters of warm-up and RL are joined."""
+
 
 def check_consistent(c: Config) -> None:
     """Raise ValueError for contradictions between sections. Each message has both values and the correction."""
@@ -72,6 +75,22 @@ def check_consistent(c: Config) -> None:
             f"rollout.transfer='nccl' but rollout.engine.num_gpus={c.rollout.engine.num_gpus}; "
             "use transfer='shared_memory' on CPUs"
         )
+    if c.rollout.transfer == "adapter":
+        if c.trainer.lora is None:
+            raise ValueError(
+                "rollout.transfer='adapter' but trainer.lora=null trains all weights; set trainer.lora, or another "
+                "transfer"
+            )
+        if c.trainer.lora.rank > MAX_ADAPTER_RANK:
+            raise ValueError(
+                f"rollout.transfer='adapter' but trainer.lora.rank={c.trainer.lora.rank} is above {MAX_ADAPTER_RANK}, "
+                "half of the largest rank that vLLM serves; lower it or set another transfer"
+            )
+        if c.rollout.colocated:
+            raise ValueError(
+                "rollout.transfer='adapter' but rollout.colocated=true, where engines drop their weights in a step; "
+                "use transfer='ipc'"
+            )
     if c.rollout.transfer == "nccl" and c.trainer.backend != "nccl":
         raise ValueError(
             f"rollout.transfer='nccl' but trainer.backend={c.trainer.backend!r}, whose weights are on a CPU; use "

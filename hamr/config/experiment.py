@@ -76,6 +76,10 @@ class CheckpointConfig(Section):
     """Interval between two checkpoints in steps."""
     keep: Annotated[int, Field(ge=2)] = 2
     """Number of complete checkpoints that are kept, at least 2. Older ones are deleted."""
+    asynchronous: bool = False
+    """Write checkpoints while training continues. A step then waits only until the ranks have copied their state to
+    host memory (`timing/step/checkpoint`). The next checkpoint waits for the one under way. Off by default, because
+    the copy needs as much host memory as the checkpoint has bytes: about 16 per trained parameter, over the ranks."""
     grace_s: Annotated[float, Field(ge=0)] = 4.0
     """Seconds after SIGTERM or Ctrl-C in which a running optimiser step may end and be saved. Then it is dropped, and
     the run resumes from its newest checkpoint. With the default, the whole run ends within 10 s. Raise it for a large

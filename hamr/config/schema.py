@@ -84,9 +84,11 @@ class RolloutConfig(Section):
     itself are refused. As with `top_p`, log-probabilities are those of the changed distribution."""
     max_new_tokens: PositiveInt = 64
     """Maximum length of a response in tokens. Prompts that leave no room for it are dropped and counted."""
-    transfer: Literal["shared_memory", "nccl", "ipc"] = "shared_memory"
+    transfer: Literal["shared_memory", "nccl", "ipc", "adapter"] = "shared_memory"
     """Path of new weights from the trainer to the engines: `shared_memory` within one node, `nccl` between GPUs of any
-    nodes, `ipc` (CUDA IPC) from each rank to the `colocated` engine on its GPU, on any number of nodes."""
+    nodes, `ipc` (CUDA IPC) from each rank to the `colocated` engine on its GPU, on any number of nodes. `adapter` sends
+    only the adapter of `trainer.lora`, through Ray, to engines on any nodes, which serve it on the weights of their
+    start; generation is slower than with merged weights."""
     deadline_s: PositiveFloat = 600.0
     """Maximum wait for one batch of responses before the worker counts as dead."""
     check_logprobs: bool = True

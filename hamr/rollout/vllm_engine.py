@@ -25,6 +25,7 @@ from hamr.garbage import no_collection
 from hamr.models.cpu_env import hand_back_freed_memory
 from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import GenerationRequest, SamplingConfig
+from hamr.rollout.vllm_adapter import adapter_request, load_adapter
 from hamr.rollout.vllm_settings import engine_args, sampling_params
 from hamr.types import Rollout, SampleKey, VersionSpan
 
@@ -79,6 +80,7 @@ class VllmEngine:
         seed: Seed of requests that have none.
         transfer: Path of new weights, as in `rollout.transfer`.
         sleeps: Enables releasing the GPU's memory temporarily.
+        adapter_rank: Largest rank of the adapter that every request uses, or 0 to serve the weights alone.
     """
 
     def __init__(
@@ -91,11 +93,22 @@ class VllmEngine:
         *,
         transfer: str = "shared_memory",
         sleeps: bool = False,
+        adapter_rank: int = 0,
     ) -> None:
         self.tokenizer = load_tokenizer(str(model_path))
         self.max_context = max_context
         self.version = 0
-        self._args = engine_args(str(model_path), engine, dtype, max_context, seed, transfer=transfer, sleeps=sleeps)
+        self._args = engine_args(
+            str(model_path),
+            engine,
+            dtype,
+            max_context,
+            seed,
+            transfer=transfer,
+            sleeps=sleeps,
+            adapter_rank=adapter_rank,
+        )
+        self._adapter: Any = None
         self._on_gpu = engine.num_gpus > 0
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -195,6 +208,15 @@ class VllmEngine:
         """
         return await self._call(lambda engine: self._swap(engine, str(path), version))
 
+    async def load_adapter(self, files: Mapping[str, bytes], version: int) -> None:
+        """Replace the adapter by that of a PEFT folder with these files, as `load_weights` does the weights."""
+
+        def swap(engine: Any) -> None:
+            load_adapter(engine, files)
+            self._commit(engine, version)
+
+        await self._call(swap)
+
     async def worker_call(self, method: str, *args: Any) -> None:
         """Call `method` on every vLLM worker of this engine, between two steps.
 
@@ -266,7 +288,8 @@ class VllmEngine:
 
         for request_id, ticket in zip(ids, tickets, strict=True):
             try:
-                engine.add_request(request_id, {"prompt_token_ids": list(ticket.prompt_ids)}, ticket.params)
+                prompt = {"prompt_token_ids": list(ticket.prompt_ids)}
+                engine.add_request(request_id, prompt, ticket.params, lora_request=self._adapter)
             except (ValueError, VLLMClientError) as error:  # vLLM rejects this request; the engine is fine
                 ticket.fail(BadInput("request", f"{len(ticket.prompt_ids)} prompt tokens", str(error)))
             else:
@@ -313,6 +336,9 @@ class VllmEngine:
 
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._args))
             self._engine.set_weight_version("0")
+            if "enable_lora" in self._args:
+                self._engine.collective_rpc("add_empty_adapter")
+                self._adapter = adapter_request()
             if not self._on_gpu:
                 self._engine.collective_rpc("speed_up_cpu")
                 hand_back_freed_memory()  # memory used by loading

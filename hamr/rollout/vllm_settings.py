@@ -10,6 +10,7 @@ from hamr.config.pools import DType, EngineConfig
 from hamr.errors import BadInput, did_you_mean
 from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 from hamr.protocols import SamplingConfig
+from hamr.rollout.vllm_adapter import adapter_args
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -18,10 +19,10 @@ CPU_BLOCK = 32
 OWN_ENGINE_ARGS = frozenset(
     {
         "block_size", "disable_log_stats", "distributed_executor_backend", "dtype", "enable_chunked_prefill",
-        "enable_prefix_caching", "enable_sleep_mode", "enforce_eager", "gpu_memory_utilization",
-        "kv_cache_memory_bytes", "logprobs_mode", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "model",
-        "seed", "structured_outputs_config", "tensor_parallel_size", "use_tqdm_on_load", "weight_transfer_config",
-        "worker_extension_cls",
+        "enable_lora", "enable_prefix_caching", "enable_sleep_mode", "enforce_eager", "gpu_memory_utilization",
+        "kv_cache_memory_bytes", "logprobs_mode", "max_lora_rank", "max_loras", "max_model_len",
+        "max_num_batched_tokens", "max_num_seqs", "model", "seed", "structured_outputs_config", "tensor_parallel_size",
+        "use_tqdm_on_load", "weight_transfer_config", "worker_extension_cls",
     }
 )  # fmt: skip
 """Arguments that hamr derives from its own keys or needs as they are."""
@@ -69,8 +70,9 @@ def engine_args(
     *,
     transfer: str = "shared_memory",
     sleeps: bool = False,
+    adapter_rank: int = 0,
 ) -> dict[str, Any]:
-    """Return vLLM's EngineArgs.
+    """Return vLLM's EngineArgs. With an `adapter_rank` the engine serves an adapter of at most this rank.
 
     Log-probabilities are those of the distribution that was sampled from (after temperature and top-p). At temperature
     1 they are the model's own.
@@ -91,13 +93,15 @@ def engine_args(
         "use_tqdm_on_load": False,
         "seed": seed,
     }
+    if adapter_rank:
+        args |= adapter_args(adapter_rank)
     if engine.num_gpus:
         args["gpu_memory_utilization"] = engine.gpu_memory_utilization
         args["tensor_parallel_size"] = engine.tensor_parallel_size
         if engine.tensor_parallel_size > 1:
             # In a placement group vLLM would choose Ray and reject the group: an engine's GPUs are one bundle of it.
             args["distributed_executor_backend"] = "mp"
-        if transfer != "shared_memory":
+        if transfer in ("nccl", "ipc"):
             args["weight_transfer_config"] = {"backend": transfer}
         if sleeps:
             args["enable_sleep_mode"] = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hamr.rollout.vllm_adapter import adapter_request
 from hamr.rollout.vllm_reload import InPlaceReload, drop_idle_packing
 
 
@@ -28,6 +29,11 @@ class WorkerExtension:
             else:
                 in_place.load(tensors.get_tensor)
         return in_place is not None
+
+    def add_empty_adapter(self) -> None:
+        """Add an adapter that changes nothing. A request selects its adapter when it starts, so one has to be there
+        before the first is trained."""
+        self.model_runner.lora_manager.add_dummy_lora(adapter_request(), rank=1)  # type: ignore[attr-defined]
 
     def speed_up_cpu(self) -> None:
         """Install the sampler and kernels that are faster on a CPU than vLLM's defaults."""

@@ -41,7 +41,9 @@ CONCURRENT_CALLS = 1000
 class RolloutWorker:
     """Actor of one engine: transport only."""
 
-    def __init__(self, model_path: str, config: RolloutConfig, model: ModelConfig, seed: int) -> None:
+    def __init__(
+        self, model_path: str, config: RolloutConfig, model: ModelConfig, seed: int, adapter_rank: int = 0
+    ) -> None:
         collect_rarely()
         from hamr.rollout.vllm_engine import VllmEngine
 
@@ -53,6 +55,7 @@ class RolloutWorker:
             seed,
             transfer=config.transfer,
             sleeps=config.colocated,
+            adapter_rank=adapter_rank,
         )
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
@@ -61,6 +64,9 @@ class RolloutWorker:
 
     async def load_weights(self, path: str, version: int) -> float:
         return await self.engine.load_weights(path, version)
+
+    async def load_adapter(self, files: Mapping[str, bytes], version: int) -> None:
+        await self.engine.load_adapter(files, version)
 
     async def sleep(self, level: int) -> None:
         await self.engine.sleep(level)
@@ -112,13 +118,23 @@ class RolloutWorkers:
         self._slots = list(slots)
         self._dispatcher = Dispatcher(len(slots), config.engine.max_num_seqs)
         self._spawn = spawn
-        self._newest: Path | None = None
+        self._newest: tuple[str, Any] | None = None
+        """Method that loads the newest weights, and its argument."""
 
     @classmethod
     async def start(
-        cls, config: RolloutConfig, model: ModelConfig, model_path: Path, seed: int, *, place: Reservation | None = None
+        cls,
+        config: RolloutConfig,
+        model: ModelConfig,
+        model_path: Path,
+        seed: int,
+        *,
+        place: Reservation | None = None,
+        adapter_rank: int = 0,
     ) -> RolloutWorkers:
         """Start `config.workers` actors and wait until their engines are ready. Worker i uses bundle i of `place`.
+
+        With an `adapter_rank` the engines serve an adapter of at most this rank (`load_adapter`).
 
         Raises CapacityError if the cluster cannot hold them, EngineDied if one does not start.
         """
@@ -137,7 +153,7 @@ class RolloutWorkers:
                 max_restarts=0,
                 runtime_env={"env_vars": engine_env(engine)},
             )
-            return remote.remote(str(model_path), config, model, worker_seed)
+            return remote.remote(str(model_path), config, model, worker_seed, adapter_rank)
 
         slots = [_Slot(seed=seed + i, actor=spawn(seed + i)) for i in range(config.workers)]
         workers = cls(config, slots, spawn)
@@ -212,13 +228,22 @@ class RolloutWorkers:
         The file must exist until the next call, because a worker that is replaced later starts from it. Hold
         `weight_file` to overwrite it.
         """
-        self._newest, self.version = path, version
-        await asyncio.gather(*(self._load(slot, path, version) for slot in self._slots))
+        await self._load_everywhere(("load_weights", str(path)), version)
 
-    async def _load(self, slot: _Slot, path: Path, version: int) -> None:
-        life = slot.life
+    async def load_adapter(self, files: Mapping[str, bytes], version: int) -> None:
+        """Load the adapter of a PEFT folder with these files into every engine as policy `version`."""
+        import ray
+
+        await self._load_everywhere(("load_adapter", ray.put(files)), version)
+
+    async def _load_everywhere(self, newest: tuple[str, Any], version: int) -> None:
+        self._newest, self.version = newest, version
+        await asyncio.gather(*(self._load(slot, newest, version) for slot in self._slots))
+
+    async def _load(self, slot: _Slot, newest: tuple[str, Any], version: int) -> None:
+        life, (method, argument) = slot.life, newest
         try:
-            await self._in_time(slot.actor.load_weights.remote(str(path), version), "load weights")
+            await self._in_time(getattr(slot.actor, method).remote(argument, version), "load weights")
         except EngineDied as error:
             await asyncio.shield(self._replace(slot, life, error))
 
@@ -298,7 +323,8 @@ class RolloutWorkers:
             return
         async with self.weight_file:
             if self._newest is not None:
-                await self._in_time(slot.actor.load_weights.remote(str(self._newest), self.version), "load weights")
+                method, argument = self._newest
+                await self._in_time(getattr(slot.actor, method).remote(argument, self.version), "load weights")
 
     async def _in_time(self, reference: Awaitable[Any], doing: str) -> Any:
         """Return a worker's answer. Raises EngineDied if the worker dies, fails or does not answer within the deadline.

@@ -7,7 +7,7 @@ import atexit
 import os
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 GRACE_S = 5.0
 """Seconds to wait for other ranks' errors after the first. A rank that lost its peer reports a closed connection, and
 the peer's death, which is the cause, may be reported a moment later."""
+
+FILES = "files"
+"""Concurrency group of the actors in which a copied state is written while the others run."""
 
 REMOVE_S = 10.0
 """Longest wait for rank 0's host to remove a file. The next run on that host removes remaining files."""
@@ -114,6 +117,7 @@ class TrainerGroup:
         place: Reservation | None = None,
         loss: FunctionSource | None = None,
         exports: bool = False,
+        asynchronous: bool = False,
     ) -> TrainerGroup:
         """Start `config.ranks` actors and wait until all have loaded the model.
 
@@ -122,11 +126,15 @@ class TrainerGroup:
             place: Placement group; rank i is placed in bundle i.
             loss: The user's loss function.
             exports: Engines read the weights over CUDA IPC.
+            asynchronous: `copy_state` will be called.
         """
         import ray
 
+        # With a concurrency group, Ray runs the other methods in a thread of their own too.
+        actor: Any = ray.remote(concurrency_groups={FILES: 1}) if asynchronous else ray.remote
+
         def spawn(rank: int) -> ActorHandle:
-            remote = ray.remote(TrainerRank).options(
+            remote = actor(TrainerRank).options(
                 **ray_options(amounts(config)),
                 **at(place, rank, config.node_labels),
                 max_restarts=0,
@@ -166,6 +174,16 @@ class TrainerGroup:
         """Write `folder/policy` (Hugging Face) and `folder/trainer` (optimiser, random state, schedule)."""
         await self._all("save", Path(folder).absolute())
 
+    async def copy_state(self, folder: Path) -> Callable[[], Awaitable[None]]:
+        """Copy what `save` writes to host memory. Return the function that writes it to `folder` during training."""
+        await self._all("copy_state", Path(folder).absolute())
+
+        async def write() -> None:
+            group = {"concurrency_group": FILES}
+            await self._wait([a.call.options(**group).remote("write_copy") for a in self._actors])
+
+        return write
+
     async def save_policy(self, folder: Path) -> None:
         """Write `folder/policy` only, which suffices to start a stage with a fresh optimiser."""
         await self._all("save_policy", Path(folder).absolute())
@@ -189,6 +207,10 @@ class TrainerGroup:
     async def write_weights(self, path: Path) -> None:
         """Write every weight in the engines' dtype to one safetensors file, the tied head included."""
         await self._all("write_weights", Path(path).absolute(), self._model.dtype)
+
+    async def adapter_files(self) -> dict[str, bytes]:
+        """Return the files of the LoRA adapter on the model that the trainers started from."""
+        return await self._all("adapter_files")
 
     async def share_weights(self, directory: Path, wanted: int) -> Path:
         """Create a file for `write_weights` in the shared memory of rank 0's host.

@@ -4,6 +4,7 @@ stage; joined, they are one adapter of the model that the first stage started fr
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,12 @@ class Adapter:
         targets = tuple(dict.fromkeys((*self.targets, *later.targets)))
         return Adapter(pairs=pairs, rank=rank, alpha=rank, targets=targets, base=self.base)
 
+    def without_first(self, rows: int) -> Adapter:
+        """Return what was joined to an adapter of `rows`."""
+        pairs = {name: (down[rows:], up[:, rows:]) for name, (down, up) in self.pairs.items()}
+        rank = self.rank - rows
+        return Adapter(pairs=pairs, rank=rank, alpha=rank, targets=self.targets, base=self.base)
+
     def without_last(self, rows: int) -> Adapter | None:
         """Return what was there before an adapter of `rows` was joined, or None."""
         keep = self.rank - rows
@@ -92,6 +99,13 @@ def write_adapter(adapter: Adapter, folder: Path) -> None:
         tensors[f"{_PREFIX}{name}.lora_A.weight"] = down.contiguous()
         tensors[f"{_PREFIX}{name}.lora_B.weight"] = up.contiguous()
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def adapter_files(adapter: Adapter) -> dict[str, bytes]:
+    """Return the content of the files of `write_adapter` by name."""
+    with tempfile.TemporaryDirectory(prefix="hamr-adapter-") as folder:
+        write_adapter(adapter, Path(folder))
+        return {name: (Path(folder) / name).read_bytes() for name in (SETTINGS, WEIGHTS)}
 
 
 def read_adapter(folder: Path) -> Adapter | None:

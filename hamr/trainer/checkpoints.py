@@ -17,7 +17,10 @@ import os
 import re
 import shutil
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +35,8 @@ DIGEST_SUFFIX = ".sha256"
 """A writer that hashes a file while writing it leaves the digest under the file's name and this suffix, for `save`."""
 
 Write = Callable[[Path], Awaitable[None]]
+Copy = Callable[[Path], Awaitable[Callable[[], Awaitable[None]]]]
+"""Copies what a checkpoint holds. Returns the function that writes the copy to the folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,9 +57,26 @@ class Checkpoints:
         self.keep = keep
         self._verified: set[int] = set()
         """Steps whose checkpoints this object has written or read as a whole."""
+        self._under_way: asyncio.Task[Checkpoint] | None = None
+
+    async def __aenter__(self) -> Checkpoints:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Wait for the checkpoint under way, or drop it if the body was cancelled. An error of the body comes first."""
+        if isinstance(error, asyncio.CancelledError) and self._under_way is not None:
+            self._under_way.cancel()
+            await asyncio.wait([self._under_way])
+            return
+        try:
+            await self.settle()
+        except Exception as failed:
+            if error is None:
+                raise
+            log.warning("the last checkpoint was not finished: %s", failed or type(failed).__name__)
 
     async def save(self, step: int, write: Write, state: Mapping[str, Any]) -> Checkpoint:
-        """Write the checkpoint of `step` and remove older ones.
+        """Write the checkpoint of `step`, after one that is under way, and remove older ones.
 
         A complete checkpoint stays complete until its successor is. A failing `write` leaves no files. A full disk
         raises one HamrError that names it.
@@ -63,15 +85,50 @@ class Checkpoints:
             write: Fills the folder that it gets.
             state: Must be JSON.
         """
+        aside = await self._new_folder(step)
+        return await self._complete(aside, step, partial(write, aside), state)
+
+    async def save_later(self, step: int, copy: Copy, state: Mapping[str, Any]) -> None:
+        """Copy the checkpoint of `step`, after one that is under way, and write it while the caller continues.
+
+        It counts when it is complete, as after `save`. `settle` raises the error of its write.
+        """
+        state = deepcopy(state)
+        aside = await self._new_folder(step)
+        with self._dropped_on_error(aside, step):
+            write = await copy(aside)
+        self._under_way = asyncio.create_task(self._complete(aside, step, write, state))
+
+    async def settle(self, *, wait: bool = True) -> None:
+        """Raise the error of the checkpoint under way, if it failed. `wait` for its end if it has not ended."""
+        if self._under_way is not None and (wait or self._under_way.done()):
+            task, self._under_way = self._under_way, None
+            await task
+
+    async def _new_folder(self, step: int) -> Path:
+        await self.settle()
         self.folder.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(self._clean_up)
         aside = self.folder / f".step_{step}.tmp"
         aside.mkdir()
-        try:
-            await write(aside)
+        return aside
+
+    async def _complete(
+        self, aside: Path, step: int, write: Callable[[], Awaitable[None]], state: Mapping[str, Any]
+    ) -> Checkpoint:
+        with self._dropped_on_error(aside, step):
+            await write()
             await asyncio.to_thread(_seal, aside, step, state)
             await asyncio.to_thread(self._publish, aside, step)
             self._verified.add(step)
+        await asyncio.to_thread(self._prune)
+        return Checkpoint(step=step, path=self.folder / f"step_{step}", state=dict(state))
+
+    @contextmanager
+    def _dropped_on_error(self, aside: Path, step: int) -> Iterator[None]:
+        """Remove the files after an error of the body, and name a full disk."""
+        try:
+            yield
         except BaseException as e:
             full = _disk_is_full(e, self.folder)
             shutil.rmtree(aside, ignore_errors=True)
@@ -81,8 +138,6 @@ class Checkpoints:
                     "experiment.run_dir to a larger disk, then resume with resume=<run folder>"
                 ) from e
             raise
-        await asyncio.to_thread(self._prune)
-        return Checkpoint(step=step, path=self.folder / f"step_{step}", state=dict(state))
 
     def newest(self) -> Checkpoint | None:
         """Return the newest complete checkpoint, after a check of every byte of it.

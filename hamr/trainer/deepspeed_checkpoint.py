@@ -46,7 +46,7 @@ class OptimiserProgress:
 def save_state(
     engine: Any, folder: Path, config: TrainerConfig, rank: int, world: int, progress: OptimiserProgress
 ) -> None:
-    """Write DeepSpeed's optimiser and weights, and this rank's `rank_<r>.pt`. Collective."""
+    """Write DeepSpeed's optimiser and weights, and this rank's `rank_<r>.pt`, with the engine's writer. Collective."""
     engine.save_checkpoint(str(folder), tag=_TAG)
     own = {
         "ranks": world,
@@ -55,7 +55,7 @@ def save_state(
         "rng": torch.get_rng_state(),
         "rng_cuda": torch.cuda.get_rng_state() if config.backend == "nccl" else None,
     }
-    torch.save(own, folder / f"rank_{rank}.pt")
+    engine.checkpoint_engine.save(own, str(folder / f"rank_{rank}.pt"))
     dist.barrier()
 
 

@@ -148,8 +148,11 @@ RATE_SCALE = "rate_scale"
 """Key of a parameter group whose learning rate is a multiple of the scheduled one."""
 
 
-def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, Any]) -> Any:
-    """Build the engine with a fused AdamW over the trainable parameters. Vectors are not decayed."""
+def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, Any], writer: Any) -> Any:
+    """Build the engine with a fused AdamW over the trainable parameters. Vectors are not decayed.
+
+    `writer` writes the engine's checkpoints.
+    """
     import deepspeed
     import torch
 
@@ -170,10 +173,8 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
     optimizer = torch.optim.AdamW(
         [g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas, fused=True
     )
-    from hamr.trainer.state_files import StateFiles
-
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
-    engine.checkpoint_engine = StateFiles()
+    engine.checkpoint_engine = writer
     return engine
 
 

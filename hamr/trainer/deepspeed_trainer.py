@@ -45,6 +45,7 @@ from hamr.trainer.deepspeed_weights import (
 from hamr.trainer.host_memory import Parked, optimizer_states
 from hamr.trainer.policy_batch import PolicyBatch, build_batch
 from hamr.trainer.policy_model import PolicyModel
+from hamr.trainer.state_files import StateFiles
 from hamr.types import TrainBatch, TrainGroup
 
 WATCHED = 4
@@ -99,7 +100,9 @@ class DeepSpeedTrainer:
         if not dist.is_initialized():
             with no_collection():
                 backend.join_world(config, rank, world, init_method)
+        self.writer = StateFiles()
         self.reset(model_path, config=config, total_steps=total_steps)
+        self._merged_rank = 0 if self._earlier is None or self._earlier.is_zero else self._earlier.rank
 
     @property
     def model(self) -> PolicyModel:
@@ -123,7 +126,7 @@ class DeepSpeedTrainer:
         settings = backend.engine_config(config)
         self.reference = self._load_reference(Path(model_path))
         model = backend.load_model(Path(model_path), config, self.temperature, settings)
-        self.engine = backend.build_engine(model, config, settings)
+        self.engine = backend.build_engine(model, config, settings, self.writer)
         self.engine.train()
         hand_back_freed_memory()  # memory used by loading
         torch.manual_seed(self.seed + self.rank)
@@ -411,6 +414,15 @@ class DeepSpeedTrainer:
     def send_weights(self) -> None:
         self._sender.send()
 
+    def copy_state(self, folder: Path) -> None:
+        """Copy what `save` writes to host memory, for `write_copy`. Small files are written immediately."""
+        with self.writer.holding():
+            self.save(folder)
+
+    def write_copy(self) -> None:
+        """Write the copied files. Another thread may train meanwhile."""
+        self.writer.write_held()
+
     def save(self, folder: Path) -> None:
         """Write the model to `folder/policy` (Hugging Face) and the state for exact resumption to `folder/trainer`."""
         folder = Path(folder)
@@ -420,20 +432,30 @@ class DeepSpeedTrainer:
             # A resumed run starts from another model than this stage did, but its reference must stay the same.
             model, dtype = getattr(self.reference, "module", self.reference), backend.weight_dtype(self.config)
             with self._reference_at_hand():
-                write_model_folder(model, folder / "reference", dtype, self.rank, self.files)
+                write_model_folder(model, folder / "reference", dtype, self.rank, self.files, self.writer.open)
         save_state(self.engine, folder / "trainer", self.config, self.rank, self.world, self.progress)
 
     def save_policy(self, folder: Path) -> None:
         """Write `folder/policy` only, which suffices to start a stage; also the LoRA adapter that is merged into it."""
         dtype, policy = getattr(torch, self.config.dtype), Path(folder) / "policy"
-        write_model_folder(self.model, policy, dtype, self.rank, self.files)
+        write_model_folder(self.model, policy, dtype, self.rank, self.files, self.writer.open)
         if self.config.lora is None:
             return
-        adapter = adapters.trained_adapter(self.model)
-        if self._earlier is not None and not self._earlier.is_zero:
-            adapter = self._earlier.join(adapter)
+        adapter = self._joined_adapter()
         if self.rank == 0:
             adapters.write_adapter(adapter, policy / adapters.FOLDER)
+
+    def _joined_adapter(self, without: int = 0) -> adapters.Adapter:
+        """Return the trained adapter joined to those of earlier stages, `without` their first rows. Collective."""
+        adapter = adapters.trained_adapter(self.model)
+        if self._earlier is not None and not self._earlier.is_zero:
+            return self._earlier.join(adapter).without_first(without)
+        return adapter
+
+    def adapter_files(self) -> dict[str, bytes]:
+        """Return the files of the adapter on the model that this trainer started from. Collective under ZeRO-3."""
+        adapter = self._joined_adapter(without=self._merged_rank)
+        return adapters.adapter_files(adapter) if self.rank == 0 else {}
 
     def load(self, folder: Path) -> None:
         """Restore exactly the state of `save`. Call right after construction or `reset`.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -100,45 +101,45 @@ def gather(parameters: list[nn.Parameter]) -> Any:
     return deepspeed.zero.GatheredParameters(partitioned, modifier_rank=None, enabled=bool(partitioned))
 
 
-def write_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int) -> None:
-    """Write all weights to one safetensors file, without the name of a tied head, as transformers does.
-
-    Rank 0 writes to a temporary file and renames it. Collective under ZeRO-3.
-    """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    if rank == 0:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        _write_weights(model, aside, dtype, rank, _tied_names(model))
-        if rank == 0:
-            os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
 def overwrite_weight_file(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int) -> None:
     """Write all weights over the existing file, with a tied head under its own name too.
 
     In shared memory this reuses the file's pages, while a new file allocates new ones (0.1 s instead of up to 1.5 s for
     325 MB). The file must not be read during the write.
     """
-    _write_weights(model, path, dtype, rank, frozenset())
+    _write_weights(model, lambda: overwritten(path), dtype, rank, frozenset())
 
 
-def _write_weights(model: PolicyModel, path: Path, dtype: torch.dtype, rank: int, without: Collection[str]) -> None:
+def _write_weights(
+    model: PolicyModel,
+    create: Callable[[], AbstractContextManager[Any]],
+    dtype: torch.dtype,
+    rank: int,
+    without: Collection[str],
+) -> None:
     """Write the weights one by one, so that the host never holds all of them besides the file. Rank 0 writes."""
     weights = ((name, weight) for name, weight in full_weights(model, dtype) if name not in without)
     if rank == 0:
-        write_safetensors([entry for entry in weight_metadata(model, dtype) if entry[0] not in without], weights, path)
+        metadata = [entry for entry in weight_metadata(model, dtype) if entry[0] not in without]
+        with create() as file:
+            write_safetensors(metadata, weights, file)
     else:
         for _ in weights:
             pass
 
 
+@contextmanager
+def overwritten(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to be written over the existing one at `path`, if any. It ends where the body stops to write."""
+    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
+        yield file
+        file.truncate()
+
+
 def write_safetensors(
-    metadata: Sequence[tuple[str, torch.dtype, Sequence[int]]], tensors: Iterable[tuple[str, Tensor]], path: Path
+    metadata: Sequence[tuple[str, torch.dtype, Sequence[int]]], tensors: Iterable[tuple[str, Tensor]], file: Any
 ) -> None:
-    """Write tensors in the safetensors format, over an existing file at `path` if there is one.
+    """Write tensors in the safetensors format to an open file.
 
     `metadata` lists name, dtype and shape of the tensors in their order.
     """
@@ -149,11 +150,9 @@ def write_safetensors(
         header[name] = {"dtype": _SAFETENSORS_TYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
-    with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        for _, tensor in tensors:
-            file.write(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-        file.truncate()
+    file.write(len(text).to_bytes(8, "little") + text)
+    for _, tensor in tensors:
+        file.write(tensor.cpu().contiguous().flatten().view(torch.uint8).numpy().data)
 
 
 def _tied_names(model: PolicyModel) -> set[str]:
@@ -168,9 +167,17 @@ def side_files(folder: Path) -> Mapping[str, bytes]:
 
 
 def write_model_folder(
-    model: PolicyModel, folder: Path, dtype: torch.dtype, rank: int, files: Mapping[str, bytes]
+    model: PolicyModel,
+    folder: Path,
+    dtype: torch.dtype,
+    rank: int,
+    files: Mapping[str, bytes],
+    create: Callable[[Path], AbstractContextManager[Any]],
 ) -> None:
-    """Write a Hugging Face folder: config, tokenizer, safetensors. Collective under ZeRO-3; rank 0 writes."""
+    """Write a Hugging Face folder: config, tokenizer, safetensors. Collective under ZeRO-3; rank 0 writes.
+
+    As in transformers, the weights lack the name of a tied head. `create` opens their file.
+    """
     if rank == 0:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
@@ -179,4 +186,4 @@ def write_model_folder(
         config.pop("torch_dtype", None)
         config["dtype"] = str(dtype).removeprefix("torch.")
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-    write_weight_file(model, folder / "model.safetensors", dtype, rank)
+    _write_weights(model, lambda: create(folder / "model.safetensors"), dtype, rank, _tied_names(model))

@@ -1,10 +1,13 @@
-"""State files of a trainer, flushed to the disk piece by piece."""
+"""Checkpoint files of a trainer: flushed to the disk piece by piece, or held in memory and written later."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +66,61 @@ class WrittenThrough(io.RawIOBase):
         self._flushed = self._written
 
 
+class HeldFile(io.RawIOBase):
+    """File whose content stays in host memory until `write_out`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path, self._pieces = path, deque[bytes]()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._pieces.append(bytes(data))
+        return len(self._pieces[-1])
+
+    def write_out(self) -> None:
+        """Write the content to the disk. Each piece is released when it is written."""
+        with WrittenThrough(self._path) as file:
+            while self._pieces:
+                file.write(self._pieces.popleft())
+
+
 class StateFiles(TorchCheckpointEngine):
-    """DeepSpeed's writer for its own files. `deepspeed_checkpoint` restricts what is read from them."""
+    """Writer of a rank's checkpoint files, DeepSpeed's own included. `deepspeed_checkpoint` restricts what is read from
+    them.
+
+    DeepSpeed's decoupled writer is not used: it compiles an extension, covers only DeepSpeed's files, and the next
+    optimiser step waits for it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held = deque[HeldFile]()
+        self._holds = False
+
+    def open(self, path: str | Path) -> io.RawIOBase:
+        """Return a new file, to be closed after its last `write`."""
+        if not self._holds:
+            return WrittenThrough(path)
+        self._held.append(HeldFile(path))
+        return self._held[-1]
 
     def save(self, state_dict: Any, path: str) -> None:
-        with WrittenThrough(path) as file:
+        with self.open(path) as file:
             torch.save(state_dict, file)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """Hold the files that the body opens in host memory, in place of those of an earlier write that failed."""
+        self._held.clear()
+        self._holds = True
+        try:
+            yield
+        finally:
+            self._holds = False
+
+    def write_held(self) -> None:
+        """Write the held files. Another thread may change the state that they were made from."""
+        while self._held:
+            self._held.popleft().write_out()

@@ -1,9 +1,9 @@
 """Weight transfer from the trainers to the rollout workers, behind protocols.WeightSync.
 
 `SharedMemorySync` passes one safetensors file through `/dev/shm`, for trainers and engines on one host, on any device.
-`DeviceSync` uses vLLM's own transfer API: NCCL between hosts, CUDA IPC between a rank and the engine on its GPU. Both
-reset the engines' prefix cache. Both can afterwards compare the log-probabilities of trainer and engine on the same
-tokens, the only check that detects a stale weight.
+`DeviceSync` uses vLLM's own transfer API: NCCL between hosts, CUDA IPC between a rank and the engine on its GPU.
+`AdapterSync` sends a LoRA adapter only. All reset the engines' prefix cache, and can afterwards compare the
+log-probabilities of trainer and engine on the same tokens, the only check that detects a stale weight.
 """
 
 from __future__ import annotations
@@ -57,6 +57,12 @@ class SendingTrainers(TracedTrainers, Protocol):
     async def send_weights(self) -> None: ...
 
 
+class AdapterTrainers(TracedTrainers, Protocol):
+    """Trainers of a LoRA adapter."""
+
+    async def adapter_files(self) -> dict[str, bytes]: ...
+
+
 class SharedMemorySync:
     """Weight transfer by one safetensors file in the shared memory of the trainers' host, overwritten at each sync.
 
@@ -95,6 +101,24 @@ class SharedMemorySync:
     async def close(self) -> None:
         """Remove the file from shared memory. Call it after the last write."""
         await self._trainers.remove_weights()
+
+
+class AdapterSync:
+    """Transfer of a LoRA adapter through Ray, to engines on any nodes, which serve it on the weights of the start."""
+
+    def __init__(self, trainers: AdapterTrainers, rollout: RolloutWorkers) -> None:
+        self._trainers, self._rollout = trainers, rollout
+
+    async def sync(self, version: int) -> Metrics:
+        start = time.perf_counter()
+        files = await self._trainers.adapter_files()
+        written = time.perf_counter()
+        await self._rollout.load_adapter(files, version)
+        return {
+            "timing/sync/write": written - start,
+            "timing/sync/load": time.perf_counter() - written,
+            **await _compare(self._trainers, self._rollout, version),
+        }
 
 
 class DeviceSync:

@@ -109,6 +109,7 @@ def test_sigterm_to_ray_too_keeps_the_step(tmp_path: Path, settings: dict[str, o
 def test_killed_driver_is_restarted_and_ends(tmp_path: Path, settings: dict[str, object]) -> None:
     run = tmp_path / "run"
     few = {"experiment.steps": 12, "experiment.max_restarts": 1, "experiment.checkpoint.every": 1}
+    few["experiment.checkpoint.asynchronous"] = True
     with running(tmp_path, "rl step 2/", **settings | few) as process:
         while (seen := LiveStatus.read(run)) is None or seen.phase != "rl":
             time.sleep(0.2)

@@ -120,11 +120,11 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
     from hamr.rollout.vllm_settings import engine_env
 
     class EngineHost:
-        def __init__(self, path: str, engine: EngineConfig, max_context: int) -> None:
+        def __init__(self, path: str, engine: EngineConfig, max_context: int, adapter_rank: int) -> None:
             collect_rarely()
             from hamr.rollout.vllm_engine import VllmEngine
 
-            self.engine = VllmEngine(path, engine, "float32", max_context, seed=0)
+            self.engine = VllmEngine(path, engine, "float32", max_context, seed=0, adapter_rank=adapter_rank)
 
         async def ready(self) -> int:
             return os.getpid()
@@ -132,12 +132,13 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
         async def generate(self, requests: list[GenerationRequest]) -> list[Any]:
             return [rollout async for rollout in self.engine.generate(requests)]
 
-        async def generate_across(self, requests: list[GenerationRequest], path: str, version: int) -> list[Any]:
-            """Generate while new weights are loaded after the first response."""
+        async def generate_across(self, requests: list[GenerationRequest], new: Any, version: int) -> list[Any]:
+            """Generate while new weights (a path), or an adapter, are loaded after the first response."""
+            load = self.engine.load_weights if isinstance(new, str) else self.engine.load_adapter
             rollouts = []
             async for rollout in self.engine.generate(requests):
                 if not rollouts:
-                    await self.engine.load_weights(path, version)
+                    await load(new, version)
                 rollouts.append(rollout)
             return rollouts
 
@@ -152,6 +153,9 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
 
         async def load_weights(self, path: str, version: int) -> float:
             return await self.engine.load_weights(path, version)
+
+        async def load_adapter(self, files: Mapping[str, bytes], version: int) -> None:
+            await self.engine.load_adapter(files, version)
 
         async def load_in_place(self, path: str) -> bool:
             """Load new weights; return whether this happened in place or through vLLM's loader."""
@@ -181,11 +185,11 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
 
     started = []
 
-    def start(path: Path, engine: EngineConfig = ENGINE, max_context: int = 512) -> Any:
+    def start(path: Path, engine: EngineConfig = ENGINE, max_context: int = 512, adapter_rank: int = 0) -> Any:
         actor = (
             ray.remote(EngineHost)
             .options(num_cpus=0.5, runtime_env={"env_vars": engine_env(engine)})
-            .remote(str(path), engine, max_context)
+            .remote(str(path), engine, max_context, adapter_rank)
         )
         started.append(actor)
         return actor

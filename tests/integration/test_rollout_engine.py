@@ -214,8 +214,14 @@ def test_update_in_flight_records_version_spans(
 ) -> None:
     old, new = oracle(tiny), oracle(tiny, noise=0.02)
     path = str(new.save(tmp_path / "new.safetensors"))
-    asked = [request_of(prompt_ids, "short", 1, 4), request_of(prompt_ids[::-1], "long", 2, 300)]
-    rollouts = ask(fresh.generate_across.remote(asked, path, 5))
+    check_update_in_flight(fresh, path, old, new, prompt_ids, request_of)
+
+
+def check_update_in_flight(
+    engine: Any, update: Any, old: Any, new: Any, prompt: tuple[int, ...], request_of: Callable[..., GenerationRequest]
+) -> None:
+    asked = [request_of(prompt, "short", 1, 4), request_of(prompt[::-1], "long", 2, 300)]
+    rollouts = ask(engine.generate_across.remote(asked, update, 5))
     spanning = [r for r in rollouts if len(r.versions) == 2]
     assert spanning, "no response was in flight at the update"
     for rollout in spanning:
@@ -225,6 +231,39 @@ def test_update_in_flight_records_version_spans(
         old_says, new_says = (m.logprobs(rollout.prompt_ids, rollout.token_ids) for m in (old, new))
         expected = [*old_says[: before.end], *new_says[before.end :]]
         assert rollout.logprobs == pytest.approx(expected, abs=TOLERANCE)
+
+
+def test_adapter_gives_the_logprobs_of_the_merged_weights(
+    start_engine: Callable[..., Any],
+    tiny: Path,
+    prompt_ids: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+    oracle: Any,
+    tmp_path: Path,
+) -> None:
+    """Also from the middle of a response on, and when an adapter of another rank replaces it."""
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    engine = start_engine(tiny, adapter_rank=12)
+    adapters, merged = [], []
+    for rank, layers in ((4, ["q_proj", "o_proj", "down_proj"]), (12, ["k_proj", "v_proj", "gate_proj", "up_proj"])):
+        torch.manual_seed(rank)
+        model = oracle(tiny)
+        adapted = get_peft_model(model.model, LoraConfig(r=rank, lora_alpha=8, target_modules=layers))
+        for name, parameter in adapted.named_parameters():
+            if "lora_B" in name:
+                parameter.data.normal_(std=0.05)
+        adapted.save_pretrained(tmp_path / str(rank))
+        adapters.append({file.name: file.read_bytes() for file in (tmp_path / str(rank)).glob("adapter_*")})
+        model.model = adapted.merge_and_unload()
+        merged.append(model)
+    check_update_in_flight(engine, adapters[0], oracle(tiny), merged[0], prompt_ids, request_of)
+    ask(engine.load_adapter.remote(adapters[1], 6))
+    rollouts = ask(engine.generate.remote([request_of(prompt_ids, samples=4, tokens=16)]))
+    assert {span.version for r in rollouts for span in r.versions} == {6}
+    assert gap(rollouts, merged[1]) < TOLERANCE
+    assert gap(rollouts, merged[0]) > 10 * TOLERANCE
 
 
 def test_weights_without_a_head_are_rejected(fresh: Any, tiny: Path, oracle: Any) -> None:

@@ -89,7 +89,7 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(folder: Path,
     broken, output = folder / "broken", folder / "broken.log"
     with output.open("wb") as log:
         process = subprocess.Popen(
-            hamr("sft", *OVERRIDES, *joined, "experiment.run_dir=broken"),
+            hamr("sft", *OVERRIDES, *joined, "experiment.run_dir=broken", "experiment.checkpoint.asynchronous=true"),
             cwd=folder,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,8 +51,11 @@ def make_batch(seed: int = 0, advantage: float | None = None) -> TrainBatch:
 BATCH = make_batch()
 
 
-def started(tiny: Path, config: TrainerConfig, algorithm: AlgorithmConfig = ALGORITHM) -> TrainerGroup:
-    return asyncio.run(TrainerGroup.start(config, algorithm, MODEL, tiny, total_steps=20, seed=3, temperature=0.8))
+def started(
+    tiny: Path, config: TrainerConfig, algorithm: AlgorithmConfig = ALGORITHM, asynchronous: bool = False
+) -> TrainerGroup:
+    settings: dict[str, Any] = dict(total_steps=20, seed=3, temperature=0.8, asynchronous=asynchronous)
+    return asyncio.run(TrainerGroup.start(config, algorithm, MODEL, tiny, **settings))
 
 
 def reset(group: TrainerGroup, path: Path, config: TrainerConfig) -> None:
@@ -77,7 +81,7 @@ def one(local_ray: None, tiny: Path) -> Iterator[TrainerGroup]:
 
 @pytest.fixture(scope="module")
 def two(local_ray: None, tiny: Path) -> Iterator[TrainerGroup]:
-    group = started(tiny, CONFIG.model_copy(update={"ranks": 2}))
+    group = started(tiny, CONFIG.model_copy(update={"ranks": 2}), asynchronous=True)
     yield group
     asyncio.run(group.shutdown())
 
@@ -184,6 +188,30 @@ def test_resumed_trainer_group_continues_exactly(two: TrainerGroup, tiny: Path, 
     reset(two, tiny, staged(stage))
     asyncio.run(two.load(tmp_path))
     assert ([train(two, make_batch(s)) for s in (1, 2)], logprobs(two)) == after
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_copy_written_during_a_step_equals_a_checkpoint(
+    two: TrainerGroup, tiny: Path, tmp_path: Path, stage: int
+) -> None:
+    reset(two, tiny, staged(stage))
+    now, later, gone = (tmp_path / name for name in ("now", "later", "gone"))
+
+    async def copy_and_train() -> None:
+        await two.save(now)
+        write = await two.copy_state(later)
+        assert not list(later.rglob("*.safetensors"))
+        await two.train(BATCH)
+        await asyncio.gather(two.train(make_batch(1)), write())
+        write = await two.copy_state(gone)
+        shutil.rmtree(gone)
+        with pytest.raises(FileNotFoundError):
+            await write()
+
+    asyncio.run(copy_and_train())
+    files = {str(path.relative_to(now)): path.read_bytes() for path in now.rglob("*") if path.is_file()}
+    assert {"policy/model.safetensors", "reference/model.safetensors", "trainer/rank_1.pt"} < files.keys()
+    assert {str(path.relative_to(later)): path.read_bytes() for path in later.rglob("*") if path.is_file()} == files
 
 
 ADAPTER = LoraConfig(rank=4)
@@ -346,6 +374,8 @@ def test_an_adapter_survives_a_checkpoint(one: TrainerGroup, tiny: Path, tmp_pat
     reset(one, tmp_path / "warm_up" / "policy", config)
     train(one)
     asyncio.run(one.save(tmp_path / "saved"))
+    sent = asyncio.run(one.adapter_files())
+    assert sent == {file.name: file.read_bytes() for file in (tmp_path / "saved" / "policy" / "adapter").iterdir()}
     before = train(one), logprobs(one)
     reset(one, tiny, config)
     asyncio.run(one.load(tmp_path / "saved"))

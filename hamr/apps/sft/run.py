@@ -151,8 +151,14 @@ class SftRun:
         if due and step not in {validation["step"] for validation in self.validations}:
             await self.preemption.unless_asked(self.validate(step))
 
-    async def save(self, step: int) -> None:
-        self.newest = await self.checkpoints.save(step, self.trainers.save, self.state)
+    async def save(self, step: int, *, later: bool) -> dict[str, float]:
+        """Write a checkpoint, or copy what it holds and write it `later`. Return the time for it."""
+        start = time.perf_counter()
+        if later:
+            await self.checkpoints.save_later(step, self.trainers.copy_state, self.state)
+        else:
+            self.newest = await self.checkpoints.save(step, self.trainers.save, self.state)
+        return {"timing/step/checkpoint": time.perf_counter() - start}
 
 
 async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> SftRun:
@@ -192,6 +198,7 @@ async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, pre
                 total_steps=prepared.steps,
                 seed=config.experiment.seed,
                 temperature=TEMPERATURE,
+                asynchronous=config.experiment.checkpoint.asynchronous,
             )
         try:
             run = SftRun(
@@ -202,7 +209,8 @@ async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, pre
                 console=console,
                 preemption=preemption,
             )
-            await take_steps(run, newest)
+            async with checkpoints:
+                await take_steps(run, newest)
             return run
         finally:
             await trainers.shutdown()
@@ -220,7 +228,7 @@ def check_resumable(prepared: PreparedSft, newest: Checkpoint | None, folder: Ru
 
 
 async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
-    sft, total, every = run.config.sft, run.prepared.steps, run.config.experiment.checkpoint.every
+    sft, total, checkpoint = run.config.sft, run.prepared.steps, run.config.experiment.checkpoint
     if newest is not None:
         await run.trainers.load(newest.path)
         run.newest, run.validations = newest, list(newest.state["sft"]["validations"])
@@ -228,6 +236,7 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
     else:
         await run.validate(0)
     run.recorder.begin("sft", total)
+    waited: dict[str, float] = {}
     with run.console.phase("sft"), run.preemption.patiently():
         if newest is not None:
             await run.validate_if_due(newest.step)
@@ -237,11 +246,13 @@ async def take_steps(run: SftRun, newest: Checkpoint | None) -> None:
             metrics = dict(await run.trainers.train(items_batch(items, sft.loss_aggregation)))
             metrics["sft/computed_tokens"] = float(sum(map(len, items)))
             metrics["timing/step/total"] = time.perf_counter() - begun
-            run.recorder.metrics(step, metrics)
+            run.recorder.metrics(step, metrics | waited)
+            waited = {}
+            await run.checkpoints.settle(wait=False)
             await run.validate_if_due(step)
             asked = run.preemption.asked.is_set()
-            if asked or step == total or step % every == 0:
-                await run.save(step)
+            if asked or step == total or step % checkpoint.every == 0:
+                waited = await run.save(step, later=checkpoint.asynchronous and not asked and step < total)
             if asked:
                 raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, run.config, 'sft')}")
 

@@ -230,7 +230,8 @@ async def _train(
                 )
                 with console.phase("scorer check"):
                     await run.scorers.at_start()
-                await run_stages(run, newest)
+                async with checkpoints:
+                    await run_stages(run, newest)
         except BaseException as e:
             asked = preemption.asked.is_set()
             error = await dropped_error(run) if run and asked and isinstance(e, asyncio.CancelledError) else e

@@ -20,7 +20,10 @@ from hamr.pools.router_actor import RouterClient
 from hamr.rollout.workers import RolloutWorkers
 from hamr.security.functions import FunctionSource
 from hamr.trainer.actors import TrainerGroup
-from hamr.trainer.weight_sync import DeviceSync, SharedMemorySync
+from hamr.trainer.weight_sync import AdapterSync, DeviceSync, SharedMemorySync
+
+STAGES = 2
+"""Stages of a run that train an adapter, which are joined: warm-up and RL."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,7 @@ class RunActors:
     trainers: TrainerGroup
     workers: RolloutWorkers
     router: RouterClient
-    weights: DeviceSync | SharedMemorySync
+    weights: DeviceSync | SharedMemorySync | AdapterSync
     pools: dict[str, PoolClient]
     places: tuple[Reservation | None, ...] = ()
 
@@ -71,7 +74,7 @@ async def start_run_actors(
     trainers, and pools with a share of a GPU after these. The router starts last because it queries the pools. If one
     part fails to start, the others are stopped.
     """
-    config = prepared.config
+    config, transfer = prepared.config, prepared.config.rollout.transfer
     for_trainers, for_workers = await reserve_learners(config, config.cluster.start_timeout_s)
     sft = config.experiment.sft
     warm_up = {"learning_rate": sft.learning_rate, "schedule": sft.schedule, "warmup_frac": sft.warmup_frac}
@@ -86,7 +89,8 @@ async def start_run_actors(
             temperature=config.rollout.temperature,
             place=for_trainers,
             loss=None if (loss := config.algorithm.loss) is None else FunctionSource.of_config("algorithm.loss", loss),
-            exports=config.rollout.transfer == "ipc",
+            exports=transfer == "ipc",
+            asynchronous=config.experiment.checkpoint.asynchronous,
         )
     )
 
@@ -95,7 +99,12 @@ async def start_run_actors(
             # vLLM profiles GPU memory at start and fails if a trainer frees some of it meanwhile.
             await (await trainers).offload_states()
         return await RolloutWorkers.start(
-            config.rollout, config.model, prepared.model_path, config.experiment.seed, place=for_workers
+            config.rollout,
+            config.model,
+            prepared.model_path,
+            config.experiment.seed,
+            place=for_workers,
+            adapter_rank=STAGES * lora.rank if (lora := config.trainer.lora) and transfer == "adapter" else 0,
         )
 
     async def start_all_pools() -> None:
@@ -107,7 +116,7 @@ async def start_run_actors(
     pools = asyncio.create_task(start_all_pools())
     try:
         await asyncio.gather(trainers, workers, pools)
-        sync = SharedMemorySync if config.rollout.transfer == "shared_memory" else DeviceSync
+        sync = {"shared_memory": SharedMemorySync, "adapter": AdapterSync}.get(transfer, DeviceSync)
         weights = sync(trainers.result(), workers.result())
         if isinstance(weights, SharedMemorySync):
             elsewhere = config.cluster.address is not None

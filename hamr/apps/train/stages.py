@@ -6,6 +6,7 @@ import asyncio
 import random
 import shlex
 import shutil
+import time
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -77,6 +78,8 @@ class Run:
     """The current activity, for the message after a signal; empty when idle."""
     evaluations: dict[str, Any] = field(default_factory=dict)
     dialogues: dict[str, Any] = field(default_factory=dict)
+    waited: dict[str, float] = field(default_factory=dict)
+    """Time for the latest checkpoint, which the metrics of the next step get."""
     experience: Experience | None = None
     """The groups in flight during RL, with `experiment.asynchrony` or oversampling."""
     cascade_controller: CascadeController = field(init=False)
@@ -124,6 +127,15 @@ class Run:
         if self.experience is not None:
             state["unfinished"] = self.experience.state()
         return {**state, "cascade": self.cascade_controller.state(), "refits": self.refit.state()}
+
+    async def save(self, step: int, state: dict[str, Any]) -> None:
+        """Write the checkpoint of an RL step, which may end later; that of the last step is complete afterwards."""
+        experiment, learner, start = self.config.experiment, self.world.learner, time.perf_counter()
+        if experiment.checkpoint.asynchronous and step < experiment.steps:
+            await self.checkpoints.save_later(step, learner.copy_state, state)
+        else:
+            await self.checkpoints.save(step, learner.save, state)
+        self.waited = {"timing/step/checkpoint": time.perf_counter() - start}
 
     async def evaluate(self, stage: str, step: int) -> HeldOutResult:
         """Evaluate the engines' current weights on the test split, and in whole dialogues where configured."""
@@ -321,12 +333,14 @@ async def rl_step(
     if metrics is None:
         await leave(run, step - 1, before)
     run.version = controller.version
-    metrics = {**metrics, **rewarder.step_ended(), **await run.world.router.metrics()}
+    metrics = {**metrics, **run.waited, **rewarder.step_ended(), **await run.world.router.metrics()}
+    run.waited = {}
     check = run.preemption.unless_asked(_check_scorers(run, step, counted.replies))
     run.recorder.metrics(step, {**metrics, **(await check or {})})
+    await run.checkpoints.settle(wait=False)
     await measure(run, step)  # before the save, so that the checkpoint contains the measurements
     if step % experiment.checkpoint.every == 0 or step == experiment.steps:
-        await run.checkpoints.save(step, run.world.learner.save, run.state(stream))
+        await run.save(step, run.state(stream))
     if run.preemption.asked.is_set() and step < experiment.steps:
         await leave(run, step, run.state(stream))
 
@@ -362,6 +376,7 @@ async def measure(run: Run, step: int) -> None:
 
 async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
     """Save the state after `step`, unless a checkpoint has it, and end the run. Raises Preempted."""
+    await run.checkpoints.settle()
     newest = await asyncio.to_thread(run.checkpoints.newest)
     if newest is None or newest.step != step:
         await run.checkpoints.save(step, run.world.learner.save, state)

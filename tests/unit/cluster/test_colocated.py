@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,10 @@ class FakeActors:
     async def save(self, folder: Path) -> None:
         self.log.append(f"save {folder}")
 
+    async def copy_state(self, folder: Path) -> Callable[[], Awaitable[None]]:
+        self.log.append(f"copy {folder}")
+        return partial(self.save, folder)
+
     async def load(self, folder: Path) -> None:
         self.log.append(f"load {folder}")
 
@@ -60,6 +66,13 @@ async def test_engines_keep_their_weights_during_other_calls() -> None:
     await turns.save(Path("a"))
     around = ["offload", "wake up"]
     assert both.log == ["sleep 1", "reset m", *around, "sleep 1", "load b", *around, "sleep 1", "save a", *around]
+
+
+async def test_engines_generate_while_a_copied_state_is_written() -> None:
+    both = FakeActors()
+    write = await TimeSharedTrainer(both, both).copy_state(Path("a"))
+    await write()
+    assert both.log == ["sleep 1", "copy a", "offload", "wake up", "save a"]
 
 
 async def test_engines_sleep_once_over_several_steps() -> None:

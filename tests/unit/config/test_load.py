@@ -151,6 +151,9 @@ def test_contradictions_name_both_values_and_the_remedy() -> None:
     assert "tau_b=0.98" in message
     assert "rollout.max_new_tokens=2048" in complaint("rollout.max_new_tokens=2048")
     assert "use transfer='shared_memory'" in complaint("rollout.transfer=nccl")
+    assert "set trainer.lora" in complaint("rollout.transfer=adapter")
+    assert "rank=300 is above 256" in complaint("rollout.transfer=adapter", "trainer.lora={rank: 300}")
+    assert "use transfer='ipc'" in complaint("experiment=gpu_24gb", "rollout.transfer=adapter")
     assert "samples=4 at temperature=0" in complaint("experiment.evaluation.samples=4")
     assert "set normalize_std=true" in complaint("rewards.normalise=gdpo", "algorithm.normalize_std=false")
     assert "set reference=false" in complaint("rewards.normalise=gdpo", "algorithm.all_wrong.reference=true")
@@ -437,10 +440,12 @@ def test_number_fields_reject_infinity_and_nan(value: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["cluster.address", "cluster.dashboard"])
-def test_address_with_an_unclosed_bracket_is_bad_input(key: str) -> None:
+def test_address_with_an_unclosed_bracket_is_bad_input(tmp_path: Path, key: str) -> None:
     address = load_config(["experiment=smoke", f"{key}='http://[::1'"]).cluster
     with pytest.raises(BadInput):
-        check_cluster_address(getattr(address, key.partition(".")[2]), allow_unauthenticated=False, environ={})
+        check_cluster_address(
+            getattr(address, key.partition(".")[2]), allow_unauthenticated=False, environ={"HOME": str(tmp_path)}
+        )
 
 
 def test_steps_follow_from_episodes_unless_set(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from hamr.models.weights import (
     unchanged_attention,
     weight_file,
 )
-from hamr.trainer.deepspeed_weights import write_safetensors
+from hamr.trainer.deepspeed_weights import overwritten, write_safetensors
 
 LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
 
@@ -97,7 +97,9 @@ def test_overwritten_file_equals_one_written_by_safetensors(
     for before in (b"", b"x" * 10_000, b"y"):
         file.write_bytes(before)
         inode = file.stat().st_ino
-        write_safetensors([(name, dtype, tensor.shape) for name, tensor in tensors.items()], tensors.items(), file)
+        with overwritten(file) as opened:
+            metadata = [(name, dtype, tensor.shape) for name, tensor in tensors.items()]
+            write_safetensors(metadata, tensors.items(), opened)
         assert file.stat().st_ino == inode
         read = load_file(file)
         assert read.keys() == tensors.keys()

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hamr.config.lora import LoraConfig  # noqa: E402
-from hamr.trainer.adapters import FOLDER, read_adapter, trained_adapter, write_adapter  # noqa: E402
+from hamr.trainer.adapters import FOLDER, adapter_files, read_adapter, trained_adapter, write_adapter  # noqa: E402
 from hamr.trainer.deepspeed_weights import side_files, write_model_folder  # noqa: E402
 from hamr.trainer.policy_model import load_policy  # noqa: E402
 
@@ -42,17 +42,21 @@ def stage(model: Path, lora: LoraConfig, seed: int) -> Any:
     return policy
 
 
+def written(path: Path) -> Any:
+    return path.open("wb")
+
+
 @pytest.fixture(scope="module")
 def stages(base: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Checkpoints of two stages, the second with another rank, scale and layers."""
     folder = tmp_path_factory.mktemp("stages")
     first, second = folder / "first", folder / "second"
     policy = stage(base, FIRST, 1)
-    write_model_folder(policy, first, torch.float32, 0, side_files(base))
+    write_model_folder(policy, first, torch.float32, 0, side_files(base), written)
     write_adapter(trained_adapter(policy), first / FOLDER)
     policy.causal_lm.save_pretrained(folder / "peft")
     policy = stage(first, SECOND, 2)
-    write_model_folder(policy, second, torch.float32, 0, side_files(base))
+    write_model_folder(policy, second, torch.float32, 0, side_files(base), written)
     earlier = read_adapter(first / FOLDER)
     assert earlier is not None
     write_adapter(earlier.join(trained_adapter(policy)), second / FOLDER)
@@ -80,6 +84,19 @@ def test_base_and_adapter_give_the_logits_of_the_merged_checkpoint(
     assert (logits(plain(base)) - merged).abs().max() > 0.01
     adapted = logits(PeftModel.from_pretrained(plain(base), stages[number] / FOLDER))
     torch.testing.assert_close(adapted, merged, atol=1e-4, rtol=0)
+
+
+def test_later_adapter_alone_belongs_to_the_merged_weights_of_the_earlier_stage(
+    stages: tuple[Path, Path], tmp_path: Path
+) -> None:
+    from peft import PeftModel
+
+    joined = read_adapter(stages[1] / FOLDER)
+    assert joined is not None
+    for name, content in adapter_files(joined.without_first(2)).items():
+        (tmp_path / name).write_bytes(content)
+    adapted = logits(PeftModel.from_pretrained(plain(stages[0]), tmp_path))
+    torch.testing.assert_close(adapted, logits(plain(stages[1])), atol=1e-4, rtol=0)
 
 
 def test_adapter_of_one_stage_equals_the_one_that_peft_writes(stages: tuple[Path, Path]) -> None:

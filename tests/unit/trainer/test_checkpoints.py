@@ -225,6 +225,90 @@ async def test_cancelled_save_leaves_no_files(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+class Copier:
+    """Copies a text; writes it when `may_write` is set."""
+
+    def __init__(self, error=None):
+        self.text, self.error, self.may_write = "one", error, asyncio.Event()
+
+    async def __call__(self, folder):
+        text = self.text
+
+        async def write():
+            await self.may_write.wait()
+            (folder / "half").write_text(text)
+            if self.error:
+                raise self.error
+
+        return write
+
+
+async def test_checkpoint_written_later_has_the_copied_state_and_counts_when_complete(tmp_path):
+    c, copier, state = Checkpoints(tmp_path), Copier(), {"stream": {"at": 1}}
+    await c.save_later(1, copier, state)
+    copier.text, state["stream"]["at"] = "two", 2
+    await c.settle(wait=False)
+    assert c.newest() is None and Checkpoints(tmp_path).all() == []
+    following = asyncio.create_task(c.save(2, writer("two"), state))
+    await asyncio.sleep(0.01)
+    assert os.listdir(tmp_path) == [".step_1.tmp"], "the next one waits"
+    copier.may_write.set()
+    assert (await following).step == 2
+    assert [(kept.step, kept.state) for kept in c.all()] == [(2, {"stream": {"at": 2}}), (1, {"stream": {"at": 1}})]
+    assert (tmp_path / "step_1" / "half").read_text() == "one"
+
+
+@pytest.mark.parametrize(("error", "seen"), [(FULL[0], HamrError), (KeyError("optimizer"), KeyError)])
+async def test_error_of_a_later_write_is_raised_once_and_leaves_no_files(tmp_path, error, seen):
+    c, copier = Checkpoints(tmp_path), Copier(error)
+    await c.save_later(1, copier, {})
+    copier.may_write.set()
+    with pytest.raises(seen, match="no space left|optimizer"):
+        await c.save(2, writer("two"), {})
+    assert os.listdir(tmp_path) == []
+    await c.save(2, writer("two"), {})
+    async with c:
+        await c.save_later(3, copier, {})
+        with pytest.raises(seen):
+            await c.settle()
+    assert os.listdir(tmp_path) == ["step_2"]
+
+
+async def test_end_of_a_run_waits_for_the_write(tmp_path, caplog):
+    copier = Copier()
+    copier.may_write.set()
+
+    async def run(step):
+        async with Checkpoints(tmp_path) as c:
+            await c.save_later(step, copier, {})
+            raise ValueError("scorer")
+
+    with pytest.raises(ValueError, match="scorer"):
+        await run(1)
+    assert os.listdir(tmp_path) == ["step_1"]
+    copier.error = KeyError("rank died")
+    with pytest.raises(ValueError, match="scorer"):
+        await run(2)
+    assert os.listdir(tmp_path) == ["step_1"] and "rank died" in caplog.text
+
+
+async def test_cancelled_run_drops_the_checkpoint_under_way(tmp_path):
+    async def run():
+        async with Checkpoints(tmp_path) as c:
+            await c.save(1, writer("one"), {})
+            await c.save_later(2, Copier(), {})
+            await asyncio.sleep(600)
+
+    task = asyncio.create_task(run())
+    while not (tmp_path / ".step_2.tmp").exists():
+        await asyncio.sleep(0.005)
+    await asyncio.sleep(0.005)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert os.listdir(tmp_path) == ["step_1"]
+
+
 @given(st.dictionaries(st.text(max_size=5), st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)))
 def test_any_json_state_survives_the_round_trip(tmp_path_factory, state):
     folder = tmp_path_factory.mktemp("c")
@@ -233,7 +317,7 @@ def test_any_json_state_survives_the_round_trip(tmp_path_factory, state):
 
 
 SAVER = """
-import asyncio, sys
+import asyncio, functools, sys
 from hamr.trainer.checkpoints import Checkpoints
 c = Checkpoints(sys.argv[1])
 newest = c.newest()
@@ -241,20 +325,27 @@ first = newest.step if newest else 0
 async def write(folder):
     for i in range(20):
         (folder / f"shard_{i}.bin").write_bytes(bytes([i]) * 2000)
+async def copy(folder):
+    return functools.partial(write, folder)
 async def main():
-    for step in range(first, first + 10000):
-        await c.save(step, write, {"step": step})   # the first one replaces the newest
+    for step in range(first, first + 10000):   # the first one replaces the newest
+        if sys.argv[2] == "later":
+            await c.save_later(step, copy, {"step": step})
+            await c.settle()
+        else:
+            await c.save(step, write, {"step": step})
         print(step, flush=True)
 asyncio.run(main())
 """
 
 
 @pytest.mark.slow
-def test_whole_checkpoint_survives_a_kill_at_any_point(tmp_path):
+@pytest.mark.parametrize("when", ["now", "later"])
+def test_whole_checkpoint_survives_a_kill_at_any_point(tmp_path, when):
     draw = random.Random(0)
     done = -1
-    for _ in range(12):
-        saver = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    for _ in range(6):
+        saver = subprocess.Popen([sys.executable, "-c", SAVER, str(tmp_path), when], stdout=subprocess.PIPE, text=True)
         done = max(done, int(saver.stdout.readline()))
         time.sleep(draw.uniform(0, 0.05))
         saver.send_signal(signal.SIGKILL)

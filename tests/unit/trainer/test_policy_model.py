@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 from hamr.algorithms.losses import policy_loss  # noqa: E402
 from hamr.algorithms.packing import Layout, pack, tokens  # noqa: E402
@@ -185,6 +185,16 @@ def test_head_with_more_than_one_layer_is_rejected(tmp_path: Path) -> None:
     path = saved(tmp_path / "gemma", "Gemma2", final_logit_softcapping=30.0)
     with pytest.raises(ConfigError, match="final_logit_softcapping"):
         load_policy(path, dtype=torch.float32, layout="shared_prompt")
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("Qwen3Moe", "num_experts"), ("Mixtral", "num_local_experts"), ("DeepseekV3", "n_routed_experts")]
+)
+def test_mixture_of_experts_is_refused_by_name(tmp_path: Path, kind: str, key: str) -> None:
+    """Before its weights are read: the folder has none. transformers has several names for the number."""
+    getattr(transformers, f"{kind}Config")(**{key: 4}).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"it is a mixture of experts \(\w+_experts=4\), .*; use a dense model"):
+        load_policy(tmp_path, dtype=torch.float32, layout="shared_prompt")
 
 
 def test_empty_micro_batch_gives_zero_gradients_for_every_weight(models: dict[str, Path]) -> None:

@@ -34,6 +34,21 @@ def test_state_survives_the_file_round_trip(tmp_path: Path) -> None:
     assert found == state
 
 
+def test_held_files_have_the_state_at_the_time_of_the_last_copy(tmp_path: Path) -> None:
+    state, writer = {"moments": torch.arange(5000.0)}, StateFiles()
+    writer.save(state, str(tmp_path / "now.pt"))
+    with writer.holding():
+        writer.save(state, str(tmp_path / "dropped.pt"))
+    with writer.holding():
+        writer.save(state, str(tmp_path / "later.pt"))
+    state["moments"].zero_()
+    assert not (tmp_path / "later.pt").exists()
+    writer.write_held()
+    assert (tmp_path / "later.pt").read_bytes() == (tmp_path / "now.pt").read_bytes()
+    assert (tmp_path / "later.pt.sha256").read_text() == (tmp_path / "now.pt.sha256").read_text()
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["later.pt", "now.pt"]
+
+
 async def test_state_is_hashed_while_it_is_written(tmp_path: Path) -> None:
     async def write(folder: Path) -> None:
         (folder / "state").mkdir()

@@ -14,7 +14,7 @@ from hamr.config.pools import EngineConfig
 from hamr.config.schema import RolloutConfig
 from hamr.errors import EngineDied
 from hamr.models.weights import NcclAddress
-from hamr.trainer.weight_sync import DeviceSync, RolloutClient, SharedMemorySync
+from hamr.trainer.weight_sync import AdapterSync, DeviceSync, RolloutClient, SharedMemorySync
 
 
 class Engines:
@@ -35,6 +35,9 @@ class Engines:
     async def load_weights(self, path: Path, version: int) -> None:
         self.log.append((path, version))
 
+    async def load_adapter(self, files: dict[str, bytes], version: int) -> None:
+        self.log.append((files, version))
+
 
 class Senders:
     """Trainers on a host of their own."""
@@ -50,6 +53,16 @@ class Senders:
 
     async def send_weights(self) -> None:
         self.log.append("sent")
+
+    async def adapter_files(self) -> dict[str, bytes]:
+        return {"adapter_config.json": b"{}"}
+
+
+async def test_adapter_is_sent_without_other_weights() -> None:
+    trainers, engines = Senders(), Engines(workers=1, transfer="adapter")
+    metrics = await AdapterSync(trainers, engines).sync(3)  # type: ignore[arg-type]
+    assert (trainers.log, engines.log) == ([], [({"adapter_config.json": b"{}"}, 3)])
+    assert metrics.keys() == {"timing/sync/write", "timing/sync/load"}
 
 
 async def test_nccl_rendezvous_is_on_the_host_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -302,6 +302,30 @@ async def test_hanging_step_is_dropped_and_the_kept_step_is_named(tmp_path: Path
     assert not any((tmp_path / "checkpoints").glob("**/step_*"))
 
 
+async def test_run_writes_checkpoints_later_except_at_its_end(tmp_path: Path) -> None:
+    options = ("experiment.checkpoint.asynchronous=true", "experiment.steps=3")
+    run, log = a_run(ONE_REPLY, tmp_path, Pool(), *options), []
+    run.checkpoints, may_write = Checkpoints(tmp_path / "checkpoints"), asyncio.Event()
+
+    async def save(folder: Path) -> None:
+        log.append("save")
+
+    async def copy_state(folder: Path) -> Any:
+        log.append("copy")
+        return may_write.wait
+
+    run.world.learner = SimpleNamespace(save=save, copy_state=copy_state)  # type: ignore[misc,assignment]
+    await run.save(1, {"at": 1})
+    assert run.checkpoints.all() == [] and run.waited["timing/step/checkpoint"] > 0
+    asyncio.get_running_loop().call_later(0.02, may_write.set)
+    with pytest.raises(Preempted, match="step 1 of 3 is kept"):
+        await stages.leave(run, 1, {"at": 1})
+    await run.save(2, {"at": 2})
+    await run.save(3, {"at": 3})
+    assert [kept.step for kept in run.checkpoints.all()] == [3, 2]
+    assert log == ["copy", "copy", "save"]
+
+
 async def test_a_dropped_rl_step_leaves_the_newest_checkpoint(tmp_path: Path) -> None:
     run, trainers = a_warm_up(tmp_path)
     await run.checkpoints.save(4, trainers.save, {})
