@@ -203,7 +203,7 @@ class Controller:
     def learn_order(self, prompts: PromptStream, groups: Sequence[RolloutGroup]) -> None:
         """Tell the stream the share of right responses to each prompt."""
         for group in groups:
-            share = right_share(group, self.algorithm.right_above)
+            share = right_share(group)
             if share is not None:
                 prompts.learn(group.sample, share)
 
@@ -252,7 +252,7 @@ class Controller:
     ) -> list[RolloutGroup]:
         """Add `algorithm.all_wrong.more_samples` responses to each group in which all responses are wrong."""
         more = self.algorithm.all_wrong.more_samples
-        wrong = [g for g in groups if more and outcome(g, self.algorithm.right_above) == "all_wrong"]
+        wrong = [g for g in groups if more and outcome(g) == "all_wrong"]
         if not wrong:
             return list(groups)
         requests = []
@@ -269,7 +269,7 @@ class Controller:
     def takes_reference(self, group: RolloutGroup) -> bool:
         """Return whether a reference joins the group: the option is on and all of its responses are wrong."""
         wanted = self.algorithm.all_wrong.reference and self.answer is not None
-        return wanted and outcome(group, self.algorithm.right_above) == "all_wrong"
+        return wanted and outcome(group) == "all_wrong"
 
     def reference(self, group: RolloutGroup) -> tuple[TrainSequence, float]:
         """Return one of the sample's references as a completion, drawn by the group's key, and its reward."""
@@ -444,7 +444,7 @@ class Controller:
             "rollout/response_tokens/mean": sum(tokens) / max(1, len(tokens)),
             "rollout/truncated_frac": sum(r.truncated for r in rollouts) / max(1, len(rollouts)),
             "rollout/policy_age/max": max(age, default=0),
-            **group_metrics(seen, self.algorithm.right_above),
+            **group_metrics(seen),
             **reduce_stats(
                 "groups/kept_reward", [r for g in kept for r in self.rewards(g) if r is not None], ("mean",)
             ),

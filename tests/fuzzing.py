@@ -104,7 +104,7 @@ def check(text: str) -> None:
         action = parse_action(text, response_format)
         assert isinstance(action, Reply | ToolCall | MalformedResponse)
         kept = not isinstance(action, MalformedResponse) and in_order(text, response_format)
-        assert format_reward(text, response_format) == float(kept)
+        assert format_reward(text, action, response_format) == float(kept)
         words = customer_text(text, response_format)
         assert rule_match(words, _RULES) in (0.0, 1.0)
         if not isinstance(action, MalformedResponse):

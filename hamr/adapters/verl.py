@@ -136,11 +136,15 @@ def _score(
     records = [record for answer in answers for record in answer["records"]]
     rewards = [answer["rewards"] for answer in answers]
     values = rewards_as_numbers(rewards, missing, list_unscored(rewards, records))
-    return [{"score": float(v), **_extra(r)} for v, r in zip(values, records, strict=True) if v is not None]
-
-
-def _extra(record: Mapping[str, Any]) -> dict[str, float]:
-    return {"malformed": float(record["action"] is None), "escalated": float(record["band"] in ("below", "above"))}
+    return [
+        {
+            "score": float(value),
+            "malformed": float(record["action"] is None),
+            "escalated": float(record["band"] in ("below", "above")),
+        }
+        for value, record in zip(values, records, strict=True)
+        if value is not None
+    ]
 
 
 @lru_cache(maxsize=8)

@@ -17,6 +17,9 @@ from typing import Any
 from hamr.adapters.groups import Group, Missing, group_responses, list_unscored, rewards_as_numbers
 from hamr.errors import DataError
 
+END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
+"""Special tokens at the end of a query. An action followed by one would be malformed."""
+
 Told = tuple[Sequence[Sequence[float | None]], Sequence[Mapping[str, Any]]]
 """Rewards by group, and the records of all groups in order, as JSON."""
 
@@ -46,7 +49,7 @@ def read_score(body: Mapping[str, Any]) -> list[Group]:
     return found
 
 
-def read_get_reward(body: Mapping[str, Any], end_texts: Sequence[str]) -> list[Group]:
+def read_get_reward(body: Mapping[str, Any]) -> list[Group]:
     """Return the groups of a request to `/get_reward`: neighbours with one label. DataError names the field."""
     queries = _texts(body, "query")
     prompts = _texts(body, "prompts")
@@ -55,19 +58,19 @@ def read_get_reward(body: Mapping[str, Any], end_texts: Sequence[str]) -> list[G
         if len(values) != len(queries):
             raise DataError(name, len(values), f"must have the length of query: {len(queries)}")
     responses = [
-        response_of(query, prompt, end_texts, where=f"query[{i}]")
+        response_of(query, prompt, where=f"query[{i}]")
         for i, (query, prompt) in enumerate(zip(queries, prompts, strict=True))
     ]
     return group_responses(labels, responses, "labels")
 
 
-def response_of(query: str, prompt: str, end_texts: Sequence[str], *, where: str) -> str:
+def response_of(query: str, prompt: str, *, where: str) -> str:
     """Return the text after the prompt in a query, without the special tokens at its end.
 
     The tokenizer may have added a token before the prompt. Raises DataError for a query without its prompt, for example
     if it was truncated on the left.
 
-    >>> response_of("<s>Hi?Yes.<|im_end|>", "Hi?", ["<|im_end|>"], where="query[0]")
+    >>> response_of("<s>Hi?Yes.<|im_end|>", "Hi?", where="query[0]")
     'Yes.'
     """
     at = query.find(prompt)
@@ -77,7 +80,7 @@ def response_of(query: str, prompt: str, end_texts: Sequence[str], *, where: str
     response = query[at + len(prompt) :]
     while True:
         shorter = response.rstrip()
-        for text in end_texts:
+        for text in END_TEXTS:
             shorter = shorter.removesuffix(text)
         if shorter == response.rstrip():
             return response.strip()

@@ -12,37 +12,38 @@ from hamr.types import RewardRecord, RolloutGroup
 
 Outcome = Literal["all_wrong", "all_right", "mixed"]
 OUTCOMES: tuple[Outcome, ...] = ("all_wrong", "all_right", "mixed")
+RIGHT_ABOVE = 0.5
 
 
-def is_right(record: RewardRecord, right_above: float) -> bool | None:
-    """Return True if the consistency reward of a response (or its total, if it has none) is above the limit. None if
-    not scored."""
+def is_right(record: RewardRecord) -> bool | None:
+    """Return True if the consistency reward of a response (or its total, if it has none) is above 0.5. None if not
+    scored."""
     component = next((c for c in record.components if c.name == "consistency"), None)
     value = component.value if component is not None else getattr(record.total, "value", None)
-    return None if value is None else value > right_above
+    return None if value is None else value > RIGHT_ABOVE
 
 
-def outcome(group: RolloutGroup, right_above: float) -> Outcome | None:
+def outcome(group: RolloutGroup) -> Outcome | None:
     """Return the outcome of a group, None if no response has a reward."""
-    share = right_share(group, right_above)
+    share = right_share(group)
     if share is None:
         return None
     return "all_right" if share == 1.0 else "mixed" if share else "all_wrong"
 
 
-def right_share(group: RolloutGroup, right_above: float) -> float | None:
+def right_share(group: RolloutGroup) -> float | None:
     """Return the share of right ones among the responses with a reward, None if there are none."""
-    right = [r for r in (is_right(record, right_above) for record in group.records) if r is not None]
+    right = [r for r in (is_right(record) for record in group.records) if r is not None]
     return sum(right) / len(right) if right else None
 
 
-def group_metrics(groups: Sequence[RolloutGroup], right_above: float) -> dict[str, float]:
+def group_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """Return `groups/*`: the share of each outcome, over all scored groups and per act (`meta.act`) if samples name
     one."""
     counts: Counter[str] = Counter()
     by_act: dict[str, Counter[str]] = {}
     for group in groups:
-        found = outcome(group, right_above)
+        found = outcome(group)
         if found is None:
             continue
         counts[found] += 1

@@ -13,6 +13,9 @@ from typing import Any
 from hamr.errors import BadInput, did_you_mean
 
 _DATA = "hamr.apps.data.command"
+_IMPORT = "hamr.apps.data.import_command"
+_RECIPE = "hamr.apps.data.recipe_command"
+_OLABENCH = "hamr.apps.data.olabench_command"
 _EVALUATE = "hamr.apps.evaluate.command"
 _CALIBRATE = "hamr.apps.calibrate.command"
 
@@ -32,24 +35,24 @@ JOBS: dict[str, tuple[str, str]] = {
     "data": ("", "build data: generated dialogues, augmented samples, imported corpora"),
     "data sage": (f"{_DATA}:SageCommand", "generate dialogues over a procedure"),
     "data words": (f"{_DATA}:WordsCommand", "write or fill the wordings of a procedure"),
-    "data import": (f"{_DATA}:ImportCorpus", "import a public corpus or chats as samples"),
-    "data import tickets": (f"{_DATA}:ImportTickets", "import a ticket export as samples"),
-    "data import tickets --preview": (f"{_DATA}:PreviewTickets", "propose a mapping for a ticket export"),
-    "data import zendesk": (f"{_DATA}:ImportZendesk", "import tickets of Zendesk as samples"),
-    "data import intercom": (f"{_DATA}:ImportIntercom", "import conversations of Intercom as samples"),
-    "data patm": (f"{_DATA}:PatmCommand", "rewrite planning windows of whole tickets, as SFT items"),
-    "data dra": (f"{_DATA}:DraCommand", "add the reasoning behind decisions and plans, as SFT items"),
-    "data multigt": (f"{_DATA}:MultiGtCommand", "add references to samples"),
+    "data import": (f"{_IMPORT}:ImportCorpus", "import a public corpus or chats as samples"),
+    "data import tickets": (f"{_IMPORT}:ImportTickets", "import a ticket export as samples"),
+    "data import tickets --preview": (f"{_IMPORT}:PreviewTickets", "propose a mapping for a ticket export"),
+    "data import zendesk": (f"{_IMPORT}:ImportZendesk", "import tickets of Zendesk as samples"),
+    "data import intercom": (f"{_IMPORT}:ImportIntercom", "import conversations of Intercom as samples"),
+    "data patm": (f"{_RECIPE}:PatmCommand", "rewrite planning windows of whole tickets, as SFT items"),
+    "data dra": (f"{_RECIPE}:DraCommand", "add the reasoning behind decisions and plans, as SFT items"),
+    "data multigt": (f"{_RECIPE}:MultiGtCommand", "add references to samples"),
     "data thought": ("", "extract thoughts from experts, and migrate them to other cases"),
-    "data thought step=extract": (f"{_DATA}:ExtractThoughts", "extract the reasoning behind experts' actions"),
-    "data thought step=migrate": (f"{_DATA}:MigrateThoughts", "write thoughts for other cases, then responses"),
+    "data thought step=extract": (f"{_RECIPE}:ExtractThoughts", "extract the reasoning behind experts' actions"),
+    "data thought step=migrate": (f"{_RECIPE}:MigrateThoughts", "write thoughts for other cases, then responses"),
     "data sampled": (f"{_DATA}:SampledCommand", "select the best responses of an RL run, as SFT items"),
     "data hallucination": (f"{_DATA}:HallucinationCommand", "build data for a hallucination judge, with human review"),
-    "data rubrics": (f"{_DATA}:RubricsCommand", "write a rubric for every sample"),
+    "data rubrics": (f"{_RECIPE}:RubricsCommand", "write a rubric for every sample"),
     "data olabench": ("", "build items for OlaBench, and responses with known faults"),
-    "data olabench scenario=": (f"{_DATA}:OlabenchScenarios", "from scenarios' rule engines"),
-    "data olabench samples=": (f"{_DATA}:OlabenchSamples", "from imported samples"),
-    "data olabench labels=": (f"{_DATA}:OlabenchLabels", "from a public corpus with human labels"),
+    "data olabench scenario=": (f"{_OLABENCH}:OlabenchScenarios", "from scenarios' rule engines"),
+    "data olabench samples=": (f"{_OLABENCH}:OlabenchSamples", "from imported samples"),
+    "data olabench labels=": (f"{_OLABENCH}:OlabenchLabels", "from a public corpus with human labels"),
     "data preview": (f"{_DATA}:PreviewSamples", "print what the policy sees for some samples, with token counts"),
     "generate": (
         "hamr.apps.generate.command:GenerateCommand",

@@ -16,7 +16,7 @@ import numpy as np
 
 from hamr.calibration.ranks import Floats
 from hamr.cascade.certificate import Ends
-from hamr.cascade.reply_window import Bounds, ReplyWindow
+from hamr.cascade.reply_window import ReplyWindow
 
 _SHARES = 101
 
@@ -38,27 +38,25 @@ def balance(evidence: ReplyWindow, ends: Ends) -> float:
 
 
 def balance_interval(
-    evidence: ReplyWindow, now: Ends, bounds: Bounds, *, share: float, below: float, tolerance: float
+    evidence: ReplyWindow, now: Ends, *, share: float, below: float, tolerance: float, max_move: float
 ) -> Ends:
     """Return the next interval on the way to one that sends `share` of the replies to the judge, `below` of them from
-    below.
+    below. No end moves by more than `max_move`.
 
     The interval stays unless its share is worse than the nearest reachable share by more than `tolerance`.
     """
-    pairs = _intervals(evidence, now, bounds, np.array([below]), np.linspace(0.0, 1.0, _SHARES))
+    pairs = _intervals(evidence, now, np.array([below]), np.linspace(0.0, 1.0, _SHARES))
     off = np.abs(evidence.escalated_share(pairs[:, 0], pairs[:, 1]) - share)
     if off[0] <= off.min() + tolerance:
         return now
-    return bounds.towards(now, _nearest(pairs[off <= off.min() + tolerance / 2], now))
+    near = pairs[off <= off.min() + tolerance / 2]
+    goal = near[np.abs(near - now).sum(axis=1).argmin()]
+    a, b = (min(max(float(to), at - max_move), at + max_move) for at, to in zip(now, goal, strict=True))
+    return a, b
 
 
-def _nearest(pairs: Floats, now: Ends) -> Ends:
-    a, b = pairs[np.abs(pairs - now).sum(axis=1).argmin()]
-    return float(a), float(b)
-
-
-def _intervals(evidence: ReplyWindow, now: Ends, bounds: Bounds, below: Floats, shares: Floats) -> Floats:
-    """Intervals within bounds for `shares`, with each share of `below` below them: (n, 2), `now` first."""
+def _intervals(evidence: ReplyWindow, now: Ends, below: Floats, shares: Floats) -> Floats:
+    """Intervals in [0, 1] for `shares`, with each share of `below` below them: (n, 2), `now` first."""
     first = (below[:, None] * shares).ravel()
     second = ((1.0 - below[:, None]) * shares).ravel()
     found = []
@@ -67,8 +65,7 @@ def _intervals(evidence: ReplyWindow, now: Ends, bounds: Bounds, below: Floats, 
             # If the ends cross, nearly all replies are outside: use a point on either side of the crossing.
             found += [np.stack([a, np.maximum(a, b)], axis=1), np.stack([np.minimum(a, b), b], axis=1)]
     pairs = np.concatenate([[now], *found])
-    for end in (0, 1):
-        pairs[1:, end] = np.clip(pairs[1:, end], *bounds.limits(end))
+    pairs[1:] = pairs[1:].clip(0.0, 1.0)
     return pairs
 
 

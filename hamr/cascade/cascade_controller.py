@@ -19,7 +19,7 @@ from hamr.cascade.audited_rewards import correct, correction_metrics, gap_of, re
 from hamr.cascade.auditors import CascadeRouter
 from hamr.cascade.budget import balance, balance_interval, without_audits
 from hamr.cascade.certificate import Certificate, Ends
-from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
+from hamr.cascade.reply_window import ReplyWindow, WindowReply
 from hamr.config.rewards import ConsistencyConfig
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
@@ -28,12 +28,9 @@ class CascadeController:
     """Judge budget, certificate and correction of a run."""
 
     def __init__(self, config: ConsistencyConfig) -> None:
-        self._config, budget = config, config.budget
+        self._config = config
         self.cascade = Cascade.from_config(config.cascade)
-        self._seen: deque[WindowReply] = deque(maxlen=budget.window)
-        self._bounds = Bounds(
-            start=(self.cascade.tau_a, self.cascade.tau_b), reach=budget.reach, max_move=budget.max_move
-        )
+        self._seen: deque[WindowReply] = deque(maxlen=config.budget.window)
         self._below: float | None = None
         self._certificate = Certificate() if config.audit_frac and config.mode == "hybrid" else None
         self._correction = AuditCorrection() if config.correction == "stratified" else None
@@ -112,18 +109,15 @@ class CascadeController:
             return now, {}
         evidence = ReplyWindow.of(tuple(self._seen))
         known = {"cascade/judge_frac": self._judge_frac(evidence, now)}
-        share, certificate = self._config.budget.judge_frac, self._config.certificate
-        if share is not None:
-            if len(self._seen) < self._config.budget.min_rows:
+        budget, certificate = self._config.budget, self._config.certificate
+        if budget.judge_frac is not None:
+            if len(self._seen) < budget.min_rows:
                 return now, known
             if self._below is None:
                 self._below = balance(evidence, now)
-            share = without_audits(share, self._config.judge_audit_frac)
-            tolerance = self._config.budget.tolerance
-            goal = balance_interval(
-                evidence, now, self._bounds, share=share, below=self._below, tolerance=tolerance
-            )  # fmt: skip
-            return goal, known
+            share = without_audits(budget.judge_frac, self._config.judge_audit_frac)
+            settings = {"below": self._below, "tolerance": budget.tolerance, "max_move": budget.max_move}
+            return balance_interval(evidence, now, share=share, **settings), known
         assert self._certificate is not None
         assert certificate.limit is not None
         if not excess:

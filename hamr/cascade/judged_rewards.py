@@ -147,7 +147,7 @@ class JudgedRewardScorer:
         """
         section = self._sections["rubric"]
         assert isinstance(section, RubricConfig)
-        items = sample_rubric(case.sample, strict_integers=section.strict_integers)
+        items = sample_rubric(case.sample)
         questions = [item_question(case.sample, item, case.said) for item in items]
         heard = await asyncio.gather(*(self._put(reranker, question, until=case.until) for question in questions))
         calls = tuple(pool.answer.call for pool in heard if pool.answer.call is not None)

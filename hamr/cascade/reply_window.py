@@ -1,4 +1,4 @@
-"""Window of the reranker scores of a run's replies, and the bounds within which an interval moves."""
+"""Window of the reranker scores of a run's replies."""
 
 from __future__ import annotations
 
@@ -50,33 +50,3 @@ class ReplyWindow:
         # A reply with several references may have one below and one above; it counts once.
         both = (self.low < tau_a[:, None]) & (self.high > tau_b[:, None])
         return (below + above - both.sum(axis=1)) / n
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """Bounds of the ends of an interval: within `reach` of `start`, in [0, 1], and at most `max_move` per step.
-
-    >>> Bounds(start=(0.5, 0.75), reach=0.25, max_move=0.125).towards((0.5, 0.75), (0.0, 1.0))
-    (0.375, 0.875)
-    """
-
-    start: tuple[float, float]
-    reach: float
-    max_move: float
-
-    def limits(self, end: int) -> tuple[float, float]:
-        """Return the lowest and highest value of tau_a (0) or tau_b (1)."""
-        return max(0.0, self.start[end] - self.reach), min(1.0, self.start[end] + self.reach)
-
-    def clip(self, ends: tuple[float, float]) -> tuple[float, float]:
-        a, b = (min(max(tau, self.limits(end)[0]), self.limits(end)[1]) for end, tau in enumerate(ends))
-        return a, b
-
-    def towards(self, now: tuple[float, float], goal: tuple[float, float]) -> tuple[float, float]:
-        """Return the next interval on the way from `now` to `goal`. Both ends are clipped alike, so their order is
-        kept."""
-        a, b = (
-            min(max(to, at - self.max_move), at + self.max_move)
-            for at, to in zip(now, self.clip(goal), strict=True)
-        )  # fmt: skip
-        return a, b

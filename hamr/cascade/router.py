@@ -27,7 +27,7 @@ from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.data.actions import ResponseFormat, acting_text, answer_of, customer_text, parse_action, render_action
 from hamr.data.formats import PLAIN, Formats
 from hamr.errors import ConfigError
-from hamr.rewards.format import format_value
+from hamr.rewards.format import format_reward
 from hamr.rewards.judged import check_prompts
 from hamr.rewards.length import length_reward
 from hamr.rewards.matching import MatchRules, match_action
@@ -191,7 +191,7 @@ class RewardRouter:
             self._count_tokens(render_action(reference.action)) for reference in sample.references
         )
         values = {
-            "format": format_value(text, action, asked),
+            "format": format_reward(text, action, asked),
             "length": length_reward(length, reference_length, rewards.length.cache_ratio),
             "rules": rule_match(customer_text(text, asked), self._rules),
         }

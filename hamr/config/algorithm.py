@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     Field,
@@ -59,7 +59,7 @@ class OverlongConfig(Section):
 
 
 class AllWrongConfig(Section):
-    """Remedies for groups in which no response is right (`right_above`).
+    """Remedies for groups in which no response is right: no consistency reward is above 0.5.
 
     Rewards of such a group are equal or only distinguish degrees of wrong, so responses that are never sampled are
     never learned. Both remedies are off by default and may be combined.
@@ -150,8 +150,6 @@ class AlgorithmConfig(Section):
     """With `advantage=group`: divide by the standard deviation of the group's rewards."""
     std_floor: NonNegative = 0.0
     """With `normalize_std`: minimum divisor of the advantages, even if the rewards of a group are nearly equal."""
-    right_above: Fraction = 0.5
-    """A response counts as right in `groups/*` and for `all_wrong` if its consistency reward is above this."""
     all_wrong: AllWrongConfig = AllWrongConfig()
     loss_aggregation: PolicyAggregation = "token_mean"
     """Mean of the loss: over all tokens of the batch (`token_mean`, DAPO), first over the tokens of each response
@@ -172,12 +170,3 @@ class AlgorithmConfig(Section):
     """Optimiser steps per batch of responses and epoch."""
     loss: FunctionConfig | None = None
     """`def f(tokens)`: the loss of each token (see `hamr.algorithms.losses.TokenTerms`). null: `objective`."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _accept_importance_cap(cls, values: Any) -> Any:
-        """Read `importance_cap`, the former name of `importance.cap`."""
-        if not isinstance(values, dict) or "importance_cap" not in values:
-            return values
-        rest = {key: value for key, value in values.items() if key != "importance_cap"}
-        return rest | {"importance": {"cap": values["importance_cap"]} | dict(rest.get("importance", {}))}

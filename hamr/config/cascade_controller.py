@@ -88,8 +88,6 @@ class BudgetConfig(Section):
     """Number of last replies in the window."""
     min_rows: PositiveInt = 100
     """Minimum number of replies before the interval moves."""
-    reach: Fraction = 1.0
-    """Maximum distance of an end from its starting value."""
     max_move: Annotated[float, Field(gt=0.0, le=1.0)] = 0.05
     """Maximum move of an end between two steps."""
 

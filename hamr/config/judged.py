@@ -65,8 +65,6 @@ class RubricConfig(GradedConfig):
     reading: Literal["holistic", "items"] = "holistic"
     """`holistic`: one grade for the whole rubric (the paper's prompt). `items`: the weighted share of passed items (its
     section 4.2)."""
-    strict_integers: bool = False
-    """Drop items whose weight is not an integer, which Algorithm 1 as written accepts."""
     reranker: str | None = None
     """With `reading=items`: pool with role `reranker` that answers every item first; the judge is asked about the items
     in doubt (`cascade`). null: the judge is asked about all."""

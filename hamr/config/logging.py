@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat
 
 from hamr.config.custom import CallbacksConfig
 from hamr.config.section import Fraction, NonNegative, Section
@@ -47,12 +47,8 @@ class AlarmsConfig(Section):
     (`rewards.consistency.certificate.limit`)."""
     length_correlation: Fraction | None = 0.8
     """Absolute correlation of reward and response length."""
-    duplicate_frac: Fraction | None = None
-    """Share of responses that are identical to a sibling."""
     scorer_gap: Fraction | None = 0.5
     """Mean distance between reranker and judge on replies that both scored."""
-    top_component: Fraction | None = None
-    """Share of the variation of the rewards that comes from one component."""
     top_reply_frac: Fraction | None = 0.5
     """Share of the most frequent reply among all replies of the policy in ten steps. The alarm names the reply."""
     truth_drop: Fraction | None = 0.15
@@ -67,7 +63,5 @@ class LoggingConfig(Section):
     Ray gauges, exported by every node."""
     console: bool = True
     """Show the progress of the run on the terminal."""
-    sample_rows: PositiveInt = 8
-    """Sampled responses per step in the table with their reward breakdown."""
     alarms: AlarmsConfig = AlarmsConfig()
     callbacks: CallbacksConfig = CallbacksConfig()

@@ -35,14 +35,7 @@ class PlanConfig(Section):
     """Share of the groups without signal, which dynamic sampling replaces in another round."""
     prefix_hit_frac: Fraction = 0.5
     """Share of a scorer's prompt tokens that are in the prefix cache of its replica."""
-    thinking_frac: Fraction = 0.5
-    """Mean used share of a pool's `thinking_tokens` and `answer_tokens`."""
-    slack: Annotated[float, Field(gt=0.0)] = 0.02
-    """Tolerance relative to the step time with unlimited scorers. A step within it counts as having the reward off the
-    critical path."""
     spread: NonNegative = 0.5
     """Coefficient of variation of response lengths and answer times."""
     draws: PositiveInt = 3
     """Number of simulated steps, with different responses, in each mean."""
-    most_replicas: PositiveInt = 4096
-    """Upper limit of the search for the size of a pool."""

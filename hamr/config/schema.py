@@ -83,9 +83,7 @@ class RolloutConfig(Section):
     """Further parameters of vLLM's `SamplingParams`, by name: `{min_p: 0.02}`. Unknown names and those that hamr sets
     itself are refused. As with `top_p`, log-probabilities are those of the changed distribution."""
     max_new_tokens: PositiveInt = 64
-    """Maximum length of a response in tokens."""
-    long_prompt: Literal["drop", "refuse"] = "drop"
-    """Handling of a prompt that leaves no room for `max_new_tokens`: drop and count, or refuse to start."""
+    """Maximum length of a response in tokens. Prompts that leave no room for it are dropped and counted."""
     transfer: Literal["shared_memory", "nccl", "ipc", "adapter"] = "shared_memory"
     """Path of new weights from the trainer to the engines: `shared_memory` within one node, `nccl` between GPUs of any
     nodes, `ipc` (CUDA IPC) from each rank to the `colocated` engine on its GPU, on any number of nodes. `adapter` sends

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -20,7 +20,8 @@ class SftSetConfig(Section):
     """One set of a mix."""
 
     path: AbsolutePath | None = None
-    """JSONL of SFT items (`hamr.data.sft_items`). null: the references of the samples of `data`, as decisions."""
+    """JSONL of SFT items (`hamr.data.sft_items`). null: the references of the samples of `data`, as decisions. Items
+    longer than `model.max_context` are dropped and counted."""
     weight: NonNegative = 1.0
     """Number of passes through the set per epoch: 2 uses every item twice, 0.5 half of them, and the others in the next
     epoch."""
@@ -63,8 +64,6 @@ class SftConfig(Section):
     loss_aggregation: Aggregation = "token_mean"
     """Mean of the loss: over all tokens of the batch (`token_mean`), or first over the tokens of each item
     (`sequence_mean`)."""
-    long_item: Literal["drop", "refuse"] = "drop"
-    """Handling of an item that is longer than `model.max_context`: drop and count, or refuse to start."""
     held_out_frac: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.05
     """Share of the dialogues whose items are held out for validation, the same dialogues in every set. 0: none."""
     max_validation: PositiveInt = 200

@@ -43,10 +43,5 @@ class ServeConfig(Section):
     """Maximum time for receiving the body of a request (408)."""
     max_connections: PositiveInt = 1024
     """Further connections are rejected (503)."""
-    end_texts: tuple[str, ...] = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
-    """Texts removed from the end of a query of `/get_reward`, which contains its special tokens. They are not part of
-    an action, and an action followed by one would be malformed."""
     records: str | None = None
     """JSONL that receives every served record. null: none. The trainers' own protocols carry only the rewards."""
-    drain_s: PositiveFloat = 30.0
-    """Maximum wait for requests in progress when the server is stopped."""

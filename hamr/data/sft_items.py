@@ -1,13 +1,12 @@
-"""The SFT file: one target a line, cut into the parts that the formulas of the first paper name. Reading names the line
-of every fault.
+"""The SFT file: one target per line, divided into the parts of the first paper's formulas. Errors name the line.
 
     {"kind": "decision_dra", "sample": {a line of a sample file}, "target": [
         {"part": "rationale", "text": "<think>The customer wants to leave, so ...</think>"},
         {"part": "action", "text": "<answer>May I ask why?</answer>"}]}
 
-The parts' texts, one after the other with nothing between them, are what the policy shall say after the sample's
-prompt; tags therefore stand in the text of the part that they open or close. With q_t the sample, c_t the rationale,
-a the agent's and q_{t+1} the environment's (a customer's turn or a tool's result), the kinds are
+The target is the concatenation of the parts' texts, without separators, as the policy's answer to the sample's prompt.
+A tag is therefore in the text of the part that it opens or closes. With q_t the sample, c_t the rationale, a the
+agent's action and q_{t+1} the environment's turn (a customer's message or a tool's result), the kinds are
 
     decision       a_t                              -log p(a_t | q_t)
     decision_dra   c_t, a_t                         Eq. 2: -log p(c_t, a_t | q_t)
@@ -20,7 +19,7 @@ The wire forms are `hamr.data.actions`' `plain` for `decision`, its `think_answe
 
     <plans><plan_1>a~_t</plan_1><plan_2>q~_{t+1} a~_{t+1}</plan_2></plans><actions>[the tool calls]</actions>
 
-behind a <think> block where the kind has a rationale.
+after a <think> block if the kind has a rationale.
 """
 
 from __future__ import annotations

@@ -242,9 +242,6 @@ def _unrouted_record(rollout: Rollout, detail: str) -> RewardRecord:
     return RewardRecord(
         key=rollout.key,
         total=Failure(detail=detail),
-        components=(),
-        action=None,
-        band="none",
         response=rollout.text,
         response_tokens=len(rollout.token_ids),
         versions=rollout.versions,

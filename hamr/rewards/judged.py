@@ -1,8 +1,7 @@
-"""Registry of the side rewards from judges, one file each. Pure functions: build the question, parse the answer, value
-it.
+"""Registry of the side rewards from judges. Pure functions: build the question, parse the answer, value it.
 
-A reward is a module with the functions of `JudgedReward`. The router sends its questions, retries unparseable answers,
-and turns failures into typed outcomes.
+A reward is a module or an object with the functions of `JudgedReward`. The router sends its questions, retries
+unparseable answers, and turns failures into typed outcomes.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from typing import Any, Protocol
 
 from hamr.config.judged import ComparedConfig, JudgedRewards
 from hamr.errors import ConfigError, DataError
-from hamr.rewards import dialogue, hallucination, policy, risk, rubric_reward, tool
-from hamr.rewards.own_judged import OwnJudgedReward
+from hamr.rewards import hallucination, risk, rubric_reward
+from hamr.rewards.graded import DIALOGUE, POLICY, TOOL, GradedReward
 from hamr.rewards.questions import JudgedText
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Judgement, Question, ServiceSample
@@ -54,9 +53,9 @@ class Veto(JudgedReward, Protocol):
 
 VETOES: Mapping[str, Veto] = {"risk": risk, "hallucination": hallucination}
 JUDGED: Mapping[str, JudgedReward] = {
-    "dialogue": dialogue,
-    "policy": policy,
-    "tool": tool,
+    "dialogue": DIALOGUE,
+    "policy": POLICY,
+    "tool": TOOL,
     "rubric": rubric_reward,
     **VETOES,
 }
@@ -65,7 +64,7 @@ JUDGED: Mapping[str, JudgedReward] = {
 
 def find_judged(name: str) -> JudgedReward:
     """Return the shipped reward of this name, or that of a section `rewards.judged.<name>`."""
-    return JUDGED.get(name) or OwnJudgedReward(name)
+    return JUDGED.get(name) or GradedReward(name)
 
 
 def check_prompts(rewards: JudgedRewards) -> None:

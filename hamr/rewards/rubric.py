@@ -113,14 +113,14 @@ def _json_values(text: str) -> Iterator[Any]:
         yield value
 
 
-def sample_rubric(sample: ServiceSample, *, strict_integers: bool = False) -> tuple[RubricItem, ...]:
+def sample_rubric(sample: ServiceSample) -> tuple[RubricItem, ...]:
     """Return the rubric of a sample: `privileged.rubric`, a list of {"title", "description", "weight"}.
 
     Judges see it, the policy never does. Items that Algorithm 1 drops are dropped. Without a rubric there are no items.
     """
     rubric = sample.privileged.get("rubric", ())
     items = (_item(fields) for fields in rubric if isinstance(fields, Mapping))
-    return tuple(item for item in items if item and keeps_weight(item.weight, strict_integers=strict_integers))
+    return tuple(item for item in items if item and keeps_weight(item.weight))
 
 
 def rubric_question(

@@ -20,7 +20,7 @@ from hamr.errors import MissingScore, VerdictUnparsable
 from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.rewards.grades import SCHEMA, graded_value, read_grade
 from hamr.rewards.questions import JudgedText, judge_question
-from hamr.rewards.rubric import RubricItem, sample_rubric
+from hamr.rewards.rubric import sample_rubric
 from hamr.types import Judgement, Question, ServiceSample
 
 name = "rubric"
@@ -31,14 +31,14 @@ _ERROR = {"clear": "pass", "未出现": "pass", "violated": "fail", "出现": "f
 
 def absent(sample: ServiceSample, config: RubricConfig) -> str | None:
     """Return a reason if the sample has no usable rubric."""
-    return None if _items(sample, config) else "the sample has no rubric"
+    return None if sample_rubric(sample) else "the sample has no rubric"
 
 
 def question(
     sample: ServiceSample, responses: Sequence[JudgedText], config: RubricConfig, attempt: int = 0
 ) -> Question:
     (response,) = responses
-    items = _items(sample, config)
+    items = sample_rubric(sample)
     schema, shipped = SCHEMA, "rubric"
     if config.reading == "items":
         verdicts = [["met", "unmet"] if item.weight > 0 else ["clear", "violated"] for item in items]
@@ -63,7 +63,7 @@ def read(text: str, sample: ServiceSample, count: int, config: RubricConfig) -> 
     if config.reading == "holistic":
         return (read_grade(text, name),)
     said = final_object(text, ("reason", "checks"))
-    items, checks = _items(sample, config), said["checks"]
+    items, checks = sample_rubric(sample), said["checks"]
     if not isinstance(checks, dict) or checks.keys() != {_id(i) for i in range(len(items))}:
         raise VerdictUnparsable(f"checks={checks!r} has to give each of the {len(items)} items a verdict")
     passed = tuple(
@@ -91,10 +91,6 @@ def passed_share(items: Sequence[tuple[float, bool]]) -> float:
     if not items:
         raise MissingScore("the judgement has no rubric items")
     return math.fsum(abs(w) for w, passed in items if passed) / math.fsum(abs(w) for w, _ in items)
-
-
-def _items(sample: ServiceSample, config: RubricConfig) -> tuple[RubricItem, ...]:
-    return sample_rubric(sample, strict_integers=config.strict_integers)
 
 
 def _id(index: int) -> str:

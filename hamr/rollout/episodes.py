@@ -268,9 +268,6 @@ def _empty(rollout: Rollout) -> RewardRecord:
     return RewardRecord(
         key=rollout.key,
         total=Scored(value=0.0),
-        components=(),
-        action=None,
-        band="none",
         response=rollout.text,
         response_tokens=len(rollout.token_ids),
         versions=rollout.versions,

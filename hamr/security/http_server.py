@@ -17,6 +17,8 @@ from hamr.security.endpoints import is_loopback
 if TYPE_CHECKING:
     from hamr.config.use import ServeConfig
 
+DRAIN_S = 30
+"""Maximum wait for requests in progress when a server is stopped."""
 BACKLOG = 2048
 """Length of the queue of pending connections."""
 
@@ -82,7 +84,7 @@ def build_server(app: Any, config: ServeConfig) -> Any:
             access_log=False,
             lifespan="off",
             limit_concurrency=config.max_connections,
-            timeout_graceful_shutdown=int(config.drain_s) or 1,
+            timeout_graceful_shutdown=DRAIN_S,
         )
     )
 

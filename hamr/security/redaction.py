@@ -32,19 +32,9 @@ _TEXT_TOKENS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "speci
 _NO_VALUE = {"env", "name", "file", "path", "dir", "folder"}
 """Last words of a setting that says where a secret is."""
 _DATABASES = {
-    "database",
-    "db",
-    "sql",
-    "sqlalchemy",
-    "jdbc",
-    "postgres",
-    "postgresql",
-    "pg",
-    "mysql",
-    "mariadb",
-    "mongo",
-}
-_DATABASES |= {"mongodb", "redis", "amqp", "cloudamqp", "rabbitmq", "broker", "elasticsearch"}
+    "database", "db", "sql", "sqlalchemy", "jdbc", "postgres", "postgresql", "pg", "mysql", "mariadb", "mongo",
+    "mongodb", "redis", "amqp", "cloudamqp", "rabbitmq", "broker", "elasticsearch",
+}  # fmt: skip
 _URL_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 _named: set[str] = set()
 

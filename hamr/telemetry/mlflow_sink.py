@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hamr.errors import BadInput
 from hamr.security.redaction import redact
 from hamr.telemetry.sinks import FiguresOnly, shown_as
 
 LONGEST_VALUE = 500
 """Maximum length of a parameter in characters that every MLflow store accepts."""
-
-
-def check_mlflow() -> None:
-    """Raise BadInput if the library is not installed."""
-    if find_spec("mlflow") is None:
-        raise BadInput("logging.sinks", "mlflow", "is not installed; pip install 'mlflow>=2.20'")
 
 
 class MlflowSink(FiguresOnly):
@@ -29,7 +21,6 @@ class MlflowSink(FiguresOnly):
     """
 
     def __init__(self, folder: Path, *, experiment: str, name: str, config: Mapping[str, Any]) -> None:
-        check_mlflow()
         import os
 
         import mlflow

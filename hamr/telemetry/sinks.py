@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any, Protocol
 
+from hamr.errors import BadInput
 from hamr.types import RewardRecord
 
 log = logging.getLogger(__name__)
+
+
+LIBRARIES = {"tensorboard": ">=2.18", "mlflow": ">=2.20", "trackio": ">=0.43"}
+"""Sink -> its version, for those whose library of the same name is an extra."""
+
+
+def check_library(sink: str) -> None:
+    """Raise BadInput if the library of a sink is not installed."""
+    if sink in LIBRARIES and find_spec(sink) is None:
+        raise BadInput("logging.sinks", sink, f"is not installed; pip install '{sink}{LIBRARIES[sink]}'")
 
 
 class Sink(Protocol):

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 
-from hamr.errors import BadInput
 from hamr.telemetry.sinks import FiguresOnly, shown_as
-
-
-def check_tensorboard() -> None:
-    """Raise BadInput if the library, which torch's writer needs, is not installed."""
-    if find_spec("tensorboard") is None:
-        raise BadInput("logging.sinks", "tensorboard", "is not installed; pip install 'tensorboard>=2.18'")
 
 
 class TensorboardSink(FiguresOnly):
     """TensorBoard sink. A resumed run writes to the same folder; TensorBoard joins the parts by step."""
 
     def __init__(self, folder: Path) -> None:
-        check_tensorboard()
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"))

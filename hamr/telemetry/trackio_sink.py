@@ -7,19 +7,11 @@ import io
 import math
 import os
 from collections.abc import Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hamr.errors import BadInput
 from hamr.security.redaction import redact
 from hamr.telemetry.sinks import FiguresOnly, shown_as
-
-
-def check_trackio() -> None:
-    """Raise BadInput if the library is not installed."""
-    if find_spec("trackio") is None:
-        raise BadInput("logging.sinks", "trackio", "is not installed; pip install 'trackio>=0.43'")
 
 
 class TrackioSink(FiguresOnly):
@@ -32,7 +24,6 @@ class TrackioSink(FiguresOnly):
     def __init__(
         self, folder: Path, *, project: str, name: str, config: Mapping[str, Any], system_metrics: bool = False
     ) -> None:
-        check_trackio()
         os.environ.setdefault("TRACKIO_DIR", str(folder / "trackio"))
         import trackio
 

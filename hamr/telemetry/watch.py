@@ -108,9 +108,7 @@ _SAYS = {
         "rewards.consistency.correction=stratified",
     ),
     "length_correlation": ("watch/length_correlation", "the reward correlates with the response length"),
-    "duplicate_frac": ("watch/duplicate_frac", "responses of a group are identical"),
     "scorer_gap": ("watch/scorer_gap", "reranker and judge disagree"),
-    "top_component": ("watch/top_component", "one component dominates the reward"),
     "top_reply_frac": ("watch/top_reply_frac", "one reply makes up most of the policy's replies"),
     "truth_drop": ("truth/drop", "the reward rises while exact acts fall: the policy exploits the scorers"),
 }

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 class ScorerExample:
     """Rendered question and target answer, as token ids.
 
-    `target_ids` has `behind` tokens after the verdict's, which are learnt like reasoning. `verdict` maps label tokens
-    to their target probabilities (sum 1): for a scorer without a third label, partial agreement is {yes: 0.5, no: 0.5}.
-    Examples of one `family` (those about one reference) have a common beginning, which is computed once. Reasoning that
-    is not `sound` is in the input but not in the loss; the verdict is learnt all the same.
+    `target_ids` has `behind` tokens after that of the verdict, which are trained like reasoning. `verdict` maps label
+    tokens to their target probabilities (sum 1): for a scorer without a third label, partial agreement is {yes: 0.5,
+    no: 0.5}. Examples of one `family` (those about one reference) have a common prefix, which is computed once.
+    Reasoning that is not `sound` is in the input but not in the loss; the verdict is trained nevertheless.
     """
 
     prompt_ids: tuple[int, ...]

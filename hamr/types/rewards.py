@@ -183,9 +183,9 @@ class RewardRecord:
 
     key: SampleKey
     total: Total
-    components: tuple[Component, ...]
-    action: Action | None
-    band: Band
+    components: tuple[Component, ...] = ()
+    action: Action | None = None
+    band: Band = "none"
     reference_scores: tuple[ReferenceScore, ...] = ()
     calls: tuple[ScorerCall, ...] = ()
     s_r: float | None = None

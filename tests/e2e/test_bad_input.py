@@ -67,11 +67,7 @@ CASES = {
     ),
     "too many replicas": (["experiment=smoke", "pools.judge.replicas=500"], None, "pools.judge.replicas"),
     "used folder": (["experiment=smoke", "experiment.run_dir=."], lines(GOOD), "experiment.run_dir"),
-    "long prompts refused": (
-        ["experiment=smoke", "model.max_context=64", "rollout.long_prompt=refuse"],
-        None,
-        "model.max_context",
-    ),
+    "no prompt fits": (["experiment=smoke", "model.max_context=64"], None, "model.max_context"),
     "online without a key": (["experiment=smoke", "logging=online"], None, "WANDB_API_KEY"),
 }
 

@@ -37,7 +37,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/get_reward":
             from hamr.adapters.wire import read_get_reward, tell_get_reward
 
-            groups = [(texts, *_score(texts)) for _, texts in read_get_reward(body, ["</s>"])]
+            groups = [(texts, *_score(texts)) for _, texts in read_get_reward(body)]
             records = [record for _, _, own in groups for record in own]
             answer: dict[str, Any] = tell_get_reward(([values for _, values, _ in groups], records), "nan")
         else:

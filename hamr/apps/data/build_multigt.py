@@ -26,7 +26,7 @@ from hamr.telemetry.ledger import Ledger
 from hamr.types import Reply
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import MultiGtCommand
+    from hamr.apps.data.recipe_command import MultiGtCommand
 
 
 def build_multigt(command: MultiGtCommand) -> int:

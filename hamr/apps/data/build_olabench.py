@@ -26,7 +26,7 @@ from hamr.report.terminal import show
 from hamr.report.values import Column, Table, number_columns
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import OlabenchItemsCommand, OlabenchLabels, OlabenchSamples, OlabenchScenarios
+    from hamr.apps.data.olabench_command import OlabenchItemsCommand, OlabenchLabels, OlabenchSamples, OlabenchScenarios
 
 PLANTED = "planted.jsonl"
 HELD_OUT = "held_out.jsonl"

@@ -16,7 +16,7 @@ from hamr.data.trajectories import Window, read_trajectories, windows
 from hamr.errors import DataError
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import DraCommand, PatmCommand
+    from hamr.apps.data.recipe_command import DraCommand, PatmCommand
 
 
 def build_patm(command: PatmCommand) -> int:

@@ -11,7 +11,7 @@ from hamr.apps.shared.outputs import output_file
 from hamr.data.samples import read_samples, write_samples
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import RubricsCommand
+    from hamr.apps.data.recipe_command import RubricsCommand
 
 
 def build_rubrics(command: RubricsCommand) -> int:

@@ -18,12 +18,12 @@ from hamr.data.samples import read_samples, write_rows
 from hamr.data.sft_items import write_items
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import ThoughtsCommand
+    from hamr.apps.data.recipe_command import ThoughtsCommand
 
 
 def build_thought(command: ThoughtsCommand) -> int:
     """Run one step and write its kept items: `decision_dra`, `decision_post` or both."""
-    from hamr.apps.data.command import ExtractThoughts  # it imports the recipes
+    from hamr.apps.data.recipe_command import ExtractThoughts  # it imports the recipes
 
     output = output_file(command.output, overwrite=command.overwrite)
     recipe, render = command.recipe, command.render

@@ -29,7 +29,7 @@ from hamr.report.values import Column, Table
 from hamr.types import ServiceSample, ToolCall
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import (
+    from hamr.apps.data.import_command import (
         HelpdeskCommand,
         ImportCommand,
         ImportCorpus,

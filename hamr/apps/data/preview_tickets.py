@@ -18,7 +18,7 @@ from hamr.errors import DataError
 from hamr.types import ServiceSample
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import PreviewTickets
+    from hamr.apps.data.import_command import PreviewTickets
 
 _SAMPLES = 3
 _TICKETS = 300

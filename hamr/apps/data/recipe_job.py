@@ -29,7 +29,9 @@ from hamr.report import terminal
 from hamr.report.values import Column, Table
 
 if TYPE_CHECKING:
-    from hamr.apps.data.command import OlabenchItemsCommand, RecipeCommand, SageCommand, WordsCommand
+    from hamr.apps.data.command import SageCommand, WordsCommand
+    from hamr.apps.data.olabench_command import OlabenchItemsCommand
+    from hamr.apps.data.recipe_command import RecipeCommand
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -198,9 +198,7 @@ def _record(
             RewardRecord(
                 key=rollout.key,
                 total=total,
-                components=(),
                 action=None if isinstance(action, MalformedResponse) else action,
-                band="none",
                 response=rollout.text,
             )
             for rollout, action in zip(group.rollouts(policy.name), actions, strict=True)

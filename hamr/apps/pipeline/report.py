@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hamr.apps.evaluate.ecs.report import NAMES
-from hamr.apps.pipeline.data import EcsPoint, LearningPoint, PipelineData, StageFacts
+from hamr.apps.pipeline.data import EcsPoint, PipelineData, StageFacts
+from hamr.apps.report.data import find_value
 from hamr.report.drawing import BLUE, GREEN, GREY, ORANGE, TEXT, WIDE, axes, draw, legend
 from hamr.report.html import write_page
 from hamr.report.values import Cell, Code, Column, Fold, Interval, Link, Page, PageSection, Prose, Table
@@ -97,7 +97,9 @@ def verdict(data: PipelineData) -> str:
     if unfinished is not None:
         state = unfinished.attempts.state
         said += f" {unfinished.name} {'is not finished' if state == 'begun' else state}."
-    known = [(point, value) for point in data.points if (value := _value(point, "action_accuracy")) is not None]
+    known = [
+        (point, value) for point in data.points if (value := find_value(point.figures, "action_accuracy")) is not None
+    ]
     if data.independent:
         ends = {point.stage: value for point, value in known if point.when == "rl"}
         best = max(ends, key=lambda name: ends[name], default=None)
@@ -148,7 +150,7 @@ def _points(data: PipelineData) -> Table:
             point.stage,
             WHEN.get(point.when, point.when),
             point.figures.get("n"),
-            *(_value(point, key) for key, _ in FIGURES.values()),
+            *(find_value(point.figures, key) for key, _ in FIGURES.values()),
         )
         for point in data.points
     )
@@ -193,13 +195,6 @@ def _losses(data: PipelineData) -> Table:
     return Table("", (Column(_kind(data)), Column("set"), Column("items", "{:,}"), *losses), rows)
 
 
-def _value(point: LearningPoint, key: str) -> float | None:
-    value: Any = point.figures
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def _across(data: PipelineData) -> Figure | None:
     if len(data.points) < 2:
         return None
@@ -208,7 +203,7 @@ def _across(data: PipelineData) -> Figure | None:
         values = [
             (at, value)
             for at, point in enumerate(data.points)
-            if (value := _value(point, FIGURES[name][0])) is not None
+            if (value := find_value(point.figures, FIGURES[name][0])) is not None
         ]
         if values:
             places, heights = zip(*values, strict=True)

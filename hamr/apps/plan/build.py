@@ -23,6 +23,8 @@ from hamr.errors import BadInput
 
 PAIR_S = 0.01
 """Seconds of a cross-encoder or an embedding of about 20M parameters on a CPU per pair."""
+USED_FRAC = 0.5
+"""Mean used share of a pool's `thinking_tokens` and `answer_tokens`."""
 VERDICT_TOKENS = 16
 """Tokens of a judge's verdict after its reasoning; upper bound for a reranker's answer."""
 
@@ -224,8 +226,8 @@ def output_tokens(config: Config, name: str, workload: Workload) -> float:
     reward."""
     pool, asked = config.pools[name], workload.questions().get(name, 0.0)
     side = workload.responses * workload.side.get(name, 0.0)
-    written = config.plan.thinking_frac * pool.answer_tokens
-    verdict = config.plan.thinking_frac * pool.thinking_tokens + VERDICT_TOKENS if pool.role == "judge" else 1.0
+    written = USED_FRAC * pool.answer_tokens
+    verdict = USED_FRAC * pool.thinking_tokens + VERDICT_TOKENS if pool.role == "judge" else 1.0
     return (side * written + (asked - side) * verdict) / asked if asked else verdict
 
 

@@ -47,7 +47,7 @@ def report(config: Config, past_folder: Path | None) -> list[Block]:
     """Return the printed elements, in order."""
     from hamr.apps.plan.build import build_cluster, build_workload
     from hamr.apps.plan.run import read_past
-    from hamr.apps.plan.sizing import Study
+    from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Study
     from hamr.apps.plan.tables import comparison, critical, margins, parts, sizes, stations, title
 
     past = read_past(past_folder) if past_folder else None
@@ -55,8 +55,8 @@ def report(config: Config, past_folder: Path | None) -> list[Block]:
     workload = build_workload(config, past)
     study = Study(workload, build_cluster(config, workload, past), draws=config.plan.draws)
     ideal = study.ideal()
-    goal_s = max(config.plan.step_s or 0.0, ideal.step_s * (1 + config.plan.slack))
-    needed, needs = study.needs(goal_s, most=config.plan.most_replicas)
+    goal_s = max(config.plan.step_s or 0.0, ideal.step_s * (1 + SLACK))
+    needed, needs = study.needs(goal_s, most=MOST_REPLICAS)
     printed = [
         title(config, workload, past),
         *sizes(config, workload, needs),

@@ -11,6 +11,11 @@ from hamr.apps.plan.overlap import Group, Overlap, simulate_overlap
 from hamr.apps.plan.simulation import ROLLOUT, Simulated, SimulatedResponse, Station, Usage, simulate
 from hamr.apps.plan.workload import Workload
 
+SLACK = 0.02
+"""Tolerance relative to the ideal step time. A step within it counts as having the reward off the critical path."""
+MOST_REPLICAS = 4096
+"""Upper limit of the search for the size of a pool."""
+
 Rounds = Sequence[Sequence[SimulatedResponse]]
 
 

@@ -20,7 +20,7 @@ from hamr.apps.plan.measured import compare, mean_errors, pool_times
 from hamr.apps.plan.memory import memory_per_gpu
 from hamr.apps.plan.models import model_size
 from hamr.apps.plan.simulation import ROLLOUT
-from hamr.apps.plan.sizing import Cluster, Need, Played, Study
+from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Cluster, Need, Played, Study
 from hamr.apps.plan.workload import Workload
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import Config
@@ -156,10 +156,8 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> Pa
         )
     if wanted is not None and step > wanted:
         lines.append(f"plan.step_s={wanted:g} cannot be met: with unlimited pools a step takes {step:.1f} s")
-    if study.play(needed).step_s > max(wanted or 0.0, step * (1 + config.plan.slack)):
-        lines.append(
-            f"plan.most_replicas={config.plan.most_replicas} is too low; raise it, or the slots of each replica"
-        )
+    if study.play(needed).step_s > max(wanted or 0.0, step * (1 + SLACK)):
+        lines.append(f"{MOST_REPLICAS} replicas of a pool are too few; raise the slots of each replica")
     return Paragraph("\n".join(lines))
 
 

@@ -101,10 +101,7 @@ class ReportData:
 
     def option(self, dotted: str) -> Any:
         """Return a value of the configuration, or None."""
-        value: Any = self.config
-        for key in dotted.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value
+        return find_value(self.config, dotted)
 
     def series(self, key: str, stage: str = "rl") -> tuple[list[int], list[float]]:
         """Return steps and values of a metric, without missing and non-finite values."""
@@ -129,6 +126,14 @@ class ReportData:
         drawn = random.Random(seed).sample(rest, min(n, len(rest)))
         groups = (("best", best), ("worst", worst), ("random", drawn))
         return [(kind, row) for kind, chosen in groups for row in chosen]
+
+
+def find_value(values: Mapping[str, Any], dotted: str) -> Any:
+    """Return the value at a dotted key of nested mappings, or None."""
+    found: Any = values
+    for key in dotted.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def _stage(figures: Mapping[str, Any]) -> StageSummary:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from hamr.apps.report.data import STAGE_NAMES, ReportData
+from hamr.apps.report.data import STAGE_NAMES, ReportData, find_value
 from hamr.apps.report.figures import LATER, SCORING, SECTIONS
 from hamr.apps.report.figures_dialogues import dialogue_table, episode_table, episode_turns
 from hamr.apps.report.figures_sft import sft_verdict
@@ -120,7 +120,7 @@ def verdict(data: ReportData) -> str:
     }
     for key in (key for _, key, _, _ in _headline_metrics(data) if key in told):
         words, form = told[key]
-        old, new = _value(stages[first], key), _value(stages[last], key)
+        old, new = find_value(stages[first], key), find_value(stages[last], key)
         if old is not None and new is not None:
             was, now = form.format(old), form.format(new)
             verb = "rose" if new > old else "fell"
@@ -131,16 +131,9 @@ def verdict(data: ReportData) -> str:
     return f"From {STAGE_NAMES[first]} to {STAGE_NAMES[last]}{on}, {sentence}." if parts else "No figures in common."
 
 
-def _value(stage: Mapping[str, Any], key: str) -> float | None:
-    value: Any = stage
-    for part in key.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return value
-
-
 def _headline_metrics(data: ReportData) -> list[tuple[str, str, str, str]]:
     """Return the headline metrics. With an exact-act rule, metrics that accept any reply are excluded."""
-    truth = any(_value(figures, "exact_act") is not None for figures in data.stages.values())
+    truth = any(find_value(figures, "exact_act") is not None for figures in data.stages.values())
     return [line for line in _HEADLINES if not (truth and line[1] == "action_accuracy")]
 
 
@@ -148,7 +141,7 @@ def _headlines(data: ReportData) -> Headlines | None:
     """Return each headline metric's value at the last stage, its change since the first, and all values."""
     items = []
     for title, key, good, form in _headline_metrics(data):
-        known = [(stage, _value(figures, key)) for stage, figures in data.stages.items()]
+        known = [(stage, find_value(figures, key)) for stage, figures in data.stages.items()]
         values = [(stage, v) for stage, v in known if v is not None]
         if not values:
             continue

@@ -27,7 +27,7 @@ FILE = "scorer_check.json"
 
 
 def check(command: ScorerCheckCommand) -> int:
-    """Check the scorers that the configuration's consistency reward asks; exit code 0 whatever they answer."""
+    """Check the scorers of the configuration's consistency reward. The exit code does not depend on the result."""
     output = command.output
     if output is not None:
         output_folder(output, [FILE], overwrite=command.overwrite)

@@ -9,11 +9,10 @@ class ScorerCommand(ConfiguredCommand):
     """Fine-tune the pools' scorers on labelled reply pairs where their raw model carries no signal.
 
     Every pool with a `finetune` section is trained on pairs of replies made from the training samples and measured on
-    pairs of the test samples (and on `data.labelled_pairs`, if there are any), before and after, beside word overlap:
-    accuracy, AUC, precision and recall of what is wrong, calibration. A grader (`role: grader`) is trained on labelled
-    responses, the sets of `hamr data hallucination` in one file, to give one judged reward, and measured on others than
-    it learnt from. The models are cached and found again by `hamr train`; figures and reliability plots go into the run
-    folder.
+    pairs of the test samples (and on `data.labelled_pairs`, if there are any), before and after, next to word overlap:
+    accuracy, AUC, precision and recall of wrong replies, calibration. A grader (`role: grader`) is trained on labelled
+    responses, the sets of `hamr data hallucination` in one file, to give one judged reward, and measured on held-out
+    ones. The models are cached, and `hamr train` uses them; figures and reliability plots go into the run folder.
 
       pools.reranker.model=Qwen/Qwen3-4B
       pools.reranker.finetune={when: always, batch_size: 16, epochs: 3, learning_rate: 1.0e-5, lora: {}}

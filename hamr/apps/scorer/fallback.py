@@ -17,10 +17,10 @@ from hamr.models.embedding import EMBEDDING_MODEL
 from hamr.types import ServiceSample
 
 MIN_REPLIES = 10
-"""Fewest replies among the references of all splits by which scorers can be checked at all."""
+"""Minimum number of replies among the references of all splits for a check of the scorers."""
 MIN_TRAIN_PAIRS = 50
 MIN_HELD_OUT_PAIRS = 10
-"""Fewest pairs of each label to fine-tune a scorer on, and to decide whether fine-tuning is needed."""
+"""Minimum number of pairs of each label for fine-tuning, and for the decision whether it is needed."""
 
 PAIRS_DRAWN = 400
 _ACCEPT = "or train although no scorer can be checked, with scorers.accept_chance=true"
@@ -91,7 +91,7 @@ def with_usable_scorers(config: Config, splits: Splits) -> tuple[Config, str]:
 
 
 def _without_scorers(config: Config, mode: str) -> Config:
-    """Return the configuration in a mode that asks fewer scorers, without settings and pools that it has no use for."""
+    """Return the configuration in a mode that asks fewer scorers, without the settings and pools that become unused."""
     before = config.rewards.consistency
     kept = {"weight", "reranker", "verbatim", "call_credit"}
     consistency = ConsistencyConfig.model_validate({"mode": mode, **before.model_dump(include=kept)})

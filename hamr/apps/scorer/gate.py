@@ -1,7 +1,7 @@
-"""Can a wrong reply beat the right ones? The question that RL asks of its scorers, asked before RL does.
+"""Gate before RL: in how many contexts does the best wrong reply outscore the median right one?
 
-Mean AUC hides it: a scorer that is right about nine pairs in ten may give one courtesy a high score everywhere, and a
-policy needs no more. The gate counts contexts in which the best wrong reply outscores the median right one.
+Mean AUC does not show this. A scorer that is right about nine pairs in ten may give one courtesy a high score in every
+context, which is enough for a policy to exploit.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from hamr.types import Answer, Question
 Ask = Callable[[Question], Awaitable[Answer]]
 MARGIN = 0.25
 AT_ONCE = 64
-"""Questions that a check has in flight. More would only wait in the pool's queue, and some of them too long."""
+"""Concurrent questions of a check. Further ones would wait in the pool's queue and might exceed their deadline."""
 BOTH = "both"
-"""The contexts in which the same wrong reply beats the right ones with either scorer: no cascade could help."""
+"""Contexts in which the same wrong reply beats the right ones with both scorers, so that no cascade can help."""
 _SHOWN = 5
 
 

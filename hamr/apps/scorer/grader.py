@@ -26,7 +26,7 @@ FLAWS: Mapping[str, tuple[str, ...]] = {
     "hallucination": tuple(label for label in hallucination.LABELS if label != CLEAN),
 }
 NOTHING = "None"
-"""The reason of a response that nothing is wrong with, where the file has none."""
+"""Reason of a response without flaws, where the file has none."""
 SEED = 17
 
 
@@ -56,7 +56,7 @@ class Grading:
 
     @property
     def prompt_id(self) -> str:
-        """Of the template that the reward asks by."""
+        """Id of the template of the reward."""
         section = getattr(self.rewards, self.reward)
         return WrittenPrompt.load(section.prompt or f"{self.reward}.{section.language}").id
 
@@ -87,8 +87,11 @@ class Grading:
         return clean[:at], {clean[at]: 1.0} | dict.fromkeys(sorted(flawed), 0.0)
 
     def examples(self, rows: Sequence[JudgedResponse]) -> list[ScorerExample]:
-        """Half of them, by chance, without their reason: a grader whose label only ever followed the right reason would
-        believe its own, whatever it says. All of them, if no row has one: planted responses have none."""
+        """Return the training examples. A random half of them has no reason.
+
+        A grader that always saw a correct reason before the label would trust its own reason at scoring time, even a
+        wrong one. No example has a reason if no row has one, as with planted responses.
+        """
         rng, known = Random(SEED), any(row.reason for row in rows)
         return [self._example(row, (row.reason or NOTHING) if known and rng.random() < 0.5 else "") for row in rows]
 
@@ -105,8 +108,10 @@ class Grading:
 
 
 def labelled_responses(name: str, tuning: ScorerTrainingConfig) -> tuple[list[JudgedResponse], list[JudgedResponse]]:
-    """(to learn from, held out), in an order by chance: a file may have its flaws at its end. Raises BadInput where one
-    of them lacks clean or flawed responses."""
+    """Return (training responses, held-out responses), shuffled, because a file may have its flaws at the end.
+
+    Raises BadInput if one of them has only clean or only flawed responses.
+    """
     assert tuning.labelled is not None, "a grader's section has it"
     flaws = FLAWS[tuning.reward]
     train, held_out = read_judged(tuning.labelled, flaws, tuning.reward), []

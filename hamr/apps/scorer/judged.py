@@ -1,7 +1,7 @@
-"""Responses with a judge's label: what a grader is trained on and measured by.
+"""Responses with a judge's label, for training and measuring a grader.
 
 A line is a sample (`hamr.data.samples`) with `response`, `label` and `reason`, as `hamr data hallucination` writes it.
-`label` is "none" or what is wrong; a list where several things are. A line with `labels` is a labelled response of
+`label` is "none", or the flaw, or a list of flaws. A line with `labels` is a labelled response of
 OlaBench (`hamr.bench.olabench.labelled`), such as those that `hamr data olabench` plants.
 """
 
@@ -29,7 +29,7 @@ HELD_OUT = 5
 
 @dataclass(frozen=True, kw_only=True)
 class JudgedResponse:
-    """`labels` is empty for a response that nothing is wrong with."""
+    """A labelled response. `labels` is empty for one without flaws."""
 
     sample: ServiceSample
     response: str
@@ -38,8 +38,10 @@ class JudgedResponse:
 
 
 def read_judged(path: str | Path, labels: Sequence[str], reward: str = "hallucination") -> list[JudgedResponse]:
-    """Return the file's responses with a label for `reward`, whose flaws have `labels`. Raises DataError at
-    `file:line: field`."""
+    """Return the responses of a file that have a label for `reward`. `labels`: the known flaws.
+
+    Raises DataError at `file:line: field`.
+    """
     found = []
     for number, row in read_rows(path):
         where = f"{path}:{number}"
@@ -87,7 +89,7 @@ def _labels(label: Any, known: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def split_off(rows: Sequence[JudgedResponse], seed: int) -> tuple[list[JudgedResponse], list[JudgedResponse]]:
-    """(to learn from, held out): all responses to the samples of a dialogue on one side."""
+    """Return (training rows, held-out rows). All responses to the samples of one dialogue are in the same part."""
     dialogues = sorted({_dialogue(row) for row in rows})
     random.Random(seed).shuffle(dialogues)
     out = set(dialogues[: len(dialogues) // HELD_OUT])
@@ -99,7 +101,7 @@ def _dialogue(row: JudgedResponse) -> str:
 
 
 def borne_out(row: JudgedResponse) -> float:
-    """Share of the response's distinct words that stand in what its judge reads: what a grader has to beat.
+    """Return the share of the response's distinct words that occur in the judge's input: the baseline of a grader.
 
     1.0 for a response without words.
     """

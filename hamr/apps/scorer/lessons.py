@@ -31,20 +31,19 @@ from hamr.types import ServiceSample
 
 PAIRS_SEED = 17
 CHECK_PAIRS = 60
-"""Held-out pairs on which the raw model is tried before it is decided whether to fine-tune."""
+"""Held-out pairs on which the raw model is measured, to decide whether to fine-tune."""
 RIGHT_EACH = 3
 FEWEST_EACH = 5
-"""Pairs that a contrast gives at least."""
+"""Minimum number of pairs of a contrast."""
 VERBATIM_SHARE = 0.3
-"""Share of the contrasts in which one of the right replies is the reference itself."""
+"""Share of the contrasts in which one of the right replies is the reference."""
 GRADERS_OWN = {"reward", "labelled", "held_out"}
 """Keys of a `finetune` section that a scorer of pairs does not use."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exam(ABC):
-    """Questions whose answers are known. `labels`: where a high score is right. `overlap`: a score that needs no
-    model."""
+    """Questions with known answers. `labels`: whether a high score is right. `overlap`: a score that needs no model."""
 
     labels: list[bool]
     overlap: list[float]
@@ -54,7 +53,7 @@ class Exam(ABC):
         return auc(self.overlap, self.labels)
 
     def suits(self, model: Path) -> bool:
-        """Return whether the model can be asked as it is."""
+        """Return whether the model can answer without training."""
         return True
 
     @abstractmethod
@@ -64,8 +63,10 @@ class Exam(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictExam(Exam):
-    """For language models. Questions are token ids and end right before the verdict, so that no model reasons.
-    `values`: what the verdict's tokens are worth."""
+    """Exam for language models. Questions are token ids that end before the verdict, so that no model reasons.
+
+    `values`: value of each token of the verdict.
+    """
 
     questions: list[list[int]]
     values: dict[int, float]
@@ -79,7 +80,7 @@ class VerdictExam(Exam):
 
 @dataclass(frozen=True, kw_only=True)
 class PairExam(Exam):
-    """For cross-encoders."""
+    """Exam for cross-encoders."""
 
     pairs: list[tuple[str, str]]
 
@@ -92,8 +93,10 @@ class PairExam(Exam):
 
 @dataclass(frozen=True, kw_only=True)
 class Lessons:
-    """`basis` is all that the others depend on beside the model, as JSON; these are made when they are needed.
-    `train`: what trains a model on the examples."""
+    """Training data and exam of a scorer, which are built when they are needed.
+
+    `basis`: everything that they depend on besides the model, as JSON. `train`: trains a model on the examples.
+    """
 
     basis: list[Any]
     exam: Callable[[], Exam]
@@ -104,7 +107,7 @@ class Lessons:
 def pair_lessons(
     pool: PoolConfig, max_pairs: int, train: Sequence[ServiceSample], held_out: Sequence[ServiceSample]
 ) -> Lessons:
-    """For a reranker or a judge."""
+    """Return the lessons of a reranker or a judge."""
     assert pool.finetune is not None, "only such pools learn"
     most = min(pool.finetune.examples, max_pairs)
     checks = [p for p in reply_pairs(held_out, 2 * CHECK_PAIRS, PAIRS_SEED) if p.label != "partial"][:CHECK_PAIRS]
@@ -129,7 +132,7 @@ def pair_lessons(
 
 
 def grader_lessons(name: str, pool: PoolConfig, config: Config) -> Lessons:
-    """For a grader. Raises DataError for a file of labelled responses that cannot be read."""
+    """Return the lessons of a grader. Raises DataError for an invalid file of labelled responses."""
     assert pool.finetune is not None, "only such pools learn"
     grading = grading_of(pool, config)
     train, held_out = labelled_responses(name, pool.finetune)
@@ -160,8 +163,11 @@ def grading_of(pool: PoolConfig, config: Config) -> Grading:
 def contrast_examples(
     samples: Sequence[ServiceSample], n: int, seed: int = PAIRS_SEED, *, part: float = 0.5
 ) -> list[PairExample]:
-    """At most `n` pairs for a cross-encoder: of every contrast some right replies, one that is right in part (with the
-    target `part`), and twice as many wrong ones, half of them other acts."""
+    """Return at most `n` pairs for a cross-encoder.
+
+    Each contrast gives some right replies, one that is partly right (with the target `part`), and twice as many wrong
+    ones, half of them with other acts.
+    """
     rng = Random(f"contrast examples/{seed}")
     examples: list[PairExample] = []
     for contrast in contrasts(samples, n // FEWEST_EACH + 1, seed):
@@ -172,7 +178,7 @@ def contrast_examples(
         others = [wrong.text for wrong in contrast.wrong if wrong.kind != "act"]
         wrong = [text for own in (acts, others) for text in rng.sample(own, min(RIGHT_EACH, len(own)))]
         partial = [rng.choice(contrast.partial)] if contrast.partial else []
-        # Any right wording may stand as the reference, so that few references do not make few first texts.
+        # Any right wording serves as the reference, so that first texts vary even if there are few references.
         known = (contrast.reference, *contrast.right)
         for texts, target in ((right, 1.0), (partial, part), (wrong, 0.0)):
             examples += [PairExample(rng.choice(known), text, target) for text in texts]
@@ -211,9 +217,12 @@ def grader_exam(grading: Grading, rows: Sequence[JudgedResponse]) -> VerdictExam
 
 
 def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[ScorerExample]:
-    """The pairs as examples. A scorer that reasons is shown every second pair without its reasoning or, in turns, with
-    another's (and is taught neither): its own reasoning will be wrong at times, and a verdict that only ever followed
-    right reasoning would believe it rather than look at the statements."""
+    """Return the pairs as examples.
+
+    For a scorer that reasons, every second pair has no reasoning or, alternately, that of another pair, neither of
+    which is trained. The scorer's own reasoning is sometimes wrong. If training always showed correct reasoning, the
+    verdict would follow the reasoning instead of the statements.
+    """
     if not prompt.template.thinks:
         return [example(prompt, pair) for pair in pairs]
     heard = [None if i % 2 == 0 else "" if i % 4 == 1 else _mistaken(pairs, i) for i in range(len(pairs))]
@@ -221,15 +230,17 @@ def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[
 
 
 def _mistaken(pairs: Sequence[ReplyPair], i: int) -> str:
-    """The reasoning of the nearest pair whose own differs, if possible about the same statement: it sounds right."""
+    """Return another reasoning: that of the nearest pair with a different one, if possible about the same statement."""
     others = sorted((j for j in range(len(pairs)) if pairs[j].thought != pairs[i].thought), key=lambda j: abs(j - i))
     alike = [j for j in others if pairs[j].statement_a == pairs[i].statement_a]
     return next((pairs[j].thought for j in (*alike, *others)), "")
 
 
 def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> ScorerExample:
-    """A labelled pair as the template's question and the scorer's whole answer to it. `heard`: what stands in the place
-    of the pair's reasoning, and is not learnt."""
+    """Return a labelled pair as the template's question and the scorer's whole answer.
+
+    `heard`: text in place of the pair's reasoning, which is not trained.
+    """
     level = {"consistent": "yes", "partial": "part", "inconsistent": "no"}[pair.label]
     verdict = {level: 1.0} if level in prompt.labels else {"yes": 0.5, "no": 0.5}
     said: list[int] = []
@@ -247,7 +258,7 @@ def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> 
 
 
 def question_ids(prompt: ScorerPrompt, pair: ReplyPair, *, think: bool) -> list[int]:
-    """The rendered question up to where the scorer speaks: before its reasoning, or right before its verdict."""
+    """Return the rendered question up to the scorer's output: before its reasoning, or before its verdict."""
     asked = prompt.question_ids(pair_question(pair).variables)
     if not prompt.template.thinks:
         return asked + prompt.verdict_ids(after_thinking=False)

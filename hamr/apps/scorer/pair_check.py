@@ -1,4 +1,4 @@
-"""Does a scorer carry signal? Its AUC on labelled reply pairs, beside that of plain word overlap."""
+"""Check of a scorer's signal: its AUC on labelled reply pairs, compared with that of word overlap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hamr.types import Answer, Question
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerCheck:
-    """AUC in [0, 1], 0.5 is chance; `n` pairs of which `failed` had no score and are left out.
+    """AUC in [0, 1] (0.5 is chance) on `n` pairs, without the `failed` ones that have no score.
 
     Only 'consistent' and 'inconsistent' pairs count; partial ones belong to neither class.
     """
@@ -32,10 +32,10 @@ class ScorerCheck:
 
 
 async def check_scorer(ask: Callable[[Question], Awaitable[Answer]], pairs: Sequence[ReplyPair]) -> ScorerCheck | None:
-    """Asks the scorer about every clear pair and compares it with word overlap on the same pairs.
+    """Ask the scorer about every clear pair and compare it with word overlap on the same pairs.
 
-    None where no consistent or no inconsistent pair got a score: then there is no AUC. Without both kinds among the
-    pairs nothing is asked.
+    Returns None if no consistent or no inconsistent pair has a score, which leaves the AUC undefined. Without both
+    kinds among the pairs, no question is asked.
     """
     clear = [pair for pair in pairs if pair.label in ("consistent", "inconsistent")]
     if len({pair.label for pair in clear}) < 2:
@@ -56,14 +56,14 @@ async def check_scorer(ask: Callable[[Question], Awaitable[Answer]], pairs: Sequ
 
 
 def pair_question(pair: ReplyPair) -> Question:
-    """The question that the router asks of such a pair."""
+    """Return the question that the router asks about such a pair."""
     return Question(
         variables={"history": pair.history, "statement_a": pair.statement_a, "statement_b": pair.statement_b}
     )
 
 
 def auc(scores: Sequence[float], labels: Sequence[bool]) -> float:
-    """Area under the ROC curve: P(a positive scores above a negative), ties count half (Mann-Whitney).
+    """Return the area under the ROC curve: P(a positive scores above a negative), ties count half (Mann-Whitney).
 
     Raises ValueError when one class is empty.
     """
@@ -91,7 +91,7 @@ def auc_standard_error(value: float, positives: int, negatives: int) -> float:
 
 
 def word_overlap(a: str, b: str) -> float:
-    """F1 of the two texts' distinct words, case and punctuation ignored; two empty texts overlap fully."""
+    """Return the F1 of the distinct words of both texts, without case and punctuation; 1 for two empty texts."""
     words_a, words_b = set(re.findall(r"\w+", a.lower())), set(re.findall(r"\w+", b.lower()))
     if not words_a and not words_b:
         return 1.0

@@ -1,4 +1,4 @@
-"""Fine-tune the pools' scorers where they need it, each in a process of its own, and cache the results."""
+"""Fine-tune the pools' scorers where needed, each in its own process, and cache the results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from hamr.trainer.scorer_training import ScorerExample
 from hamr.types import ServiceSample
 
 RECIPE_VERSION = 4
-"""Goes up when a scorer is trained otherwise from the same pairs and settings: cached ones are then made anew."""
+"""Increased when the same pairs and settings give another scorer, so that cached ones are trained again."""
 
 _ONE_KIND = (
     "all have the same answer, so that nothing can be told apart; a scorer of pairs needs samples with several replies "
@@ -47,11 +47,11 @@ _ONE_KIND = (
 
 KILLED = "scorer training was killed, probably for memory; lower finetune.batch_size"
 PROGRESS_S = 15.0
-"""Longest silence of a training between two of its lines, if a step is no longer than that."""
+"""Interval between two progress lines of a training, if no step takes longer."""
 
 
 class Progress:
-    """Shows the lines and the steps of scorer training. Without `steps`, the steps are lines too."""
+    """Shows the messages and steps of scorer training. Without `steps`, steps are shown as lines."""
 
     def __init__(self, note: Callable[[str], None], steps: Callable[[int, int, str], None] | None = None) -> None:
         self.note = note
@@ -74,8 +74,8 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class TunedScorer:
-    """A pool's model folder and how it came about. `raw_auc` is the untouched model's, asked without reasoning,
-    `tuned_auc` the fine-tuned one's; `tuned_error` is the latter's standard error."""
+    """A pool's model folder and its origin. `raw_auc`: AUC of the original model, without reasoning. `tuned_auc` and
+    `tuned_error`: AUC of the fine-tuned model and its standard error."""
 
     path: Path
     finetuned: bool
@@ -92,14 +92,14 @@ def prepare_scorers(
     note: Callable[[str], None],
     steps: Callable[[int, int, str], None] | None = None,
 ) -> dict[str, TunedScorer]:
-    """The model folder of every pool that has a model here: as it is, or fine-tuned where the pool asks for it and it
-    is needed.
+    """Return the model folder of every pool that has a local model, fine-tuned where configured and needed.
 
-    Pools are prepared side by side as far as there are cores, or one after the other where one is trained on the GPU;
-    one that starts from another waits for it. `steps` gets
-    the training steps done, their total and the scorer; without it, `note` gets a line from time to time. Raises
-    BadInput for a pool whose template cannot be filled, whose library is missing, whose model is of another kind, whose
-    GPU is missing, or that would be fine-tuned on data without both kinds of answers.
+    Pools are prepared concurrently, as far as there are cores, or in sequence if one is trained on the GPU. A pool that
+    starts from another waits for it. `steps` gets the finished training steps, their total and the scorer; without it,
+    `note` gets a line at intervals.
+
+    Raises BadInput for a pool with an invalid template, a missing library, a model of another kind or a missing GPU,
+    and for fine-tuning on data without both kinds of answers.
     """
     for name, pool in config.pools.items():
         check_template(name, pool)
@@ -118,7 +118,7 @@ def prepare_scorers(
     prepared: dict[str, concurrent.futures.Future[TunedScorer]] = {}
     stop = threading.Event()
     with environment(CHILD_ENV), concurrent.futures.ThreadPoolExecutor(at_once) as side_by_side:
-        # Those that wait come last: all that they may wait for is then done or under way.
+        # Pools that wait for another come last, so that the others are finished or running by then.
         for name, pool in sorted(pools.items(), key=lambda item: _start(item[1]) is not None):
             start = prepared.get(_start(pool) or "")
             lessons = partial(_lessons, name, pool, config, train, held_out)
@@ -133,7 +133,7 @@ def prepare_scorers(
 
 
 def _kill_children_until_done(prepared: Iterable[concurrent.futures.Future[TunedScorer]]) -> None:
-    """End the training processes, which may be minutes from their end, and those that a thread starts meanwhile.
+    """End the running training processes, and those that a thread starts in the meantime.
 
     `concurrent.futures.wait` would never count a future that was cancelled before it started."""
     prepared = list(prepared)
@@ -171,8 +171,10 @@ def prepare_scorer(
     start: concurrent.futures.Future[TunedScorer] | None = None,
     stop: threading.Event | None = None,
 ) -> TunedScorer:
-    """Fine-tunes in a process of its own, whose memory is gone afterwards, from what `start` results in or else from
-    the pool's model. The result is cached by everything that it depends on: models, template, pairs and settings."""
+    """Fine-tune the result of `start`, or else the pool's model, in a process of its own, which frees its memory.
+
+    The result is cached by everything that it depends on: models, template, pairs and settings.
+    """
     base = resolve_model(pool.model)
     if pool.finetune is None:
         return TunedScorer(path=base, finetuned=False)
@@ -201,7 +203,7 @@ def _train_scorer(
     folder: Path,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Fine-tunes from `begin` to `folder` where the raw model needs it; what `TunedScorer` is told beside its path."""
+    """Fine-tune from `begin` to `folder` if the raw model needs it. Return the fields of `TunedScorer` but its path."""
     exam = taught.exam()
     if len(set(exam.labels)) < 2:
         raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)

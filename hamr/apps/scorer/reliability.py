@@ -1,4 +1,4 @@
-"""Is a scorer's score a probability? Accuracy, reliability by bins, and the expected calibration error."""
+"""Quality of scores as probabilities: accuracy, reliability by bins, and the expected calibration error."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ BINS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class Bin:
-    """`n` scores in [low, high) (the last bin has its right edge too): their mean, and the share of them that were
-    right to be high. The two are equal in a calibrated scorer."""
+    """`n` scores in [low, high) (the last bin includes its right edge), their mean, and the share of positive labels.
+
+    The two are equal for a calibrated scorer.
+    """
 
     low: float
     high: float
@@ -26,9 +28,9 @@ class Bin:
 class Quality:
     """Figures of a scorer on `n` labelled pairs, all in [0, 1]. `auc` is None where there is only one class.
 
-    `accuracy` takes a score of at least one half for a yes. `precision` and `recall` are those of finding what
-    is wrong: of all scores below one half the share whose truth is no (None if there are none), and of all whose truth
-    is no the share that scores below one half. `calibration_error` is 0 for a calibrated scorer.
+    `accuracy` counts a score of at least 0.5 as a yes. `precision` and `recall` are those of the wrong replies: the
+    share of negative labels among the scores below 0.5 (None if there are none), and the share of the negative labels
+    with such a score. `calibration_error` is 0 for a calibrated scorer.
     """
 
     n: int
@@ -41,7 +43,7 @@ class Quality:
 
 
 def quality(scores: Sequence[float], labels: Sequence[bool]) -> Quality:
-    """The figures of scores in [0, 1] whose truth is known. Raises ValueError for none, or a score outside [0, 1].
+    """Return the quality of scores with known labels. Raises ValueError without scores, or for one outside [0, 1].
 
     >>> q = quality([0.9, 0.7, 0.2, 0.6], [True, True, False, False])
     >>> q.accuracy, q.auc, round(q.calibration_error, 3)
@@ -65,7 +67,7 @@ def quality(scores: Sequence[float], labels: Sequence[bool]) -> Quality:
 
 
 def reliability(scores: Sequence[float], labels: Sequence[bool], bins: int = BINS) -> tuple[Bin, ...]:
-    """The scores in `bins` bins of equal width; empty ones are left out."""
+    """Return the scores in `bins` bins of equal width, without empty ones."""
     held: dict[int, list[tuple[float, bool]]] = {}
     for score, label in zip(scores, labels, strict=True):
         if not 0.0 <= score <= 1.0:
@@ -84,5 +86,5 @@ def reliability(scores: Sequence[float], labels: Sequence[bool], bins: int = BIN
 
 
 def calibration_error(bins: Sequence[Bin]) -> float:
-    """Expected calibration error: mean |score - frequency| over the bins, weighted by what they hold."""
+    """Return the expected calibration error: mean |score - frequency| over the bins, weighted by their sizes."""
     return sum(b.n * abs(b.score - b.frequency) for b in bins) / sum(b.n for b in bins)

@@ -18,7 +18,7 @@ Measured = Mapping[str, Mapping[str, Mapping[str, Quality]]]
 
 
 def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str]) -> None:
-    """summary.json, plots/reliability_<pool>_<set>.png, and the same as a table on the terminal."""
+    """Write summary.json and plots/reliability_<pool>_<set>.png, and print the figures as a table."""
     scorers = {
         name: {"model": paths[name], "quality": {kind: _plain(models) for kind, models in sets.items()}}
         for name, sets in found.items()
@@ -26,7 +26,9 @@ def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str])
     write_summary(folder, {"scorers": scorers})
     for name, sets in found.items():
         for kind, models in sets.items():
-            (folder.plots / f"reliability_{name}_{kind}.png").write_bytes(draw_reliability(_models_only(models)))
+            # Word overlap is not a probability.
+            drawn = {model: found for model, found in models.items() if model != "overlap"}
+            (folder.plots / f"reliability_{name}_{kind}.png").write_bytes(draw_reliability(drawn))
     show(measured_table(found))
 
 
@@ -39,11 +41,6 @@ def measured_table(found: Measured) -> Table:
     )
     metrics = number_columns("{:.3f}", "accuracy", "AUC", "precision", "recall", "calibration error")
     return Table("", (*map(Column, ("scorer", "pairs", "model")), Column("n", "{}"), *metrics), rows)
-
-
-def _models_only(models: Mapping[str, Quality]) -> dict[str, Quality]:
-    """Word overlap orders pairs, and is no probability."""
-    return {model: found for model, found in models.items() if model != "overlap"}
 
 
 def _plain(models: Mapping[str, Quality]) -> dict[str, dict[str, object]]:

@@ -1,4 +1,4 @@
-"""`hamr scorer`: makes the pools' small models carry signal, once, before a run needs them."""
+"""`hamr scorer`: fine-tune and measure the scorers of the pools before a run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hamr.prompting.templates import PromptTemplate
 from hamr.telemetry.run_folder import RunFolder
 
 MOST_MEASURED = 300
-"""Pairs of a set that a scorer is measured on; with 300 an AUC is known to about 0.02."""
+"""Pairs of a set on which a scorer is measured. With 300, the standard error of an AUC is about 0.02."""
 
 
 def start(config: Config) -> int:
@@ -76,7 +76,7 @@ def _exams(name: str, pool: PoolConfig, config: Config, splits: Splits) -> dict[
 
 
 def clear_pairs(key: str, pairs: Sequence[ReplyPair]) -> list[ReplyPair]:
-    """At most MOST_MEASURED of the pairs that are consistent or inconsistent. Raises BadInput where none is."""
+    """Return at most MOST_MEASURED consistent or inconsistent pairs. Raises BadInput if there are none."""
     clear = [pair for pair in pairs if pair.label != "partial"]
     if not clear:
         raise BadInput(key, f"{len(pairs)} pairs", "none is consistent or inconsistent; add some that are")
@@ -84,8 +84,10 @@ def clear_pairs(key: str, pairs: Sequence[ReplyPair]) -> list[ReplyPair]:
 
 
 def measure_scorer(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str, Quality]:
-    """Figures of the pool's raw model, of the fine-tuned one if there is one, and of word overlap. The models are asked
-    for their verdict at once, a judge without its reasoning: what is compared is what training changed."""
+    """Return the quality of the pool's raw model, of the fine-tuned one if there is one, and of word overlap.
+
+    All models give their verdict without reasoning, so that the comparison shows the effect of training.
+    """
     assert pool.finetune is not None, "only such pools are measured"
     base = resolve_model(pool.model)
     models = {"raw": base} if exam.suits(base) else {}

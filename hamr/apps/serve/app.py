@@ -91,7 +91,7 @@ class Routes:
         return tell_score(await self._score_groups(groups, names))
 
     async def _get_reward(self, request: Request) -> Mapping[str, Any]:
-        groups = read_get_reward(await self._body(request), self._config.end_texts)
+        groups = read_get_reward(await self._body(request))
         firsts = accumulate((len(responses) for _, responses in groups), initial=0)
         names = [f"labels[{first}]" for first in firsts][:-1]
         return tell_get_reward(await self._score_groups(groups, names), self._config.missing)

@@ -19,7 +19,7 @@ class SftCommand(TrainingCommand):
       sft.sets=[{path, weight, name, validation}, ...]
           JSONL of SFT items. weight: passes over the set per epoch. Without a path: the references of `data`
       sft.kinds=[decision_dra, patm_dra]    take only items of these kinds; [decision_dra, decision_post]: hybrid-CoT
-      sft.epochs=1  sft.batch_size=256  sft.long_item=drop|refuse  sft.held_out_frac=0.05
+      sft.epochs=1  sft.batch_size=256  sft.held_out_frac=0.05
       trainer.learning_rate, trainer.schedule, trainer.min_learning_rate, trainer.warmup_frac, trainer.weight_decay, ...
       experiment.eval_every=0               validation interval in steps, besides before and after
       experiment.checkpoint.every=10

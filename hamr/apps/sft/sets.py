@@ -188,8 +188,7 @@ def _references(samples: Iterable[ServiceSample]) -> Iterable[Located]:
 def _encode_items(items: Sequence[Located], chat: PolicyChat, config: Config) -> list[EncodedItem]:
     """Encode the items that fit into the context.
 
-    Raises DataError for an item that does not fit where `sft.long_item=refuse`, and for an item without a trainable
-    token.
+    Raises ConfigError for an item without a trainable token.
     """
     fitting = []
     for x in items:
@@ -202,11 +201,4 @@ def _encode_items(items: Sequence[Located], chat: PolicyChat, config: Config) ->
             )
         if len(encoded) <= config.model.max_context:
             fitting.append(encoded)
-        elif config.sft.long_item == "refuse":
-            raise DataError(
-                x.where,
-                f"{len(encoded)} tokens",
-                f"longer than model.max_context={config.model.max_context}; raise that, shorten the item, or set "
-                "sft.long_item=drop",
-            )
     return fitting

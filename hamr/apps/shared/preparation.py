@@ -180,15 +180,6 @@ def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, d
         samples: Sequence[ServiceSample] = getattr(splits, name)
         fitting = tuple(s for s in samples if len(codec.prompt(s)) <= room)
         dropped[name] = len(samples) - len(fitting)
-        if dropped[name] and config.rollout.long_prompt == "refuse":
-            worst = max(samples, key=lambda s: len(codec.prompt(s)))
-            raise DataError(
-                f"data.{name}: sample {worst.id}",
-                f"{len(codec.prompt(worst))} tokens",
-                f"longer than the {room} that model.max_context={config.model.max_context} leaves besides "
-                f"rollout.max_new_tokens={config.rollout.max_new_tokens}; raise the first, shorten the prompt, or set "
-                "rollout.long_prompt=drop",
-            )
         if samples and not fitting:
             raise DataError(
                 f"data.{name}", f"{len(samples)} samples", f"none fits into {room} tokens; raise model.max_context"

@@ -7,22 +7,18 @@ from pathlib import Path
 from hamr.cluster.prometheus import PrometheusSink
 from hamr.config.logging import LoggingConfig
 from hamr.config.schema import Config
-from hamr.telemetry.mlflow_sink import MlflowSink, check_mlflow
-from hamr.telemetry.sinks import Sink, Sinks
-from hamr.telemetry.tensorboard_sink import TensorboardSink, check_tensorboard
-from hamr.telemetry.trackio_sink import TrackioSink, check_trackio
+from hamr.telemetry.mlflow_sink import MlflowSink
+from hamr.telemetry.sinks import Sink, Sinks, check_library
+from hamr.telemetry.tensorboard_sink import TensorboardSink
+from hamr.telemetry.trackio_sink import TrackioSink
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb
 
 
 def check_sinks(logging: LoggingConfig) -> None:
     """Raise BadInput for a missing library or key. Call before anything starts."""
     check_wandb(logging.wandb.mode)
-    if "tensorboard" in logging.sinks:
-        check_tensorboard()
-    if "mlflow" in logging.sinks:
-        check_mlflow()
-    if "trackio" in logging.sinks:
-        check_trackio()
+    for sink in logging.sinks:
+        check_library(sink)
 
 
 def open_sinks(config: Config, folder: Path, run: str) -> Sinks:

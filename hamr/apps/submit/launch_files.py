@@ -19,12 +19,14 @@ from hamr.apps.submit.launch_job import (
     Nodes,
     command,
     experiment_file,
+    fill_template,
     name_of,
     nodes,
     ray_version,
 )
 from hamr.apps.submit.launch_scripts import plain, slurm
-from hamr.config.launch import LaunchConfig, LaunchKind
+from hamr.config.launch import LaunchKind
+from hamr.config.safe_yaml import load_yaml
 from hamr.config.schema import Config
 
 MOUNT = "/etc/hamr"
@@ -79,65 +81,17 @@ def kuberay(config: Config, resume: str | None = None, given: GivenCommand | Non
 def cluster_spec(config: Config, wanted: Nodes | None = None) -> dict[str, Any]:
     """Return the RayCluster spec. The operator creates the token's Secret and injects it into every pod (KubeRay >=
     1.5.1)."""
-    wanted, launch = wanted or nodes(config), config.launch
-    scales = wanted.most > wanted.least
-    head = {"cpu": str(launch.head_cpus), "memory": f"{launch.head_memory_gib}Gi"}
-    worker = {"cpu": str(launch.cpus_per_node), "memory": f"{launch.memory_gib_per_node}Gi"}
-    if wanted.gpus:
-        worker["nvidia.com/gpu"] = str(wanted.gpus)
-    group = {
-        "groupName": "nodes",
-        "replicas": wanted.least,
-        "minReplicas": wanted.least,
-        "maxReplicas": wanted.most,
-        "rayStartParams": {},
-        "template": _pod(launch, name_of(config), "ray-worker", worker),
-    }
-    return {
-        "rayVersion": ray_version(),
-        "authOptions": {"mode": "token"},
-        **({"enableInTreeAutoscaling": True} if scales else {}),
-        "headGroupSpec": {
-            # Keep the run's actors off the head: losing one of them must not lose the cluster.
-            "rayStartParams": {"num-cpus": "0"},
-            "template": _pod(launch, name_of(config), "ray-head", head),
-        },
-        "workerGroupSpecs": [group],
-    }
-
-
-def _pod(launch: LaunchConfig, name: str, container: str, resources: Mapping[str, str]) -> dict[str, Any]:
-    shared = {"medium": "Memory", "sizeLimit": f"{launch.shared_memory_gib}Gi"}
-    work: dict[str, Any] = {"persistentVolumeClaim": {"claimName": launch.claim}} if launch.claim else {"emptyDir": {}}
-    items = [{"key": f"{EXPERIMENT}.yaml", "path": f"experiment/{EXPERIMENT}.yaml"}]
-    one: dict[str, Any] = {
-        "name": container,
-        "image": launch.image,
-        "resources": {"requests": dict(resources), "limits": dict(resources)},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
-        "volumeMounts": [
-            {"name": "config", "mountPath": MOUNT, "readOnly": True},
-            {"name": "work", "mountPath": CLAIM},
-            {"name": "shared-memory", "mountPath": "/dev/shm"},
-        ],
-    }
-    if launch.claim:
-        # The head downloads and prepares models, and actors on other nodes read them: at one path.
-        places = {"HF_HOME": f"{CLAIM}/hf", "HAMR_CACHE": f"{CLAIM}/cache"}
-        one["env"] = [{"name": key, "value": value} for key, value in places.items()]
-    if launch.secret:
-        one["envFrom"] = [{"secretRef": {"name": launch.secret}}]
-    return {
-        "spec": {
-            "securityContext": {"runAsNonRoot": True, "runAsUser": 1000, "fsGroup": 1000},
-            "containers": [one],
-            "volumes": [
-                {"name": "config", "configMap": {"name": name, "items": items}},
-                {"name": "work", **work},
-                {"name": "shared-memory", "emptyDir": shared},
-            ],
-        }
-    }
+    text = fill_template(
+        "raycluster.yaml",
+        launch=config.launch,
+        nodes=wanted or nodes(config),
+        name=name_of(config),
+        experiment=EXPERIMENT,
+        mount=MOUNT,
+        claim=CLAIM,
+        ray_version=ray_version(),
+    )
+    return load_yaml(text)
 
 
 def _object(config: Config, version: str, kind: str, **rest: Any) -> dict[str, Any]:

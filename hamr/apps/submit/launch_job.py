@@ -13,6 +13,8 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from hamr.cluster.placement import Node, plan
 from hamr.cluster.resource_requests import demands
 from hamr.config.custom import function_arguments
@@ -144,6 +146,18 @@ def command(
     if resume is not None:
         return f"{program} train {shlex.join([f'resume={resume}', *function_arguments(config.functions)])}"
     return f"{program} train {configured}"
+
+
+def fill_template(template: str, **values: object) -> str:
+    """Return a file of `templates/` with these values."""
+    made = Environment(
+        loader=PackageLoader("hamr.apps.submit"),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        comment_start_string="{##",  # the shell has ${#array[@]}
+    )
+    return made.get_template(f"{template}.j2").render(**values)
 
 
 def ray_version() -> str:

@@ -136,7 +136,7 @@ def summarise(
     exact = [
         r.action is not None and match_action(r.action, s.references, rules).score == 1.0
         for s, r in zip(samples, records, strict=True)
-        if _only_tools(s.references)
+        if all(isinstance(reference.action, ToolCall) for reference in s.references)
     ]
     values: dict[str, list[float]] = defaultdict(list)
     for record in records:
@@ -207,7 +207,3 @@ def decision_matches(action: Action | None, references: Sequence[Reference]) -> 
 
 def _decision(action: Action) -> str:
     return f"call_tool:{action.name}" if isinstance(action, ToolCall) else "reply"
-
-
-def _only_tools(references: Sequence[Reference]) -> bool:
-    return all(isinstance(reference.action, ToolCall) for reference in references)

@@ -192,7 +192,6 @@ async def _train(
         console=console,
         wandb=open_sinks(config, folder.path, folder.id),
         prompts=everyone,
-        sample_rows=config.logging.sample_rows,
         limits=config.logging.alarms,
         audit_by=audits.audit.by if (audits := config.rewards.consistency).audit_frac else None,
         # The due act of a turn is not that of the sample.

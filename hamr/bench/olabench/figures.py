@@ -66,7 +66,7 @@ def policy_figures(outcomes: Sequence[Outcome], *, resamples: int, seed: int) ->
 
 def _group(outcomes: Sequence[Outcome], resamples: int, seed: int) -> dict[str, Any]:
     luck = {"resamples": resamples, "seed": seed}
-    records = {name: [_record(o) for o in outcomes if _was_asked(o, name)] for name in RATES}
+    records = {name: [_record(o) for o in outcomes if name in o.judgements or name in o.missing] for name in RATES}
     return {
         "items": len(outcomes),
         "overall": asdict(overall_interval(outcomes, **luck)),
@@ -139,18 +139,11 @@ def _value(outcome: Outcome, name: str) -> float:
     return float(judgement.grade)
 
 
-def _was_asked(outcome: Outcome, name: str) -> bool:
-    return name in outcome.judgements or name in outcome.missing
-
-
 def _record(outcome: Outcome) -> RewardRecord:
     """Return the record from which the rates are computed."""
     return RewardRecord(
         key=SampleKey(run="olabench", step=0, prompt=outcome.item.sample.id, sample=0),
         total=Scored(value=0.0),
-        components=(),
-        action=None,
-        band="none",
         judgements=tuple(outcome.judgements.values()),
     )
 

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 
 from hamr.adapters.groups import Missing, RewardMissing, list_unscored, read_sample, rewards_as_numbers, runs
 from hamr.adapters.wire import read_get_reward, read_object, read_score, response_of, tell_get_reward, tell_score
-from hamr.config.use import ServeConfig
 from hamr.errors import DataError
 
-ENDS = ServeConfig().end_texts
 A, B = {"id": "a"}, {"id": "b"}
 
 
@@ -77,7 +75,7 @@ def test_group_mean_imputation_keeps_the_baseline() -> None:
     ],
 )
 def test_response_is_the_text_after_the_prompt(query: str, response: str) -> None:
-    assert response_of(query, "P?", ENDS, where="query[0]") == response
+    assert response_of(query, "P?", where="query[0]") == response
 
 
 def get_reward(**changes: object) -> dict:
@@ -86,7 +84,7 @@ def get_reward(**changes: object) -> dict:
 
 
 def test_openrlhf_request_is_parsed_into_groups() -> None:
-    assert read_get_reward(get_reward(), ENDS) == [(A, ["x", "y"]), (B, ["z"])]
+    assert read_get_reward(get_reward()) == [(A, ["x", "y"]), (B, ["z"])]
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_openrlhf_request_is_parsed_into_groups() -> None:
 )
 def test_invalid_get_reward_request_names_the_field(change: dict, where: str) -> None:
     with pytest.raises(DataError) as error:
-        read_get_reward(get_reward(**change), ENDS)
+        read_get_reward(get_reward(**change))
     assert error.value.where == where
 
 

@@ -37,23 +37,23 @@ def group(act: str | None, *values: float | None) -> RolloutGroup:
 
 
 def test_correctness_depends_on_consistency_and_not_on_side_rewards() -> None:
-    assert is_right(record(0.45, side=0.4), 0.5) is False and is_right(record(0.6), 0.5) is True
-    assert is_right(record(None), 0.5) is None
+    assert is_right(record(0.45, side=0.4)) is False and is_right(record(0.6)) is True
+    assert is_right(record(None)) is None
     bare = RewardRecord(key=record(0).key, total=Scored(value=0.9), components=(), action=None, band="none")
-    assert is_right(bare, 0.5) is True, "without a consistency reward the total counts"
+    assert is_right(bare) is True, "without a consistency reward the total counts"
 
 
 def test_failures_are_excluded_from_the_group_outcome() -> None:
-    assert outcome(group(None, None, 1.0), 0.5) == "all_right"
-    assert outcome(group(None, 0.0, None, 1.0), 0.5) == "mixed"
-    assert outcome(group(None, None), 0.5) is None
+    assert outcome(group(None, None, 1.0)) == "all_right"
+    assert outcome(group(None, 0.0, None, 1.0)) == "mixed"
+    assert outcome(group(None, None)) is None
 
 
 def test_shares_add_up_overall_and_per_act() -> None:
     groups = [group("ask", 0, 0), group("ask", 0, 1), group("order it", 1, 1), group("order it", None, None)]
-    metrics = group_metrics(groups, 0.5)
+    metrics = group_metrics(groups)
     assert metrics["groups/all_wrong_frac"] == metrics["groups/mixed_frac"] == metrics["groups/all_right_frac"] == 1 / 3
     assert metrics["groups/all_wrong_by_act/ask"] == metrics["groups/mixed_by_act/ask"] == 0.5
     assert metrics["groups/all_right_by_act/order_it"] == 1.0
-    assert group_metrics([group("ask", None)], 0.5) == {}
-    assert not any("by_act" in name for name in group_metrics([group(None, 1.0)], 0.5))
+    assert group_metrics([group("ask", None)]) == {}
+    assert not any("by_act" in name for name in group_metrics([group(None, 1.0)]))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.cascade.budget import balance, balance_interval, without_audits
-from hamr.cascade.reply_window import Bounds, ReplyWindow, WindowReply
+from hamr.cascade.reply_window import ReplyWindow, WindowReply
 
 START = (0.68, 0.98)
 TOLERANCE = 0.02
@@ -22,12 +22,12 @@ def share_of(evidence, ends):
     return evidence.escalated_share(*(np.array([end]) for end in ends))[0]
 
 
-def settle(evidence, target, *, start=START, below=None, max_move=0.05, reach=1.0, steps=60):
-    bounds = Bounds(start=start, reach=reach, max_move=max_move)
+def settle(evidence, target, *, start=START, below=None, max_move=0.05, steps=60):
+    wanted = {"share": target, "tolerance": TOLERANCE, "max_move": max_move}
     below = balance(evidence, start) if below is None else below
     path = [start]
     for _ in range(steps):
-        path.append(balance_interval(evidence, path[-1], bounds, share=target, below=below, tolerance=TOLERANCE))
+        path.append(balance_interval(evidence, path[-1], below=below, **wanted))
     return path
 
 
@@ -51,15 +51,13 @@ def test_distinct_scores_reach_any_target_within_tolerance(drawn, target, below)
     st.one_of(heaped.map(lambda xs: [(x, x) for x in xs]), several),
     st.floats(0, 1),
     st.floats(0.06, 1),
-    st.floats(0, 1),
 )
-def test_interval_converges_with_ties_and_several_references(drawn, target, max_move, reach):
+def test_interval_converges_with_ties_and_several_references(drawn, target, max_move):
     evidence = replies(drawn)
-    path = settle(evidence, target, max_move=max_move, reach=reach, steps=40)
+    path = settle(evidence, target, max_move=max_move, steps=40)
     for now, then in pairwise(path):
         assert 0.0 <= then[0] <= then[1] <= 1.0
         assert max(abs(then[0] - now[0]), abs(then[1] - now[1])) <= max_move + 1e-12
-        assert max(abs(then[0] - START[0]), abs(then[1] - START[1])) <= reach + 1e-12
     assert path[-1] == path[-2] == path[-3]
     assert abs(share_of(evidence, path[-1]) - target) <= abs(share_of(evidence, START) - target) + TOLERANCE
 
@@ -79,8 +77,7 @@ def test_unreachable_target_does_not_cause_oscillation():
     for step in range(40):
         # Half of the replies tie at 0.1: the share is about 0 or about a half, and a quarter is wanted.
         evidence = replies([(s, s) for s in rng.choice([0.1, 0.8], 400)])
-        bounds = Bounds(start=START, reach=1.0, max_move=1.0)
-        now = balance_interval(evidence, now, bounds, share=0.25, below=below, tolerance=0.1)
+        now = balance_interval(evidence, now, share=0.25, below=below, tolerance=0.1, max_move=1.0)
         if step > 2:
             seen.add(now)
     assert len(seen) == 1
@@ -98,8 +95,7 @@ def test_new_scores_of_the_same_distribution_keep_the_budget():
     now = START
     for _ in range(30):
         evidence = replies([(s, s) for s in rng.beta(0.5, 0.5, 1000)])
-        bounds = Bounds(start=START, reach=1.0, max_move=0.05)
-        now = balance_interval(evidence, now, bounds, share=0.3, below=0.9, tolerance=TOLERANCE)
+        now = balance_interval(evidence, now, share=0.3, below=0.9, tolerance=TOLERANCE, max_move=0.05)
     fresh = replies([(s, s) for s in rng.beta(0.5, 0.5, 20_000)])
     assert share_of(fresh, now) == pytest.approx(0.3, abs=TOLERANCE + 0.03)
 

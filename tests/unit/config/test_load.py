@@ -47,7 +47,7 @@ def test_command_line_overrides_values_and_choices_of_experiments() -> None:
     [
         ("trainer.betas=[0.8,0.95]", lambda c: c.trainer.betas, (0.8, 0.95)),
         ("trainer.learning_rate=3e-4", lambda c: c.trainer.learning_rate, 3e-4),
-        ("algorithm.importance_cap=null", lambda c: c.algorithm.importance.cap, None),
+        ("algorithm.importance.cap=null", lambda c: c.algorithm.importance.cap, None),
         ("++experiment.seed=5", lambda c: c.experiment.seed, 5),
         ("+experiment.seed=5", lambda c: c.experiment.seed, 5),
         ("model.path=/a folder/with spaces", lambda c: c.model.path, "/a folder/with spaces"),

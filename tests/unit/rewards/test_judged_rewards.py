@@ -15,9 +15,10 @@ from hamr.config.judged import (
 )
 from hamr.config.rewards import RewardsConfig
 from hamr.errors import ConfigError, MissingScore, VerdictUnparsable
-from hamr.rewards import dialogue, hallucination, policy, risk, rubric_reward, tool
+from hamr.rewards import hallucination, risk, rubric_reward
 from hamr.rewards.comparative import order, read_compared, response_id
 from hamr.rewards.cot import read_cot_quality
+from hamr.rewards.graded import DIALOGUE, POLICY, TOOL
 from hamr.rewards.judged import JUDGED, check_prompts
 from hamr.rewards.questions import JudgedText, words_of
 from hamr.rewards.rubric import sample_rubric
@@ -50,9 +51,9 @@ def answer(**fields):
 # --- grades ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reward", [dialogue, policy, tool])
+@pytest.mark.parametrize("reward", [DIALOGUE, POLICY, TOOL])
 def test_a_single_response_gets_a_grade(reward):
-    config = GradedConfig() if reward is dialogue else ComparedConfig(judging="single")
+    config = GradedConfig() if reward is DIALOGUE else ComparedConfig(judging="single")
     question = reward.question(SAMPLE, says("It is 12 euros."), config)
     assert question.prompt == f"{reward.name}.en"
     assert question.affinity == "s1"
@@ -66,7 +67,7 @@ def test_a_single_response_gets_a_grade(reward):
     assert reward.value(judgement, config.model_copy(update={"scale": "share"})) == 0.8
 
 
-@pytest.mark.parametrize("reward", [policy, tool])
+@pytest.mark.parametrize("reward", [POLICY, TOOL])
 def test_several_responses_are_graded_by_name(reward):
     config = ComparedConfig(language="zh")
     question = reward.question(SAMPLE, says("a", "b", "c"), config)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.data.actions import parse_action
 from hamr.errors import ConfigError
 from hamr.rewards.format import format_reward
 from hamr.rewards.length import length_reward
@@ -55,7 +56,7 @@ def test_length_rejects_invalid_arguments(bad):
     ],
 )  # fmt: skip
 def test_format_is_zero_or_one(text, kind, expected):
-    assert format_reward(text, kind) == expected
+    assert format_reward(text, parse_action(text, kind), kind) == expected
 
 
 # --- rules -------------------------------------------------------------------------------------

@@ -74,8 +74,7 @@ def test_metrics_of_two_stages_do_not_mix() -> None:
 
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "trackio"])
 def test_missing_library_is_reported_before_the_start(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules[f"hamr.telemetry.{name}_sink"]
-    monkeypatch.setattr(module, "find_spec", lambda wanted: None)
+    monkeypatch.setattr("hamr.telemetry.sinks.find_spec", lambda wanted: None)
     with pytest.raises(BadInput, match=rf"logging\.sinks: '{name}': is not installed; pip install '{name}>="):
         check_sinks(LoggingConfig(sinks=(name,)))
 
@@ -97,7 +96,6 @@ class Writer:
 
 
 def test_tensorboard_receives_finite_values_as_scalars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hamr.telemetry.tensorboard_sink.find_spec", lambda name: object())
     fake = types.ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
@@ -126,7 +124,6 @@ class Mlflow(types.ModuleType):
 
 
 def test_mlflow_resumes_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hamr.telemetry.mlflow_sink.find_spec", lambda name: object())
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     fake = Mlflow()
     monkeypatch.setitem(sys.modules, "mlflow", fake)
@@ -164,7 +161,6 @@ class Trackio(types.ModuleType):
 def test_trackio_resumes_its_run_quietly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("hamr.telemetry.trackio_sink.find_spec", lambda name: object())
     monkeypatch.setenv("TRACKIO_DIR", "")
     monkeypatch.delenv("TRACKIO_DIR")
     fake = Trackio()

@@ -33,7 +33,7 @@ from hamr.config.judged import GradedConfig
 from hamr.data.actions import render_action
 from hamr.data.progress import ItemResult, WorkItem
 from hamr.data.rendering import policy_messages
-from hamr.rewards import dialogue
+from hamr.rewards.graded import DIALOGUE
 from hamr.rewards.grades import read_grade
 from hamr.rewards.questions import case_variables, words_of
 from hamr.types import Answer, Judgement, Question, ServiceSample
@@ -201,10 +201,10 @@ class Migration:
         config = GradedConfig(language=self.recipe.language)
 
         def ask(attempt: int) -> Question:
-            return dialogue.question(sample, [shown], config, attempt)
+            return DIALOGUE.question(sample, [shown], config, attempt)
 
         def read(text: str) -> Judgement:
-            return read_grade(text, dialogue.name)
+            return read_grade(text, DIALOGUE.name)
 
         judgement = await desk.read_judge("dialogue quality", ask, read)
         assert judgement.grade is not None, "read_grade returns one"

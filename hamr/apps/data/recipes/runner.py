@@ -10,14 +10,13 @@ again by the next call. Every other result is final, kept or dropped.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from hamr.apps.data.recipes.teachers import Teachers
+from hamr.bench.answers import process_all
 from hamr.data.progress import ItemResult, WorkItem, WorkProgress
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
@@ -142,38 +141,20 @@ async def run_recipe(
 
     An exception other than Dropped ends the run; finished items are in the progress file.
     """
+
+    async def work(item: WorkItem) -> bool:
+        progress.finish(item, await make_one(item, make, pools))
+        return True
+
     left = [item for item in items if item.id not in progress.done or progress.done[item.id].passing]
     try:
-        await _round(left, make, pools, progress, at_once, report)
+        await process_all(left, work, at_once, report)
         again = [item for item in left if progress.done[item.id].passing]
         if again and len(again) < len(left):  # if no pool ever answered, an immediate retry is useless
             tell(f"{len(again)} items had transient failures and are retried")
-            await _round(again, make, pools, progress, at_once, lambda done: report(len(left) - len(again) + done))
+            await process_all(again, work, at_once, lambda done: report(len(left) - len(again) + done))
     finally:
         progress.close()
-
-
-async def _round(
-    items: Sequence[WorkItem],
-    make: Make,
-    pools: Pools,
-    progress: WorkProgress,
-    at_once: int,
-    report: Callable[[int], None],
-) -> None:
-    waiting, done = iter(items), itertools.count(1)
-
-    async def work() -> None:
-        for item in waiting:
-            progress.finish(item, await make_one(item, make, pools))
-            report(next(done))
-
-    workers = [asyncio.create_task(work()) for _ in range(min(at_once, len(items)))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for worker in workers:
-            worker.cancel()
 
 
 async def make_one(item: WorkItem, make: Make, pools: Pools) -> ItemResult:

@@ -127,13 +127,11 @@ def test_validation_files_are_excluded_from_every_training_set(files: Path) -> N
     assert (len(job.sets[1].train), job.sets[1].held_out, len(job.sets[1].validation)) == (7, 3, 3)
 
 
-def test_long_items_are_dropped_and_counted_or_rejected(files: Path) -> None:
+def test_long_items_are_dropped_and_counted(files: Path) -> None:
     write_items(files / "long.jsonl", [item(i, words=400 if i == 2 else 3) for i in range(5)])
     sets = "sft.sets=[{path: long.jsonl}]"
     [entry] = prepared(sets, "sft.held_out_frac=0", "model.max_context=300").sets
     assert (len(entry.train), entry.too_long) == (4, 1)
-    with pytest.raises(BadInput, match=r"long.jsonl:3: '\d+ tokens': longer than model.max_context=300.*=drop"):
-        prepared(sets, "sft.held_out_frac=0", "model.max_context=300", "sft.long_item=refuse")
 
 
 def test_set_without_a_file_uses_the_references_of_the_data() -> None:

@@ -31,28 +31,21 @@ def words(splits: Splits) -> list[int]:
     return sorted(len(WordCodec().prompt(s)) for s in splits.train)
 
 
-def config(room: int, long_prompt: str):
+def config(room: int):
     return load_config(
         [
             "experiment=smoke",
             f"model.max_context={room + 12}",
             "rollout.max_new_tokens=12",
-            f"rollout.long_prompt={long_prompt}",
         ]
     )
 
 
 def test_long_prompts_are_dropped_and_counted(splits: Splits) -> None:
     room = words(splits)[len(splits.train) // 2]
-    kept, dropped = fit_prompts(splits, WordCodec(), config(room, "drop"))
+    kept, dropped = fit_prompts(splits, WordCodec(), config(room))
     assert all(len(WordCodec().prompt(s)) <= room for s in (*kept.train, *kept.test))
     assert dropped["train"] == len(splits.train) - len(kept.train) > 0
-
-
-def test_long_prompts_are_rejected_naming_the_longest(splits: Splits) -> None:
-    room = words(splits)[0]
-    with pytest.raises(DataError, match="rollout.long_prompt=drop"):
-        fit_prompts(splits, WordCodec(), config(room, "refuse"))
 
 
 def test_reranker_with_a_shorter_context_than_the_policy_is_rejected() -> None:
@@ -71,7 +64,7 @@ def test_shipped_experiments_have_rerankers_that_read_whole_dialogues(name: str)
 
 def test_split_without_fitting_prompts_is_rejected(splits: Splits) -> None:
     with pytest.raises(DataError, match="none fits"):
-        fit_prompts(splits, WordCodec(), config(1, "drop"))
+        fit_prompts(splits, WordCodec(), config(1))
 
 
 def test_insufficient_disk_space_for_checkpoints_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.data.command import RubricsCommand
+from hamr.apps.data.recipe_command import RubricsCommand
 from hamr.apps.data.recipes.rubrics import (
     Responses,
     RubricRecipe,

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hamr.apps.evaluate.sage import figures
 from hamr.apps.evaluate.sage.graph import draw_graph, layout
-from hamr.apps.evaluate.sage.report import coverage_table, customer_table, score_tables
+from hamr.apps.evaluate.sage.tables import coverage_table, customer_table, score_tables
 from hamr.apps.shared.progress import report_lines
 from hamr.bench.sage.metrics import VALUES
 from hamr.procedures import load_scenario, scenario_names
