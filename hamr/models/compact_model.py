@@ -21,7 +21,7 @@ from hamr.data.rendering import policy_messages
 from hamr.data.sage_samples import generate_samples
 from hamr.models.tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS
 
-RECIPE_VERSION = "5"
+RECIPE_VERSION = "6"
 VOCABULARY = 1536
 CONTEXT = 1024
 HIDDEN, LAYERS, HEADS, HEAD_DIM, FEED_FORWARD = 128, 3, 4, 32, 384
@@ -156,11 +156,8 @@ def word_vectors(pretrained: Path, words: Sequence[str], size: int) -> Any:
 
 
 def _corpus() -> Iterator[str]:
-    """Yield prompts and references of generated samples; the part common to all prompts only once."""
+    """Yield the turns of the prompts, and the references, of generated samples."""
     splits = generate_samples(CORPUS)
-    samples = (*splits.train, *splits.validation, *splits.test)
-    for sample in samples:
-        system, *turns = policy_messages(sample)
-        yield system["content"] if sample is samples[0] else system["content"].rpartition("\n")[2]
-        yield from (f"assistant\n{turn['content']}" for turn in turns)
-        yield from (render_action(reference.action) for reference in sample.references)
+    for sample in (*splits.train, *splits.validation, *splits.test):
+        yield from (f"{turn['role']}\n{turn['content']}" for turn in policy_messages(sample))
+        yield from (f"assistant\n{render_action(reference.action)}" for reference in sample.references)
