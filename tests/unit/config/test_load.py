@@ -351,7 +351,7 @@ def test_a_dump_writes_every_default() -> None:
     [
         ("trainer: [", "not valid YAML"),
         ("- 1\n", "contains no configuration"),
-        ("data: {type: sage}\ntrainer: {rank: 1}\n", "did you mean trainer.ranks?"),
+        ("data: {type: sage}\ntrainer: {ranks: none}\n", "trainer.ranks"),
     ],
 )
 def test_damaged_dump_is_reported_in_one_line(tmp_path: Path, text: str, says: str) -> None:
@@ -360,6 +360,27 @@ def test_damaged_dump_is_reported_in_one_line(tmp_path: Path, text: str, says: s
     with pytest.raises(ConfigError, match=r"^[^\n]*$") as caught:
         load_dumped(file)
     assert says in str(caught.value)
+
+
+def test_a_dump_of_another_version_is_read_without_the_keys_that_are_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = load_config(["experiment=smoke"])
+    raw = yaml.safe_load(dump_config(config))
+    raw["trainer"]["of_another_version"] = 3
+    raw["rewards"]["consistency"]["budget"]["older"] = {"deep": 1}
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump(raw))
+    assert load_dumped(file) == config
+    assert "trainer.of_another_version=3" in caplog.text
+    assert "rewards.consistency.budget.older" in caplog.text
+
+
+def test_an_unknown_key_among_the_overrides_of_a_dump_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(dump_config(load_config(["experiment=smoke"])))
+    with pytest.raises(ConfigError, match=r"did you mean trainer\.ranks\?"):
+        load_dumped(file, ["trainer.rank=1"])
 
 
 def test_missing_dump_is_reported_in_one_line(tmp_path: Path) -> None:
