@@ -362,7 +362,7 @@ def test_damaged_dump_is_reported_in_one_line(tmp_path: Path, text: str, says: s
     assert says in str(caught.value)
 
 
-def test_a_dump_of_another_version_is_read_without_the_keys_that_are_gone(
+def test_a_dump_with_keys_of_another_version_is_read_without_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     config = load_config(["experiment=smoke"])
