@@ -1,8 +1,9 @@
 """One vLLM engine inside this process, stepped by one thread, with an asyncio interface.
 
-vLLM's own AsyncLLM is not used because it needs a second process (about 1 GB and 15 s more per engine on a CPU).
-Stepping the engine here also allows the weights to be replaced between two steps. The thread that steps the engine also
-builds it, because OpenMP keeps a thread pool per thread that opens a parallel region.
+On a CPU the model runs in this thread, because vLLM's core process costs about 1 GB and 15 s more per engine. On GPUs
+it runs in that process (VLLM_ENABLE_V1_MULTIPROCESSING), which schedules the next step while this thread handles the
+output of the last one. Weights are replaced between two steps either way: the core process is paused meanwhile. The
+thread that steps the engine also builds it, because OpenMP keeps a thread pool per thread that opens a parallel region.
 
 The environment that `vllm_settings.engine_env` returns must be set before the process imports vLLM.
 """
@@ -110,6 +111,7 @@ class VllmEngine:
         )
         self._adapter: Any = None
         self._on_gpu = engine.num_gpus > 0
+        self._own_core = False
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tickets: dict[str, _Ticket] = {}
@@ -206,25 +208,27 @@ class VllmEngine:
         Unfinished responses continue under the new weights. Their KV cache is recomputed, and their version spans
         record the switch.
         """
-        return await self._call(lambda engine: self._swap(engine, str(path), version))
+
+        def load(engine: Any) -> None:
+            engine.collective_rpc("load_weight_file", args=(str(path),))
+
+        return await self._call(lambda engine: self._swap(engine, lambda: load(engine), version))
 
     async def load_adapter(self, files: Mapping[str, bytes], version: int) -> None:
         """Replace the adapter by that of a PEFT folder with these files, as `load_weights` does the weights."""
 
-        def swap(engine: Any) -> None:
-            load_adapter(engine, files)
-            self._commit(engine, version)
-
-        await self._call(swap)
+        await self._call(lambda engine: self._swap(engine, lambda: load_adapter(engine, files), version))
 
     async def worker_call(self, method: str, *args: Any) -> None:
         """Call `method` on every vLLM worker of this engine, between two steps.
 
-        No step runs between `start_weight_update` and `finish_weight_update`, when the layers have no weights.
+        No step runs between `start_weight_update` and `commit_version`: first the layers have no weights, then the KV
+        cache is that of the old ones.
         """
 
         def call(engine: Any) -> None:
-            self._reloading = method == "start_weight_update" or (self._reloading and method != "finish_weight_update")
+            if method == "start_weight_update":
+                self._pause(engine)
             engine.collective_rpc(method, args=args)
 
         await self._call(call)
@@ -331,9 +335,10 @@ class VllmEngine:
     def _live(self, started: threading.Event) -> None:
         try:
             with no_collection():
-                from vllm import EngineArgs
+                from vllm import EngineArgs, envs
                 from vllm.v1.engine.llm_engine import LLMEngine
 
+            self._own_core = envs.VLLM_ENABLE_V1_MULTIPROCESSING
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._args))
             self._engine.set_weight_version("0")
             if "enable_lora" in self._args:
@@ -384,10 +389,14 @@ class VllmEngine:
             waiter.fail(died)
         self._tickets.clear()
 
-    def _swap(self, engine: Any, path: str, version: int) -> float:
+    def _swap(self, engine: Any, load: Callable[[], None], version: int) -> float:
         start = time.perf_counter()
-        engine.collective_rpc("load_weight_file", args=(path,))
-        self._commit(engine, version)
+        self._pause(engine)
+        try:
+            load()
+            self._commit(engine, version)
+        finally:
+            self._resume(engine)
         return time.perf_counter() - start
 
     def _commit(self, engine: Any, version: int) -> None:
@@ -395,6 +404,18 @@ class VllmEngine:
         engine.reset_prefix_cache(reset_running_requests=True)
         engine.set_weight_version(str(version))
         self.version = version
+        self._resume(engine)
+
+    def _pause(self, engine: Any) -> None:
+        """Run no step until `_resume`, in this thread or in the core process, where a call waits for the step's end."""
+        self._reloading = True
+        if self._own_core:
+            engine.engine_core.call_utility("pause_scheduler", "keep", False)
+
+    def _resume(self, engine: Any) -> None:
+        if self._own_core and self._reloading:
+            engine.engine_core.call_utility("resume_scheduler")
+        self._reloading = False
 
     # --- requests ---
 
