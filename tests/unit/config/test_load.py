@@ -153,7 +153,6 @@ def test_contradictions_name_both_values_and_the_remedy() -> None:
     assert "use transfer='shared_memory'" in complaint("rollout.transfer=nccl")
     assert "set trainer.lora" in complaint("rollout.transfer=adapter")
     assert "rank=300 is above 256" in complaint("rollout.transfer=adapter", "trainer.lora={rank: 300}")
-    assert "use transfer='ipc'" in complaint("experiment=gpu_24gb", "rollout.transfer=adapter")
     assert "samples=4 at temperature=0" in complaint("experiment.evaluation.samples=4")
     assert "set normalize_std=true" in complaint("rewards.normalise=gdpo", "algorithm.normalize_std=false")
     assert "set reference=false" in complaint("rewards.normalise=gdpo", "algorithm.all_wrong.reference=true")
