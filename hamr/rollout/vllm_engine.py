@@ -27,6 +27,7 @@ from hamr.models.cpu_env import hand_back_freed_memory
 from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout.vllm_adapter import adapter_request, load_adapter
+from hamr.rollout.vllm_core import fail_when_core_dies, is_core_dead, pause_core, resume_core
 from hamr.rollout.vllm_settings import engine_args, sampling_params
 from hamr.types import Rollout, SampleKey, VersionSpan
 
@@ -263,6 +264,8 @@ class VllmEngine:
 
     @property
     def alive(self) -> bool:
+        if self._own_core and is_core_dead(self._engine):
+            return False
         return self._error is None and self._thread.is_alive()
 
     # --- between the loops and the thread ---
@@ -315,8 +318,12 @@ class VllmEngine:
         settle = _threadsafe(lambda outcome: _settle(future, outcome))
 
         def run(engine: Any) -> None:
+            from vllm.v1.engine.exceptions import EngineDeadError
+
             try:
                 settle(action(engine))
+            except EngineDeadError:
+                raise
             except Exception as error:
                 settle(error)
 
@@ -338,8 +345,10 @@ class VllmEngine:
                 from vllm import EngineArgs, envs
                 from vllm.v1.engine.llm_engine import LLMEngine
 
-            self._own_core = envs.VLLM_ENABLE_V1_MULTIPROCESSING
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._args))
+            self._own_core = envs.VLLM_ENABLE_V1_MULTIPROCESSING
+            if self._own_core:
+                fail_when_core_dies(self._engine)
             self._engine.set_weight_version("0")
             if "enable_lora" in self._args:
                 self._engine.collective_rpc("add_empty_adapter")
@@ -410,11 +419,11 @@ class VllmEngine:
         """Run no step until `_resume`, in this thread or in the core process, where a call waits for the step's end."""
         self._reloading = True
         if self._own_core:
-            engine.engine_core.call_utility("pause_scheduler", "keep", False)
+            pause_core(engine)
 
     def _resume(self, engine: Any) -> None:
         if self._own_core and self._reloading:
-            engine.engine_core.call_utility("resume_scheduler")
+            resume_core(engine)
         self._reloading = False
 
     # --- requests ---
@@ -471,14 +480,19 @@ class _Waiter:
 
 @dataclass(frozen=True, kw_only=True)
 class _Letter:
-    """An action in the inbox, with the waiters to notify if it can never run."""
+    """An action in the inbox, with the waiters to notify if it can never run or ends the engine."""
 
     action: Callable[[Any], None]
     waiters: Sequence[Any]
     owner: VllmEngine
 
     def __call__(self) -> None:
-        self.action(self.owner._engine)
+        try:
+            self.action(self.owner._engine)
+        except BaseException as error:
+            for waiter in self.waiters:
+                waiter.fail(EngineDied(f"{type(error).__name__}: {error}"))
+            raise
 
 
 def _threadsafe(callback: Callable[[Any], Any]) -> Callable[[Any], None]:

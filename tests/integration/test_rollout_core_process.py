@@ -27,7 +27,7 @@ def host(start_engine: Callable[..., Any], tiny: Path) -> Iterator[Any]:
 
 
 def core_process(host: Any) -> psutil.Process:
-    children = psutil.Process(ask(host.ready.remote())).children(recursive=True)
+    children = psutil.Process(ask(host.ready.remote())).children()
     return max(children, key=lambda process: process.memory_info().rss)
 
 
@@ -66,11 +66,11 @@ def test_the_core_process_dies_with_its_actor(start_engine: Callable[..., Any], 
     assert not core.is_running() or core.status() == psutil.STATUS_ZOMBIE
 
 
-def test_requests_fail_when_the_core_process_dies(
+def test_calls_fail_once_an_idle_core_process_died(
     host: Any, prompt_ids: tuple[int, ...], request_of: Callable[..., GenerationRequest]
 ) -> None:
     """This test ends the file's engine, so it is the last one."""
-    waiting = host.generate.remote([request_of(prompt_ids, "long", 8, 400)])
     core_process(host).kill()
-    with pytest.raises(Exception, match="EngineDied"):
-        ask(waiting)
+    for call in (host.load_weights.remote("/none", 6), host.generate.remote([request_of(prompt_ids)])):
+        with pytest.raises(Exception, match="EngineDied"):
+            ask(call)
