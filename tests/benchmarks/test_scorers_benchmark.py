@@ -10,7 +10,7 @@ from hamr.apps.scorer.pair_check import auc, word_overlap
 from hamr.data.pairs import ReplyPair
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-import scorers  # noqa: E402
+import scorers
 
 
 def pair(number: int, b: str, label: str = "consistent") -> ReplyPair:
