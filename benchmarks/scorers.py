@@ -4,6 +4,16 @@
     python benchmarks/scorers.py --reranker FOLDER --judge FOLDER        # the quickstart's fine-tuned ones too
     python benchmarks/scorers.py --cross-encoder FOLDER --pairs FILE.jsonl --probes FILE.jsonl
 
+Sets of pairs:
+  generated      the quickstart's test split
+  hard           hard_pairs.yaml: paraphrases against contradictions and half-right replies of either wording; words in
+                 common point the wrong way. "hard, unseen" is the quarter of it by which no choice was made.
+  given          the file of labelled pairs
+  plain          its consistent pairs, against their first replies with a reply to another dialogue
+  misleading     its consistent pairs with fewer words in common than the median, against inconsistent ones with more
+
+Then the contexts of `hamr scorer check` in which a wrong reply wins: of the quickstart, and of samples of your own.
+
 README.md beside this file says how to read what it prints.
 """
 
@@ -21,17 +31,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
+from hamr.apps.scorer.check import SEED as CONTEXTS_SEED  # noqa: E402
+from hamr.apps.scorer.gate import gate  # noqa: E402
 from hamr.apps.scorer.pair_check import auc, auc_standard_error, pair_question, word_overlap  # noqa: E402
+from hamr.apps.shared.reply_clusters import scorer_splits  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.pools import PoolConfig  # noqa: E402
+from hamr.config.safe_yaml import load_yaml  # noqa: E402
 from hamr.config.schema import SageDataConfig  # noqa: E402
+from hamr.data.contrasts import Contrast, contrasts  # noqa: E402
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs  # noqa: E402
 from hamr.data.sage_samples import generate_samples  # noqa: E402
 from hamr.data.samples import read_rows  # noqa: E402
@@ -39,6 +57,7 @@ from hamr.errors import BadInput  # noqa: E402
 from hamr.models.bundled import resolve_model  # noqa: E402
 from hamr.pools.scorers import build_scorer, check_scorer, scorer_env  # noqa: E402
 
+PLAIN_SEED = 0
 PROBES = (
     (
         "same topic, contradictory",
@@ -67,6 +86,35 @@ PROBES = (
 )
 """Pairs in the relations of the first paper's Table 6, in our own words, and a bare negation. A scorer of consistency
 should put the paraphrase above all others."""
+
+
+def hard_pairs(*, unseen: bool = False) -> list[ReplyPair]:
+    """A paraphrase and its reply, either way round, against the wrong replies of both: common words mislead here."""
+    found = []
+    for group in load_yaml((HERE / "hard_pairs.yaml").read_text(encoding="utf-8")):
+        if unseen and not group.get("unseen"):
+            continue
+        two, wrong = (group["reply"], group["paraphrase"]), (group["contradiction"], group["half"])
+        found += [(first, other, "consistent") for first, other in (two, two[::-1])]
+        found += [(first, other, "inconsistent") for first in two for other in wrong]
+    return [ReplyPair(history="", statement_a=a, statement_b=b, label=label) for a, b, label in found]
+
+
+def plain_pairs(pairs: Sequence[ReplyPair]) -> list[ReplyPair]:
+    """The consistent pairs, each also with the second reply of one from another dialogue in place of its own."""
+    rng, consistent = Random(PLAIN_SEED), [pair for pair in pairs if pair.label == "consistent"]
+    found = list(consistent)
+    for pair in consistent:
+        others = [o for o in consistent if o.history != pair.history and o.statement_b != pair.statement_b]
+        found.append(replace(pair, statement_b=rng.choice(others).statement_b, label="inconsistent"))
+    return found
+
+
+def misleading_pairs(pairs: Sequence[ReplyPair]) -> list[ReplyPair]:
+    """Consistent pairs whose word overlap is below the median of all, and inconsistent ones whose is above it."""
+    shares = [word_overlap(pair.statement_a, pair.statement_b) for pair in pairs]
+    middle, sign = median(shares), {"consistent": -1, "inconsistent": 1, "partial": 0}
+    return [pair for pair, share in zip(pairs, shares, strict=True) if sign[pair.label] * (share - middle) > 0]
 
 
 def score_here(spec: dict[str, Any]) -> dict[str, Any]:
@@ -108,8 +156,30 @@ def overlap(pairs: Sequence[ReplyPair]) -> dict[str, Any]:
     return {"scores": scores, "failures": [], "seconds": time.perf_counter() - started}
 
 
-def figures(found: dict[str, Any], sets: dict[str, list[ReplyPair]], probes: Sequence[str]) -> dict[str, Any]:
-    """Scores of the probes, then the AUC of each set, from the scores of all in a row."""
+def context_pairs(drawn: Sequence[Contrast]) -> list[ReplyPair]:
+    """Every right and wrong reply of the contexts, beside its reference."""
+    texts = [(c.reference, text) for c in drawn for text in dict.fromkeys((*c.right, *(w.text for w in c.wrong)))]
+    return [ReplyPair(history="", statement_a=a, statement_b=b, label="partial") for a, b in texts]
+
+
+def fooled(scores: Sequence[float | None], drawn: Sequence[Contrast]) -> dict[str, Any]:
+    """What `hamr scorer check` counts: in how many contexts the best wrong reply outscores the median right one."""
+    given, known = iter(scores), {}
+    for number, contrast in enumerate(drawn):
+        for text in dict.fromkeys((*contrast.right, *(wrong.text for wrong in contrast.wrong))):
+            if (score := next(given)) is not None:
+                known[number, text] = score
+    result = gate(drawn, known)
+    return {"contexts": result.contexts, "fooled": len(result.fooled), "share": result.share}
+
+
+def figures(
+    found: dict[str, Any],
+    sets: dict[str, list[ReplyPair]],
+    probes: Sequence[str],
+    contexts: dict[str, list[Contrast]],
+) -> dict[str, Any]:
+    """Scores of the probes, the AUC of each set, and the contexts that fool it, from the scores of all in a row."""
     scores: list[float | None] = found["scores"]
     out: dict[str, Any] = {
         "ms_per_pair": 1000 * found["seconds"] / len(scores),
@@ -117,6 +187,7 @@ def figures(found: dict[str, Any], sets: dict[str, list[ReplyPair]], probes: Seq
         "failures": sorted(set(found["failures"]))[:3],
         "probes": dict(zip(probes, scores, strict=False)),
         "auc": {},
+        "contexts": {},
     }
     at = len(probes)
     for name, pairs in sets.items():
@@ -128,6 +199,9 @@ def figures(found: dict[str, Any], sets: dict[str, list[ReplyPair]], probes: Seq
         value = auc([s for s, _ in rated], [label for _, label in rated])
         error = auc_standard_error(value, positives, len(rated) - positives)
         out["auc"][name] = {"auc": value, "standard_error": error, "pairs": len(rated)}
+    for name, drawn in contexts.items():
+        own, at = scores[at : at + len(context_pairs(drawn))], at + len(context_pairs(drawn))
+        out["contexts"][name] = fooled(own, drawn)
     return out
 
 
@@ -188,6 +262,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--pairs", type=Path, help='labelled pairs: {"content_A", "content_B", "label"}')
     parser.add_argument("--probes", type=Path, help='further probes: {"name", "content_A", "content_B"}')
     parser.add_argument("--seed", type=int, default=13, help="draw of the generated dialogues; the quickstart's is 13")
+    parser.add_argument(
+        "--data", type=Path, help="folder of samples of your own, for the contexts of `hamr scorer check`"
+    )
+    parser.add_argument("--contexts", type=int, default=100, help="contexts of the generated and of your own samples")
     parser.add_argument("--most", type=int, default=150, help="pairs of each set")
     parser.add_argument("--keep", action="store_true", help="keep what the file has of scorers not asked for now")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "scorers.json")
@@ -200,10 +278,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     probes = [*PROBES, *((f"{r['name']} (given)", r["content_A"], r["content_B"]) for r in rows)]
     test = generate_samples(SageDataConfig(seed=args.seed)).test
     sets = {"generated": clear(reply_pairs(test, 3 * args.most, 17), args.most)}
+    sets |= {"hard": hard_pairs(), "hard, unseen": hard_pairs(unseen=True)}
     if args.pairs:
-        sets["given"] = clear(read_pairs(args.pairs), args.most)
+        given = read_pairs(args.pairs)
+        sets |= {"given": given, "plain": plain_pairs(given), "misleading": misleading_pairs(given)}
+        sets |= {name: clear(sets[name], args.most) for name in ("given", "plain", "misleading")}
     everything = [ReplyPair(history="", statement_a=a, statement_b=b, label="partial") for _, a, b in probes]
     everything += [pair for pairs in sets.values() for pair in pairs]
+    contexts = {"generated": contrasts(test, args.contexts, CONTEXTS_SEED)}
+    if args.data:
+        splits = scorer_splits(load_config(["experiment=own_data", f"data={args.data}"]), print)
+        contexts["own"] = contrasts((*splits.validation, *splits.test), args.contexts, CONTEXTS_SEED)
+    everything += [pair for drawn in contexts.values() for pair in context_pairs(drawn)]
     names = [name for name, *_ in probes]
     out: dict[str, Any] = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
     out |= {"versions": versions(), "seed": args.seed, "most": args.most, "scorers": {}, "not_at_hand": {}}
@@ -211,7 +297,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         before = json.loads(args.out.read_text())
         if (before["seed"], before["most"]) == (args.seed, args.most):
             out["scorers"] = before["scorers"]
-    out["scorers"]["word overlap"] = figures(overlap(everything), sets, names)
+    out["scorers"]["word overlap"] = figures(overlap(everything), sets, names, contexts)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for name, what in wanted(args).items():
         if isinstance(what, str):
@@ -220,7 +306,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 print(f"{name}: not at hand: {what}", flush=True)
             continue
         load = os.getloadavg()[0]
-        out["scorers"][name] = figures(score_in_child(name, *what, everything), sets, names) | {"load": load}
+        scored = score_in_child(name, *what, everything)
+        out["scorers"][name] = figures(scored, sets, names, contexts) | {"load": load}
         args.out.write_text(json.dumps(out, indent=1) + "\n")
     for name, found in out["scorers"].items():
         print(f"\n{name}: {found['ms_per_pair']:.1f} ms a pair, {found['failed']} failed {found['failures']}")
@@ -228,6 +315,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"  {'-' if score is None else f'{score:.3f}'}  {probe}")
         for which, value in found["auc"].items():
             print(f"  AUC {value['auc']:.3f} +- {value['standard_error']:.3f} on {value['pairs']} {which} pairs")
+        for which, value in found["contexts"].items():
+            print(f"  fooled in {value['fooled']} of {value['contexts']} {which} contexts ({value['share']:.1%})")
     args.out.write_text(json.dumps(out, indent=1) + "\n")
     print(f"\nwritten to {args.out}")
 
