@@ -11,6 +11,7 @@ from typing import Any
 
 from hamr.cascade.audit import AuditWindow, joint_errors, with_labels
 from hamr.config.logging import AlarmsConfig
+from hamr.data.samples import action_json
 from hamr.errors import Preempted
 from hamr.experience import ATTEMPTS
 from hamr.rewards.truth import ExactAct, metric_word
@@ -27,7 +28,6 @@ from hamr.telemetry.metrics import (
     total_rewards,
 )
 from hamr.telemetry.pace import PACE_STEPS, left_s
-from hamr.telemetry.record_json import action_to_dict
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.sinks import Sink
 from hamr.telemetry.watch import RecentReplies, TruthWindow, alarms, flags, watch_metrics
@@ -226,7 +226,7 @@ def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, 
             row["reference"] = show_action(sample.references[_closest(record)].action)
     row |= {
         "response": record.response,
-        "action": action_to_dict(record.action),
+        "action": action_json(record.action) if record.action else None,
         "band": record.band,
         "s_r": record.s_r,
         "s_j": record.s_j,
