@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hamr.bench.decisions import response_text
-from hamr.bench.folder import RowFolder, rows_of
+from hamr.bench.folder import RowFolder, parsed_rows
 from hamr.data.progress import item_key
-from hamr.errors import BadInput
 from hamr.types import TRANSIENT, Answer, Question
 
 RESPONSES = "responses.jsonl"
@@ -75,25 +74,13 @@ class PolicyResponse:
     failure: str | None = None
     detail: str = ""
 
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.failure is None):
+            raise ValueError("a response has a text or a failure")
+
     @property
     def passing(self) -> bool:
         return self.failure in TRANSIENT
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @classmethod
-    def from_json(cls, where: str, row: Mapping[str, Any]) -> PolicyResponse:
-        """Parse a row. Raises BadInput."""
-        try:
-            row = {"mean_logprob": None, "cost": None, "at_once": None, **row}  # older rows lack them
-            response = cls(**{name: row[name] for name in cls.__dataclass_fields__})
-            missing = "key" if "key" not in row else "text"
-            if missing == "key" or (response.text is None) == (response.failure is None):
-                raise KeyError(missing)
-        except KeyError as error:
-            raise BadInput(where, str(error), "is not a response; restore the line, or remove it") from error
-        return response
 
 
 def response_of(answer: Answer, at_once: int | None = None) -> PolicyResponse:
@@ -130,8 +117,8 @@ class ResponseLog(RowFolder):
         super().__init__(folder, (RESPONSES, *names))
 
     def _load(self) -> None:
-        rows = rows_of(self.folder / RESPONSES)
-        self._responses = {str(row.get("key")): PolicyResponse.from_json(where, row) for where, row in rows}
+        rows = parsed_rows(self.folder / RESPONSES, PolicyResponse, "a response")
+        self._responses = {str(row.get("key")): response for row, response in rows}
 
     def response(self, key: str) -> PolicyResponse:
         """Return a response; a missing one counts as a transient failure."""
@@ -140,4 +127,4 @@ class ResponseLog(RowFolder):
     def add_response(self, key: str, response: PolicyResponse, about: Mapping[str, Any]) -> None:
         """Append a response. `about`: informative fields for readers of the rows."""
         self._responses[key] = response
-        self._write(RESPONSES, {"key": key, **about, **response.to_json()})
+        self._write(RESPONSES, {"key": key, **about, **vars(response)})

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from hamr.config.resources import resource
-from hamr.config.safe_yaml import load_yaml
+from hamr.config.safe_yaml import line_of, load_yaml
 from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.checks import faults
 from hamr.procedures.graph import Scenario
@@ -126,19 +126,4 @@ def _keys(model: type[BaseModel]) -> list[str]:
 
 def place(path: Path, tree: yaml.Node, where: tuple[Any, ...]) -> str:
     """Return `file:line: the.keys`, with the line of the deepest of these keys that is in the file."""
-    node, line = tree, 1
-    for part in where:
-        found = _child(node, part)
-        if found is not None:
-            node, line = found
-    return f"{path}:{line}: {'.'.join(map(str, where))}"
-
-
-def _child(node: yaml.Node, part: str | int) -> tuple[yaml.Node, int] | None:
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-        return node.value[part], node.value[part].start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if str(key.value).lower() == str(part).lower():
-                return value, key.start_mark.line + 1
-    return None
+    return f"{path}:{line_of(tree, where)}: {'.'.join(map(str, where))}"

@@ -14,12 +14,12 @@ from hamr.config.logging import AlarmsConfig
 from hamr.data.samples import action_json
 from hamr.errors import Preempted
 from hamr.experience import ATTEMPTS
+from hamr.files import JsonlWriter
 from hamr.rewards.truth import ExactAct, metric_word
 from hamr.telemetry.callbacks import Callbacks
 from hamr.telemetry.console import Console
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import (
-    JsonlWriter,
     MetricsWriter,
     episode_metrics,
     mean,

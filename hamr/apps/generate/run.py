@@ -35,13 +35,13 @@ from hamr.data.policy_chat import PolicyChat
 from hamr.data.responses import ResponseGroup
 from hamr.data.samples import read_samples, to_json, write_rows
 from hamr.errors import BadInput, HamrError
+from hamr.files import write_atomic
 from hamr.models.bundled import resolve_model
 from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.report.values import Table
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.run_folder import write_atomic
 from hamr.types import Failure, MalformedResponse, NotScored, RewardRecord, ServiceSample
 
 if TYPE_CHECKING:

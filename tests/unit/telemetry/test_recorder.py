@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from hamr.errors import BadInput
+from hamr.files import read_jsonl
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.metrics import read_jsonl, read_metrics
+from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder, pick_samples
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb

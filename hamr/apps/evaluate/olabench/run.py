@@ -35,11 +35,11 @@ from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.language import Language
 from hamr.errors import BadInput, HamrError
+from hamr.files import write_atomic
 from hamr.pools.function_pool import ASYNC_CALLS
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.judged import check_prompts
-from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateOlabench

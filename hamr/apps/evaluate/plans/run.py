@@ -33,13 +33,13 @@ from hamr.cascade.retry import ask_again
 from hamr.config.pools import SPEED_ONLY
 from hamr.data.progress import item_key
 from hamr.errors import BadInput, HamrError, VerdictUnparsable
+from hamr.files import write_atomic
 from hamr.pools.function_pool import ASYNC_CALLS
 from hamr.protocols import Ask
 from hamr.report.html import write_page
 from hamr.report.terminal import show
 from hamr.report.values import Column, Interval, Page, PageSection, Table
 from hamr.rewards.written import WrittenPrompt
-from hamr.telemetry.run_folder import write_atomic
 from hamr.types import TRANSIENT, Judgement
 
 if TYPE_CHECKING:

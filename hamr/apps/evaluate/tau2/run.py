@@ -16,7 +16,7 @@ from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.answers import process_all
 from hamr.bench.decisions import decision_question
-from hamr.bench.folder import CALLS, RowFolder, counted_calls, rows_of, usage, usage_table
+from hamr.bench.folder import CALLS, RowFolder, counted_calls, usage, usage_table
 from hamr.bench.tau2.dialogue import Act, Limits, ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.figures import figures
 from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
@@ -25,11 +25,11 @@ from hamr.cascade.retry import ask_again
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.sage import SCRIPTED
 from hamr.errors import BadInput, HamrError, did_you_mean
+from hamr.files import read_jsonl, write_atomic
 from hamr.protocols import Ask
 from hamr.report.html import write_page
 from hamr.report.terminal import show
 from hamr.report.values import Column, Interval, Page, PageSection, Table
-from hamr.telemetry.run_folder import write_atomic
 from hamr.types import TRANSIENT, Answer, Question, ServiceSample
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Results(RowFolder):
                 raise BadInput("output", str(self.folder), f"has dialogues of another {agent}; give another folder")
         merged = {**self.settings, "agents": {**before["agents"], **self.settings["agents"]}}
         write_atomic(path, json.dumps(merged, indent=1) + "\n")
-        for _, row in rows_of(self.folder / RESULTS):
+        for row in read_jsonl(self.folder / RESULTS):
             self.all[row["agent"], row["task"], row["trial"]] = row
 
     @property
