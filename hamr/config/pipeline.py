@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
-from hamr.config.explain import Contradiction, yaml_error
+from hamr.config.explain import Contradiction
 from hamr.config.overrides import nearest_first
 from hamr.config.resources import resource
-from hamr.config.safe_yaml import line_of, load_yaml
+from hamr.config.safe_yaml import line_of
 from hamr.config.section import Section
+from hamr.config.yaml_files import read_checked
 from hamr.errors import ConfigError
 
 INPUTS = "inputs"
@@ -68,7 +69,7 @@ class PipelineSource:
 
     file: str
     pipeline: PipelineConfig
-    tree: yaml.Node | None
+    tree: yaml.Node
 
     def where(self, stage: int | None = None, arg: int | None = None) -> str:
         """Return `file:line: stages.<name>` for a stage or one of its args, or the file without a stage."""
@@ -95,19 +96,7 @@ def find_pipeline(given: str, config_dir: Path | None = None) -> Path:
 
 def read_pipeline(path: Path) -> PipelineSource:
     """Load a pipeline and check its references. ConfigError contains the `file:line` of the error."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        raw, tree = load_yaml(text), yaml.compose(text, Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise ConfigError("pipeline", str(path), f"cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise yaml_error(error, str(path)) from None
-    if not isinstance(raw, dict):
-        raise ConfigError("pipeline", str(path), "is not a pipeline; a pipeline has name and stages")
-    try:
-        pipeline = PipelineConfig.model_validate(raw)
-    except ValidationError as error:
-        raise _complaint(error, str(path), tree) from None
+    pipeline, tree = read_checked(path, PipelineConfig, "pipeline")
     source = PipelineSource(file=str(path), pipeline=pipeline, tree=tree)
     _check_names(source)
     return source
@@ -175,17 +164,3 @@ def _check_names(source: PipelineSource) -> None:
             why = "is reserved for the inputs" if stage.name == INPUTS else "is the name of an earlier stage"
             raise Contradiction(source.where(number), None, f"{stage.name!r} {why}; give the stage another name")
         seen.add(stage.name)
-
-
-def _complaint(error: ValidationError, file: str, tree: yaml.Node | None) -> ConfigError:
-    first = error.errors(include_url=False)[0]
-    path = first["loc"]
-    where = f"{file}:{line_of(tree, path)}: {'.'.join(map(str, path))}"
-    message = str(first["msg"]).replace("Input should be", "must be", 1)
-    if first["type"] == "extra_forbidden":
-        model: type[Section] = StageConfig if path[:1] == ("stages",) else PipelineConfig
-        known = nearest_first(str(path[-1]), list(model.model_fields))
-        return Contradiction(where, None, f"unknown key; there are (nearest first): {', '.join(known)}")
-    if first["type"] == "missing":
-        return Contradiction(where, None, "required, but not set")
-    return ConfigError(where, first["input"], message)
