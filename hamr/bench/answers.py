@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hamr.bench.decisions import response_text
 from hamr.bench.folder import RowFolder, parsed_rows
 from hamr.data.progress import item_key
+from hamr.protocols import Ask
 from hamr.types import TRANSIENT, Answer, Question
 
 RESPONSES = "responses.jsonl"
@@ -108,6 +109,30 @@ def response_key(settings: Mapping[str, Any], question: Question) -> str:
     return item_key("response", dict(settings), messages, *tools, *how)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicyUnderTest:
+    """A policy under test.
+
+    `settings`: what determines its answers. `given`: finished responses by item, where no pool is queried. `native`: it
+    gets the tools as schemas.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    at_once: int = 1
+    given: Mapping[str, str] | None = None
+    native: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenQuestion:
+    """A question without a response. `about`: informative fields for readers of the rows."""
+
+    key: str
+    question: Question
+    about: Mapping[str, Any]
+
+
 class ResponseLog(RowFolder):
     """Responses of a folder by key, appended on arrival. Transient failures are retried by the next call."""
 
@@ -128,3 +153,28 @@ class ResponseLog(RowFolder):
         """Append a response. `about`: informative fields for readers of the rows."""
         self._responses[key] = response
         self._write(RESPONSES, {"key": key, **about, **vars(response)})
+
+    def response_to(self, policy: PolicyUnderTest, item: str, question: Question) -> PolicyResponse:
+        """Return a policy's response to an item."""
+        if policy.given is not None:
+            return PolicyResponse(text=policy.given[item])
+        return self.response(response_key(policy.settings, question))
+
+    async def collect(
+        self,
+        left: Sequence[OpenQuestion],
+        ask: Ask,
+        at_once: int,
+        report: Callable[[int], None],
+        *,
+        measured: bool = False,
+        give_up: int = GIVE_UP,
+    ) -> bool:
+        """Ask the questions and append their responses, as `process_all` does. `measured`: store `at_once`, too."""
+
+        async def one(each: OpenQuestion) -> bool:
+            response = response_of(await ask(each.question), at_once if measured else None)
+            self.add_response(each.key, response, each.about)
+            return not response.passing
+
+        return await process_all(left, one, at_once, report, give_up=give_up)

@@ -29,7 +29,7 @@ def check_shape(shape: TypeAdapter[T] | type[T], value: Any, where: str) -> T:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        place = f"{where}: {path}" if path else where
+        place = where + (path if path[:1] in ("", "[") else f": {path}")
         if first["type"] == "missing":
             raise DataError(place, sorted(first["input"]), f"missing field; add {first['loc'][-1]!r}") from None
         said = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")

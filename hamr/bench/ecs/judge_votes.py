@@ -16,7 +16,7 @@ from hamr.bench.agreement import Rating, level
 from hamr.bench.answers import process_all
 from hamr.bench.folder import RowFolder, parsed_rows
 from hamr.cascade.cached_pool import failure_of
-from hamr.cascade.retry import ask_again
+from hamr.cascade.retry import patient
 from hamr.data.progress import item_key
 from hamr.errors import VerdictUnparsable
 from hamr.prompting.labels import LABEL_VALUES, Label
@@ -109,7 +109,7 @@ class JudgeVotes(RowFolder):
         """Ask a judge its unanswered questions."""
 
         async def one(asked: VoteQuestion) -> bool:
-            answer = await ask_again(ask, asked.question, attempts=judge.attempts, longest_wait_s=judge.longest_wait_s)
+            answer = await patient(ask, judge)(asked.question)
             self._add(judge, asked, answer)
             return answer.failure not in TRANSIENT
 
