@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from hamr.controller import Controller
 from hamr.data.sage_samples import generate_samples
 from hamr.rewards.truth import ExactAct
 from hamr.telemetry.ledger import Ledger
+from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.record_json import record_from_json
 from hamr.types import Answer, Question, Reply, RolloutGroup, ScorerCall
 
@@ -133,6 +135,14 @@ def finished(arm: str, seed: int, args: argparse.Namespace, sft_steps: int | Non
         spent = {"wall_s": time.perf_counter() - since, "driver_cpu_s": cpu, "cpu_capability": capability}
         (folder / "spent.json").write_text(json.dumps(spent))
     return folder
+
+
+def judged(folder: Path) -> float | None:
+    """Return the share of the replies in RL that the judge scored, of those that the router scored."""
+    shares = [
+        row.get("router/escalated_frac") for row in read_metrics(folder / "metrics.jsonl") if row["stage"] == "rl"
+    ]
+    return fmean(found) if (found := [share for share in shares if share is not None]) else None
 
 
 def equal_time(folder: Path) -> int:
@@ -288,6 +298,7 @@ def main() -> None:
             spent[f"{arm}_{seed}"] = {
                 "timing": summary["timing"],
                 "memory_gb_peak": summary["memory_gb_peak"],
+                "judged": judged(folder),
                 "cpu_capability": own.get("cpu_capability"),
                 "machine": machine()["cpu"],
             }

@@ -33,20 +33,25 @@ class ColocatedTrainer(Trainer, Protocol):
 class TimeSharedTrainer:
     """Wrapper of a trainer that puts the engines on its GPUs to sleep while it needs the memory of its optimiser.
 
-    Engines are woken up after an error too. After `train` they need new weights, which a step sends anyway.
+    Engines are woken up after an error too. After `train` they need new weights, which a step sends anyway, unless
+    they `serve_adapter`: then the weights of their start wait on the host.
     """
 
-    def __init__(self, trainer: ColocatedTrainer, engines: SleepingEngines) -> None:
+    def __init__(self, trainer: ColocatedTrainer, engines: SleepingEngines, serve_adapter: bool = False) -> None:
         self._trainer, self._engines = trainer, engines
+        self._training_level = 1 if serve_adapter else 2
         self._alone = False
 
     @asynccontextmanager
-    async def alone(self, level: int = 2) -> AsyncIterator[None]:
-        """Let the engines sleep while the body runs, for one or several calls of the trainer."""
+    async def alone(self, level: int | None = None) -> AsyncIterator[None]:
+        """Let the engines sleep while the body runs, for one or several calls of the trainer.
+
+        Without a `level` it is that of training.
+        """
         if self._alone:
             yield
             return
-        await self._engines.sleep(level)
+        await self._engines.sleep(level or self._training_level)
         self._alone = True
         try:
             yield

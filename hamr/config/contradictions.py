@@ -86,11 +86,6 @@ def check_consistent(c: Config) -> None:
                 f"rollout.transfer='adapter' but trainer.lora.rank={c.trainer.lora.rank} is above {MAX_ADAPTER_RANK}, "
                 "half of the largest rank that vLLM serves; lower it or set another transfer"
             )
-        if c.rollout.colocated:
-            raise ValueError(
-                "rollout.transfer='adapter' but rollout.colocated=true, where engines drop their weights in a step; "
-                "use transfer='ipc'"
-            )
     if c.rollout.transfer == "nccl" and c.trainer.backend != "nccl":
         raise ValueError(
             f"rollout.transfer='nccl' but trainer.backend={c.trainer.backend!r}, whose weights are on a CPU; use "

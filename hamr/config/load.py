@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from hamr.config.safe_yaml import check_aliases, load_yaml
 from hamr.config.schema import GROUPS, Config
 from hamr.errors import BadInput, ConfigError
 from hamr.security.redaction import name_secret_variables
+
+log = logging.getLogger(__name__)
 
 UNUSED = tuple(
     f"~hydra/{group}" for group in ("launcher", "sweeper", "help", "hydra_help", "hydra_logging", "job_logging")
@@ -107,6 +110,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     """Load the output of `dump_config` without Hydra, to resume a run.
 
     `overrides` change values in it, as `section.key=value` with the value in YAML. Choices of groups are not supported.
+    Keys of another version of hamr, which this one does not have, are ignored and logged.
 
     A run folder may come from elsewhere, so the paths of functions in it are not executed
     (`CodeConfig.as_recorded`) unless an override repeats them. The samples of its importer are read from its file.
@@ -121,13 +125,31 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
         raise yaml_error(error, str(path)) from None
     if not isinstance(raw, dict):
         raise ConfigError("config", str(path), "contains no configuration; give a run folder's config.yaml")
+    named = {text.lstrip("+").partition("=")[0].strip() for text in overrides}
+    _remove_unknown_keys(raw, path)
     for text in overrides:
         _set(raw, text)
-    named = {text.lstrip("+").partition("=")[0].strip() for text in overrides}
     config, imported = _validate(raw, Origin()), path.parent / IMPORTED
     if config.data.importer is not None and imported.is_file():
         config = config.with_functions({"data.importer": config.data.importer.as_called(imported)})
     return _restrict_functions(config, named)
+
+
+def _remove_unknown_keys(raw: dict[str, Any], path: Path) -> None:
+    """Remove the keys that the schema does not have, so that a run of another version of hamr can be read."""
+    try:
+        Config.model_validate(raw)
+    except ValidationError as error:
+        removed = []
+        for found in error.errors(include_url=False):
+            *sections, leaf = found["loc"] if found["type"] == "extra_forbidden" else [""]
+            section: Any = raw
+            for name in sections:
+                section = section.get(name) if isinstance(section, dict) else None
+            if isinstance(section, dict) and leaf in section:
+                removed.append(f"{'.'.join(map(str, (*sections, leaf)))}={section.pop(leaf)}")
+        if removed:
+            log.warning("%s: ignored keys of another version of hamr: %s", path, ", ".join(removed))
 
 
 def _restrict_functions(config: Config, named: Collection[str] | None = None) -> Config:

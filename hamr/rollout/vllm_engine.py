@@ -1,8 +1,9 @@
 """One vLLM engine inside this process, stepped by one thread, with an asyncio interface.
 
-vLLM's own AsyncLLM is not used because it needs a second process (about 1 GB and 15 s more per engine on a CPU).
-Stepping the engine here also allows the weights to be replaced between two steps. The thread that steps the engine also
-builds it, because OpenMP keeps a thread pool per thread that opens a parallel region.
+On a CPU the model runs in this thread, because vLLM's core process costs about 1 GB and 15 s more per engine. On GPUs
+it runs in that process (VLLM_ENABLE_V1_MULTIPROCESSING), which schedules the next step while this thread handles the
+output of the last one. Weights are replaced between two steps either way: the core process is paused meanwhile. The
+thread that steps the engine also builds it, because OpenMP keeps a thread pool per thread that opens a parallel region.
 
 The environment that `vllm_settings.engine_env` returns must be set before the process imports vLLM.
 """
@@ -26,6 +27,7 @@ from hamr.models.cpu_env import hand_back_freed_memory
 from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout.vllm_adapter import adapter_request, load_adapter
+from hamr.rollout.vllm_core import fail_when_core_dies, is_core_dead, pause_core, resume_core
 from hamr.rollout.vllm_settings import engine_args, sampling_params
 from hamr.types import Rollout, SampleKey, VersionSpan
 
@@ -110,6 +112,7 @@ class VllmEngine:
         )
         self._adapter: Any = None
         self._on_gpu = engine.num_gpus > 0
+        self._own_core = False
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._tickets: dict[str, _Ticket] = {}
@@ -206,25 +209,27 @@ class VllmEngine:
         Unfinished responses continue under the new weights. Their KV cache is recomputed, and their version spans
         record the switch.
         """
-        return await self._call(lambda engine: self._swap(engine, str(path), version))
+
+        def load(engine: Any) -> None:
+            engine.collective_rpc("load_weight_file", args=(str(path),))
+
+        return await self._call(lambda engine: self._swap(engine, lambda: load(engine), version))
 
     async def load_adapter(self, files: Mapping[str, bytes], version: int) -> None:
         """Replace the adapter by that of a PEFT folder with these files, as `load_weights` does the weights."""
 
-        def swap(engine: Any) -> None:
-            load_adapter(engine, files)
-            self._commit(engine, version)
-
-        await self._call(swap)
+        await self._call(lambda engine: self._swap(engine, lambda: load_adapter(engine, files), version))
 
     async def worker_call(self, method: str, *args: Any) -> None:
         """Call `method` on every vLLM worker of this engine, between two steps.
 
-        No step runs between `start_weight_update` and `finish_weight_update`, when the layers have no weights.
+        No step runs between `start_weight_update` and `commit_version`: first the layers have no weights, then the KV
+        cache is that of the old ones.
         """
 
         def call(engine: Any) -> None:
-            self._reloading = method == "start_weight_update" or (self._reloading and method != "finish_weight_update")
+            if method == "start_weight_update":
+                self._pause(engine)
             engine.collective_rpc(method, args=args)
 
         await self._call(call)
@@ -259,6 +264,8 @@ class VllmEngine:
 
     @property
     def alive(self) -> bool:
+        if self._own_core and is_core_dead(self._engine):
+            return False
         return self._error is None and self._thread.is_alive()
 
     # --- between the loops and the thread ---
@@ -311,8 +318,12 @@ class VllmEngine:
         settle = _threadsafe(lambda outcome: _settle(future, outcome))
 
         def run(engine: Any) -> None:
+            from vllm.v1.engine.exceptions import EngineDeadError
+
             try:
                 settle(action(engine))
+            except EngineDeadError:
+                raise
             except Exception as error:
                 settle(error)
 
@@ -331,10 +342,13 @@ class VllmEngine:
     def _live(self, started: threading.Event) -> None:
         try:
             with no_collection():
-                from vllm import EngineArgs
+                from vllm import EngineArgs, envs
                 from vllm.v1.engine.llm_engine import LLMEngine
 
             self._engine = LLMEngine.from_engine_args(EngineArgs(**self._args))
+            self._own_core = envs.VLLM_ENABLE_V1_MULTIPROCESSING
+            if self._own_core:
+                fail_when_core_dies(self._engine)
             self._engine.set_weight_version("0")
             if "enable_lora" in self._args:
                 self._engine.collective_rpc("add_empty_adapter")
@@ -384,10 +398,14 @@ class VllmEngine:
             waiter.fail(died)
         self._tickets.clear()
 
-    def _swap(self, engine: Any, path: str, version: int) -> float:
+    def _swap(self, engine: Any, load: Callable[[], None], version: int) -> float:
         start = time.perf_counter()
-        engine.collective_rpc("load_weight_file", args=(path,))
-        self._commit(engine, version)
+        self._pause(engine)
+        try:
+            load()
+            self._commit(engine, version)
+        finally:
+            self._resume(engine)
         return time.perf_counter() - start
 
     def _commit(self, engine: Any, version: int) -> None:
@@ -395,6 +413,18 @@ class VllmEngine:
         engine.reset_prefix_cache(reset_running_requests=True)
         engine.set_weight_version(str(version))
         self.version = version
+        self._resume(engine)
+
+    def _pause(self, engine: Any) -> None:
+        """Run no step until `_resume`, in this thread or in the core process, where a call waits for the step's end."""
+        self._reloading = True
+        if self._own_core:
+            pause_core(engine)
+
+    def _resume(self, engine: Any) -> None:
+        if self._own_core and self._reloading:
+            resume_core(engine)
+        self._reloading = False
 
     # --- requests ---
 
@@ -450,14 +480,19 @@ class _Waiter:
 
 @dataclass(frozen=True, kw_only=True)
 class _Letter:
-    """An action in the inbox, with the waiters to notify if it can never run."""
+    """An action in the inbox, with the waiters to notify if it can never run or ends the engine."""
 
     action: Callable[[Any], None]
     waiters: Sequence[Any]
     owner: VllmEngine
 
     def __call__(self) -> None:
-        self.action(self.owner._engine)
+        try:
+            self.action(self.owner._engine)
+        except BaseException as error:
+            for waiter in self.waiters:
+                waiter.fail(EngineDied(f"{type(error).__name__}: {error}"))
+            raise
 
 
 def _threadsafe(callback: Callable[[Any], Any]) -> Callable[[Any], None]:

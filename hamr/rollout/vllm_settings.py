@@ -50,7 +50,8 @@ def engine_env(engine: EngineConfig) -> dict[str, str]:
         "PYTHONWARNINGS": "ignore::FutureWarning",
     }
     if engine.num_gpus:
-        return env
+        # CUDA IPC handles hold types, which vLLM sends to its own core process by pickle.
+        return env | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
     return env | {
         "VLLM_TARGET_DEVICE": "cpu",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",

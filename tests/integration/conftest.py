@@ -185,10 +185,12 @@ def start_engine(local_ray: None) -> Iterator[Callable[..., Any]]:
 
     started = []
 
-    def start(path: Path, engine: EngineConfig = ENGINE, max_context: int = 512, adapter_rank: int = 0) -> Any:
+    def start(
+        path: Path, engine: EngineConfig = ENGINE, max_context: int = 512, adapter_rank: int = 0, **env: str
+    ) -> Any:
         actor = (
             ray.remote(EngineHost)
-            .options(num_cpus=0.5, runtime_env={"env_vars": engine_env(engine)})
+            .options(num_cpus=0.5, runtime_env={"env_vars": engine_env(engine) | env})
             .remote(str(path), engine, max_context, adapter_rank)
         )
         started.append(actor)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from hamr.config.pools import EngineConfig
 from hamr.models.weights import NcclAddress, engine_init, trainer_info, weight_source
+from hamr.rollout.vllm_settings import engine_env
 from hamr.trainer.weight_sync import RolloutClient
 
 pytestmark = pytest.mark.integration
@@ -53,6 +55,19 @@ def test_ipc_settings_match_vllm_and_have_no_ranks() -> None:
         if info.is_sender:
             told.append(engine_init({"packed": info.packed}, engine=1, tensor_parallel_size=1))
     assert IPCWeightTransferInitInfo(**told[0]).packed
+
+
+def test_ipc_handles_reach_the_core_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arguments by which torch opens a tensor of another process hold types of torch."""
+    import torch
+    from vllm.v1.serial_utils import MsgpackDecoder, MsgpackEncoder
+
+    env = engine_env(EngineConfig(num_gpus=1))
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", env["VLLM_ALLOW_INSECURE_SERIALIZATION"])
+    handle = (torch.Tensor, torch.Size([2, 3]), (3, 1), 0, torch.UntypedStorage, torch.bfloat16, 0, b"handle", 24, 0)
+    sent = {"names": ["w"], "ipc_handles": [{"GPU-1": handle}]}
+    [got] = MsgpackDecoder().decode(MsgpackEncoder().encode((sent,)))
+    assert got == {"names": ["w"], "ipc_handles": [{"GPU-1": [*handle[:1], [2, 3], [3, 1], *handle[3:]]}]}
 
 
 def test_weight_source_streams_its_declared_tensors() -> None:

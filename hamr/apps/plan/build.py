@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hamr.apps.plan.costs import GPUS, answer_time, sync_time, train_time
+from hamr.apps.plan.costs import GPUS, answer_time, sync_time, train_time, trained_share
 from hamr.apps.plan.measured import Fit, MeasuredStep, fit, pool_times
 from hamr.apps.plan.models import model_size
 from hamr.apps.plan.overlap import Overlap
@@ -306,7 +306,8 @@ def _train_and_sync(config: Config, workload: Workload, past: Past | None, known
     once = train_time(
         model, GPUS[plan.gpu], trainer.ranks, trained_tokens(config), recompute=bool(trainer.gradient_checkpointing)
     )
-    return passes * once, sync_time(model)
+    sent = trained_share(trainer.lora) if config.rollout.transfer == "adapter" else 1.0
+    return passes * once, sync_time(model, sent)
 
 
 _NO_SPEED = "the speed of a CPU is unknown; name a run measured on it: from=<run folder>, or use GPUs"

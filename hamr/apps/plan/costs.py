@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from hamr.apps.plan.models import ModelSize
 from hamr.apps.plan.simulation import Service
+from hamr.config.lora import LoraConfig
 from hamr.config.schema import Checkpointing
 
 GIB = 1 << 30
@@ -28,6 +29,8 @@ TRAINER_GIB = 6.0
 """The same for a trainer's rank, without the activations kept for the backward pass."""
 RESTING_GIB = 2.0
 """Memory of a CUDA context and of what stays with a sleeping engine or a resting rank, without weights."""
+ADAPTED = 0.01
+"""Share of a model's parameters in an adapter of rank 16 on all linear layers of a block."""
 LINK_GB_S = 25.0
 """Weight transfer from the trainers to an engine, in GB/s: one 200 Gbit/s network card per node."""
 
@@ -82,9 +85,15 @@ def train_time(model: ModelSize, gpu: Gpu, ranks: int, tokens: float, *, recompu
     return (8 if recompute else 6) * model.parameters * tokens / (ranks * gpu.tflops * 1e12 * TRAINING)
 
 
-def sync_time(model: ModelSize) -> float:
-    """Return the seconds until every engine has the new weights: one broadcast, bound by the slowest link."""
-    return model.parameters * BYTES / (LINK_GB_S * 1e9)
+def trained_share(lora: LoraConfig | None) -> float:
+    """Return the share of a model's parameters that is trained."""
+    return 1.0 if lora is None else ADAPTED * lora.rank / 16
+
+
+def sync_time(model: ModelSize, share: float = 1.0) -> float:
+    """Return the seconds until every engine has this share of the weights anew: one broadcast, bound by the slowest
+    link."""
+    return share * model.parameters * BYTES / (LINK_GB_S * 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)

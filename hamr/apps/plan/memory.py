@@ -6,13 +6,10 @@ import math
 from dataclasses import replace
 
 from hamr.apps.plan.build import output_tokens, places, response_tokens
-from hamr.apps.plan.costs import BYTES, GIB, GPUS, RESTING_GIB, Memory, engine_memory, trainer_memory
+from hamr.apps.plan.costs import BYTES, GIB, GPUS, RESTING_GIB, Memory, engine_memory, trained_share, trainer_memory
 from hamr.apps.plan.models import model_size
 from hamr.apps.plan.workload import Workload
 from hamr.config.schema import Config
-
-ADAPTED = 0.01
-"""Share of a model's parameters in an adapter of rank 16 on all linear layers of a block."""
 
 
 def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
@@ -53,7 +50,7 @@ def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
         trainer.zero_stage,
         tokens=trainer.tokens_per_microbatch,
         recompute=trainer.gradient_checkpointing,
-        trained=1.0 if trainer.lora is None else ADAPTED * trainer.lora.rank / 16,
+        trained=trained_share(trainer.lora),
         offload=trainer.offload_optimizer,
         reference=bool(config.algorithm.kl.coef or config.algorithm.kl.measure) and trainer.lora is None,
     )

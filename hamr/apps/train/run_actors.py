@@ -41,10 +41,12 @@ class RunActors:
     @cached_property
     def learner(self) -> TrainerGroup | TimeSharedTrainer:
         """The trainers as the run uses them; engines on the same GPUs sleep while they need the memory."""
-        return TimeSharedTrainer(self.trainers, self.workers) if self.workers.config.colocated else self.trainers
+        if not self.workers.config.colocated:
+            return self.trainers
+        return TimeSharedTrainer(self.trainers, self.workers, serve_adapter=isinstance(self.weights, AdapterSync))
 
     def alone(self) -> AbstractAsyncContextManager[None]:
-        """Let engines on the trainers' GPUs sleep over several calls of `learner`; they need new weights afterwards."""
+        """Let engines on the trainers' GPUs sleep over several calls of `learner`; a sync must follow."""
         return self.learner.alone() if isinstance(self.learner, TimeSharedTrainer) else nullcontext()
 
     async def stop(self) -> None:

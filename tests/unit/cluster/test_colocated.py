@@ -58,6 +58,15 @@ async def test_engines_drop_their_weights_during_a_training_step() -> None:
     assert both.log == ["sleep 2", "train", "offload", "wake up"]
 
 
+async def test_engines_that_serve_an_adapter_keep_the_weights_below_it() -> None:
+    both = FakeActors()
+    turns = TimeSharedTrainer(both, both, serve_adapter=True)
+    await turns.train(BATCH)
+    async with turns.alone():
+        pass
+    assert both.log == ["sleep 1", "train", *(around := ["offload", "wake up"]), "sleep 1", *around]
+
+
 async def test_engines_keep_their_weights_during_other_calls() -> None:
     both = FakeActors()
     turns = TimeSharedTrainer(both, both)

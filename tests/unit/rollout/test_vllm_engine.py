@@ -39,6 +39,7 @@ def test_gpu_engine_gets_memory_share_graphs_and_transfer() -> None:
     assert args["weight_transfer_config"] == {"backend": "nccl"}
     assert "kv_cache_memory_bytes" not in args
     assert "OMP_NUM_THREADS" not in engine_env(engine)
+    assert engine_env(engine)["VLLM_ENABLE_V1_MULTIPROCESSING"] == "1"
     assert "enable_sleep_mode" not in args
     assert engine_args("/m", engine, "bfloat16", 4096, 0, sleeps=True)["enable_sleep_mode"] is True
 
@@ -82,11 +83,11 @@ class OneByOne:
 
 
 async def test_no_step_runs_while_the_layers_have_no_weights() -> None:
-    """A transfer over NCCL or CUDA IPC is three calls, and responses may be in flight."""
+    """A transfer over NCCL or CUDA IPC is four calls, and responses may be in flight."""
     log: list[str] = []
     messages: list[Callable[[], None]] = []
     engine = object.__new__(VllmEngine)
-    engine._tickets, engine._closing, engine._reloading = {"0": object()}, False, False  # type: ignore[dict-item]
+    engine._own_core, engine._tickets, engine._closing, engine._reloading = False, {"0": object()}, False, False  # type: ignore[dict-item]
     engine._inbox = OneByOne(messages)  # type: ignore[assignment]
 
     def step() -> list[Any]:
@@ -94,7 +95,12 @@ async def test_no_step_runs_while_the_layers_have_no_weights() -> None:
         engine._closing = not messages
         return []
 
-    vllm = SimpleNamespace(collective_rpc=lambda method, args: log.append(method), step=step)
+    vllm = SimpleNamespace(
+        collective_rpc=lambda method, args: log.append(method),
+        reset_prefix_cache=lambda **_: log.append("reset_prefix_cache"),
+        set_weight_version=log.append,
+        step=step,
+    )
 
     async def call(action: Callable[[Any], None]) -> None:
         messages.append(lambda: action(vllm))
@@ -103,8 +109,9 @@ async def test_no_step_runs_while_the_layers_have_no_weights() -> None:
     transfer = ["start_weight_update", "update_weights", "finish_weight_update"]
     for method in ("init_weight_transfer_engine", *transfer):
         await engine.worker_call(method)
+    await engine.commit_version(3)
     engine._loop(vllm)
-    assert log == ["init_weight_transfer_engine", "step", *transfer, "step"]
+    assert log == ["init_weight_transfer_engine", "step", *transfer, "reset_prefix_cache", "3", "step"]
 
 
 async def test_engine_falls_asleep_once_aborted_requests_are_gone() -> None:

@@ -15,9 +15,11 @@ from hamr.apps.plan.costs import (
     gpus_needed,
     sync_time,
     train_time,
+    trained_share,
     trainer_memory,
 )
 from hamr.apps.plan.models import KNOWN, from_config, model_size
+from hamr.config.lora import LoraConfig
 from hamr.errors import BadInput
 from hamr.models.bundled import describe, resolve_model
 
@@ -61,6 +63,7 @@ def test_training_costs_6_flops_per_parameter_and_8_with_recomputation() -> None
     assert plain == pytest.approx(6 * 4.02e9 * 1e5 / (8 * 989e12 * 0.35))
     assert train_time(model, H100, 8, 1e5, recompute=True) == pytest.approx(plain * 8 / 6)
     assert sync_time(model) == pytest.approx(8.04 / 25)
+    assert sync_time(model, trained_share(LoraConfig(rank=32))) == pytest.approx(0.02 * 8.04 / 25)
 
 
 @pytest.mark.parametrize(("stage", "bytes_each"), [(0, 16), (1, 6 + 12 / 8), (2, 2 + 16 / 8), (3, 18 / 8)])
