@@ -56,7 +56,7 @@ async def ask_again(ask: Ask, question: Question, *, attempts: int, longest_wait
     return answer
 
 
-class Attempts(Protocol):
+class RetryOptions(Protocol):
     """Options of the questions to a pool."""
 
     @property
@@ -66,7 +66,7 @@ class Attempts(Protocol):
     def longest_wait_s(self) -> float: ...
 
 
-def patient(ask: Ask, options: Attempts) -> Ask:
+def patient(ask: Ask, options: RetryOptions) -> Ask:
     """Return an `Ask` that retries refusals, as `ask_again` does."""
 
     async def ask_patiently(question: Question) -> Answer:

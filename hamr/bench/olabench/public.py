@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hamr.data.actions import render_action
-from hamr.data.importers.points import Conversation, referring_rows
+from hamr.data.importers.points import ReferringConversation, referring_rows
 from hamr.data.importers.reading import json_object
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.samples import history_from_json, read_rows
@@ -84,7 +84,7 @@ def _tau(source: Path, policies: Path | None) -> list[Row]:
     assert policies is not None, "asked for by the job"
     known = json_object(policies, "policies", ("policies", "tools"))
     found = []
-    for where, row in referring_rows(source, Conversation, known, policies):
+    for where, row in referring_rows(source, ReferringConversation, known, policies):
         acts = [i for i, turn in enumerate(row["messages"]) if isinstance(turn, dict) and turn.get("role") == "agent"]
         if not acts:
             continue

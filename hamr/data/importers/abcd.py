@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.data.columns import group_meta
-from hamr.data.importers.points import Point, referring_rows
+from hamr.data.importers.points import ReferringPoint, referring_rows
 from hamr.data.importers.reading import json_object
 from hamr.data.importers.widen import Calls, calls_in, widened_tool
 from hamr.data.samples import unique_samples
@@ -25,7 +25,7 @@ def import_abcd(*, input: Path, policies: Path | None, group: str | None = None)
     DataError has the place `file:line: field`.
     """
     known = json_object(policies, "policies", ("policies", "tools"))
-    rows = referring_rows(input, Point, known, policies, group)
+    rows = referring_rows(input, ReferringPoint, known, policies, group)
     calls: Calls = {}
     for _, row in rows:
         calls_in((*row["history"], row["gold"], (row.get("window") or {}).get("a_next")), calls)

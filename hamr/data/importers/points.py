@@ -24,7 +24,7 @@ class _Candidate(Shape):
     content: str
 
 
-class Point(Referring):
+class ReferringPoint(Referring):
     ticket: dict[str, Any]
     history: list[Any]
     gold: dict[str, Any]
@@ -33,7 +33,7 @@ class Point(Referring):
     source: dict[str, Any] = Field(default_factory=dict)
 
 
-class Conversation(Referring):
+class ReferringConversation(Referring):
     messages: list[Any]
     reward: float
 

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from hamr.data.columns import group_meta
-from hamr.data.importers.points import Point, referring_rows
+from hamr.data.importers.points import ReferringPoint, referring_rows
 from hamr.data.importers.reading import is_release, json_object
 from hamr.data.importers.sop import policy_text
 from hamr.data.importers.star_release import read_release
@@ -70,7 +70,7 @@ def _read_points(
     if not tasks:
         raise DataError("policies", str(policies), "must be a JSON object of procedures")
     check_shape(TypeAdapter(dict[str, _Task]), tasks, str(policies))
-    rows = referring_rows(input, Point, {"policies": tasks, "tools": tasks}, policies, group)
+    rows = referring_rows(input, ReferringPoint, {"policies": tasks, "tools": tasks}, policies, group)
     return tasks, [(where, {**row, "grouped": group_meta(row, group)}) for where, row in rows]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.data.columns import group_meta
-from hamr.data.importers.points import Conversation, referring_rows
+from hamr.data.importers.points import ReferringConversation, referring_rows
 from hamr.data.importers.reading import json_object
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls, widened_tool
 from hamr.data.tools import tool_spec
@@ -30,7 +30,7 @@ def import_tau(*, input: Path, policies: Path | None, group: str | None = None) 
     file without successes.
     """
     known = json_object(policies, "policies", ("policies", "tools"))
-    rows = referring_rows(input, Conversation, known, policies, group)
+    rows = referring_rows(input, ReferringConversation, known, policies, group)
     calls: Calls = {}
     for _, row in rows:
         calls_in(row["messages"], calls)
