@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hamr.config.cascade_controller import check_cascade_controller
 from hamr.config.sage import SCRIPTED
@@ -46,25 +45,6 @@ def check_consistent(c: Config) -> None:
     _check_transfer(c)
 
 
-def _clash(c: Config, first: str, second: str, why: str) -> ValueError:
-    """Return the error for the values of two keys that contradict each other."""
-    return ValueError(f"{first}={_value(c, first)} but {second}={_value(c, second)}{why}")
-
-
-def _value(c: Config, key: str) -> str:
-    """Return the value of a key as YAML would have it, texts in quotes."""
-    if key.startswith("pools."):
-        name, _, field = key.removeprefix("pools.").rpartition(".")  # the name of a pool may have dots
-        value: Any = getattr(c.pools[name], field)
-    else:
-        value = reduce(lambda at, name: at[name] if isinstance(at, dict) else getattr(at, name), key.split("."), c)
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, float):
-        return f"{value:g}"
-    return repr(list(value)) if isinstance(value, tuple) else repr(value)
-
-
 def _check_scorers(c: Config) -> None:
     """Check that the consistency reward has the pools of its mode."""
     for role, name in c.rewards.scorers.items():
@@ -72,7 +52,7 @@ def _check_scorers(c: Config) -> None:
         if name not in c.pools:
             raise ValueError(f"{key}={name!r} but pools has only {sorted(c.pools)}; add the pool or rename it")
         if c.pools[name].role != role:
-            raise _clash(c, key, f"pools.{name}.role", f"; point it at a pool with role {role!r}")
+            raise c.clash(key, f"pools.{name}.role", f"; point it at a pool with role {role!r}")
         if c.rewards.consistency.fallback == "wait":
             _check_patience(c, "rewards.consistency", name)
 
@@ -82,10 +62,10 @@ def _check_sampling(c: Config) -> None:
     oversample = "algorithm.dynamic_sampling.oversample"
     if a.dynamic_sampling.oversample > 1 and (age or not a.dynamic_sampling.enabled):
         cause = "experiment.asynchrony.max_policy_age" if age else "algorithm.dynamic_sampling.enabled"
-        raise _clash(c, oversample, cause, "; a step then needs no surplus: set oversample=1")
+        raise c.clash(oversample, cause, "; a step then needs no surplus: set oversample=1")
     if a.dynamic_sampling.surplus == "keep" and a.dynamic_sampling.oversample <= 1:
         why = ", which has no surplus; raise it, e.g. to 1.7"
-        raise _clash(c, "algorithm.dynamic_sampling.surplus", oversample, why)
+        raise c.clash("algorithm.dynamic_sampling.surplus", oversample, why)
     if a.overlong.enabled and a.overlong.cache >= c.rollout.max_new_tokens:
         raise ValueError(
             f"algorithm.overlong.cache={a.overlong.cache} is not below "
@@ -102,18 +82,18 @@ def _check_transfer(c: Config) -> None:
     """Check that the weights can take the configured way from the trainers to the engines."""
     how, lora = c.rollout.transfer, c.trainer.lora
     if how == "nccl" and not c.rollout.engine.num_gpus:
-        raise _clash(c, "rollout.transfer", "rollout.engine.num_gpus", "; use transfer='shared_memory' on CPUs")
+        raise c.clash("rollout.transfer", "rollout.engine.num_gpus", "; use transfer='shared_memory' on CPUs")
     if how == "adapter" and lora is None:
         why = " trains all weights; set trainer.lora, or another transfer"
-        raise _clash(c, "rollout.transfer", "trainer.lora", why)
+        raise c.clash("rollout.transfer", "trainer.lora", why)
     if how == "adapter" and lora is not None and lora.rank > MAX_ADAPTER_RANK:
         why = f" is above {MAX_ADAPTER_RANK}, half of the largest rank that vLLM serves; lower it or set another"
-        raise _clash(c, "rollout.transfer", "trainer.lora.rank", f"{why} transfer")
+        raise c.clash("rollout.transfer", "trainer.lora.rank", f"{why} transfer")
     if how == "nccl" and c.trainer.backend != "nccl":
         why = ", whose weights are on a CPU; use trainer.backend='nccl' or transfer='shared_memory'"
-        raise _clash(c, "rollout.transfer", "trainer.backend", why)
+        raise c.clash("rollout.transfer", "trainer.backend", why)
     if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
-        raise _clash(c, "trainer.backend", "trainer.num_gpus", "; use backend='gloo' on CPUs")
+        raise c.clash("trainer.backend", "trainer.num_gpus", "; use backend='gloo' on CPUs")
 
 
 def _check_schedules(c: Config) -> None:
@@ -135,10 +115,10 @@ def _check_formats(c: Config) -> None:
             "; the warm-up trains on references, which have no rationale: set it to 0 and start from a checkpoint of "
             "`hamr sft` (model.path)"
         )
-        raise _clash(c, "model.response_format", "experiment.sft.steps", why)
+        raise c.clash("model.response_format", "experiment.sft.steps", why)
     if c.experiment.evaluation.stop_at_answer and c.model.response_format not in ("answer_think", "hybrid"):
         why = ", where no text follows the answer: use 'answer_think' or 'hybrid'"
-        raise _clash(c, "experiment.evaluation.stop_at_answer", "model.response_format", why)
+        raise c.clash("experiment.evaluation.stop_at_answer", "model.response_format", why)
 
 
 def _check_places(c: Config) -> None:
@@ -153,11 +133,11 @@ def _check_places(c: Config) -> None:
             )
     if c.trainer.offload_optimizer and not c.trainer.zero_stage:
         why = ", whose optimiser updates the weights where they are; set trainer.zero_stage=1, or higher"
-        raise _clash(c, "trainer.offload_optimizer", "trainer.zero_stage", why)
+        raise c.clash("trainer.offload_optimizer", "trainer.zero_stage", why)
     if not c.rollout.colocated:
         if c.rollout.transfer == "ipc":
             why = "; CUDA IPC needs rank and engine on one GPU: use transfer='nccl'"
-            raise _clash(c, "rollout.transfer", "rollout.colocated", why)
+            raise c.clash("rollout.transfer", "rollout.colocated", why)
         return
     age, surplus = c.experiment.asynchrony.max_policy_age, c.algorithm.dynamic_sampling.surplus
     for key, value, allowed in (
@@ -169,23 +149,23 @@ def _check_places(c: Config) -> None:
                 "; an engine that shares its GPU with a rank sleeps during training: set it to "
                 f"{allowed}, or give the engines GPUs of their own"
             )
-            raise _clash(c, "rollout.colocated", key, why)
+            raise c.clash("rollout.colocated", key, why)
     engine = c.rollout.engine
     if not (0 < engine.num_gpus < 1 and 0 < c.trainer.num_gpus < 1 and engine.num_gpus + c.trainer.num_gpus <= 1):
         why = (
             f" and trainer.num_gpus={c.trainer.num_gpus:g}; an engine and a rank share one GPU: set shares with a sum "
             "of at most 1"
         )
-        raise _clash(c, "rollout.colocated", "rollout.engine.num_gpus", why)
+        raise c.clash("rollout.colocated", "rollout.engine.num_gpus", why)
     if c.trainer.backend != "nccl":
         why = " computes on a CPU; use trainer.backend='nccl'"
-        raise _clash(c, "rollout.colocated", "trainer.backend", why)
+        raise c.clash("rollout.colocated", "trainer.backend", why)
     if c.rollout.workers != c.trainer.ranks:
         why = f" and trainer.ranks={c.trainer.ranks}; every engine shares a GPU with one rank: make them equal"
-        raise _clash(c, "rollout.colocated", "rollout.workers", why)
+        raise c.clash("rollout.colocated", "rollout.workers", why)
     if c.rollout.transfer == "nccl":
         why = "; NCCL cannot have two ranks on one GPU: use transfer='ipc', or 'shared_memory' on one node"
-        raise _clash(c, "rollout.colocated", "rollout.transfer", why)
+        raise c.clash("rollout.colocated", "rollout.transfer", why)
 
 
 def _check_judges(c: Config) -> None:
@@ -201,10 +181,10 @@ def _check_judges(c: Config) -> None:
         if section.pool not in c.pools:
             raise ValueError(f"{key}={section.pool!r} but pools has only {sorted(c.pools)}; add the pool or rename it")
         if c.pools[section.pool].role == "reranker":
-            raise _clash(c, key, f"pools.{section.pool}.role", "; point it at a pool with role 'judge' or 'grader'")
+            raise c.clash(key, f"pools.{section.pool}.role", "; point it at a pool with role 'judge' or 'grader'")
         if c.pools[section.pool].compares:
             why = ", which compares two texts and cannot generate text; point it at a pool with a language model"
-            raise _clash(c, key, f"pools.{section.pool}.type", why)
+            raise c.clash(key, f"pools.{section.pool}.type", why)
         if c.rewards.fallback == "wait":
             _check_patience(c, "rewards", section.pool)
 
@@ -235,13 +215,13 @@ def _check_dialogues(c: Config) -> None:
             )
     if c.experiment.sage.scenarios and c.model.response_format != "plain":
         why = "; SAGE's answers are plain: set response_format='plain' or scenarios=[]"
-        raise _clash(c, "experiment.sage.scenarios", "model.response_format", why)
+        raise c.clash("experiment.sage.scenarios", "model.response_format", why)
 
 
 def _check_episodes(c: Config) -> None:
     """Check that nothing needs the responses to one prompt where prompts become dialogues."""
     if c.env.command is not None and c.env.type != "endpoint":
-        raise _clash(c, "env.command.path", "env.type", "; set env=endpoint")
+        raise c.clash("env.command.path", "env.type", "; set env=endpoint")
     if not c.holds_dialogues:
         return
     if c.env.type == "endpoint":
@@ -250,7 +230,7 @@ def _check_episodes(c: Config) -> None:
         raise ValueError(f"env.simulator={c.env.simulator!r} is no script; name a pool, or use {SCRIPTED}case")
     if c.env.type != "decision" and c.rollout.episode is not None:
         why = "; a prompt has one dialogue: set env=decision, or remove the function"
-        raise _clash(c, "env.type", "rollout.episode.path", why)
+        raise c.clash("env.type", "rollout.episode.path", why)
     settings = {
         "rewards.normalise": (c.rewards.normalise, "sum"),
         "algorithm.all_wrong.reference": (c.algorithm.all_wrong.reference, False),
@@ -271,33 +251,33 @@ def _check_episodes(c: Config) -> None:
 
 def _check_harness(c: Config) -> None:
     if c.env.command is None:
-        raise _clash(c, "env.type", "env.command", "; set the harness: env.command='python my_agent.py'")
+        raise c.clash("env.type", "env.command", "; set the harness: env.command='python my_agent.py'")
     if c.model.response_format != "plain":
         why = ", which the messages of a harness do not ask for; set response_format='plain'"
-        raise _clash(c, "env.type", "model.response_format", why)
+        raise c.clash("env.type", "model.response_format", why)
     for key in ("consistency", "sage_logic"):
         if getattr(c.rewards, key).weight:
             why = ", which compares with references, and the turns of a harness have none; set it to 0"
-            raise _clash(c, "env.type", f"rewards.{key}.weight", why)
+            raise c.clash("env.type", f"rewards.{key}.weight", why)
 
 
 def _check_algorithm(c: Config) -> None:
     a = c.algorithm
     if a.dual_clip is not None and a.objective != "clip":
         why = "; it bounds the clipped objective: set objective='clip' or dual_clip=null"
-        raise _clash(c, "algorithm.dual_clip", "algorithm.objective", why)
+        raise c.clash("algorithm.dual_clip", "algorithm.objective", why)
     if a.dual_clip is not None and a.dual_clip <= 1 + a.clip_high:
         raise ValueError(
             f"algorithm.dual_clip={a.dual_clip:g} is not above 1 + algorithm.clip_high={1 + a.clip_high:g}; raise it"
         )
     if a.loss is not None and a.objective != "clip":
-        raise _clash(c, "algorithm.objective", "algorithm.loss.path", " replaces it; drop one")
+        raise c.clash("algorithm.objective", "algorithm.loss.path", " replaces it; drop one")
     if a.importance.level == "sequence" and c.rollout.top_p < 1:
         why = (
             "; engines renormalise to the nucleus, so the product over a response shrinks with its length: set top_p=1 "
             "or level='geometric'"
         )
-        raise _clash(c, "algorithm.importance.level", "rollout.top_p", why)
+        raise c.clash("algorithm.importance.level", "rollout.top_p", why)
 
 
 def _check_normalisation(c: Config) -> None:
@@ -305,13 +285,13 @@ def _check_normalisation(c: Config) -> None:
         return
     if c.algorithm.advantage != "group":
         why = "; GDPO normalises each component within the group: set advantage='group' or normalise='sum'"
-        raise _clash(c, "rewards.normalise", "algorithm.advantage", why)
+        raise c.clash("rewards.normalise", "algorithm.advantage", why)
     if not c.algorithm.normalize_std:
         why = "; it divides by the standard deviation of each component: set normalize_std=true or normalise='sum'"
-        raise _clash(c, "rewards.normalise", "algorithm.normalize_std", why)
+        raise c.clash("rewards.normalise", "algorithm.normalize_std", why)
     if c.algorithm.all_wrong.reference:
         why = "; a reference has no value for most components: set reference=false or normalise='sum'"
-        raise _clash(c, "rewards.normalise", "algorithm.all_wrong.reference", why)
+        raise c.clash("rewards.normalise", "algorithm.all_wrong.reference", why)
 
 
 def _check_some_weight(c: Config) -> None:

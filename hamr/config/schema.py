@@ -251,9 +251,9 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _train_file(self) -> DataConfig:
         if self.type == "importer" and self.importer is None:
-            raise ValueError("type='importer' and importer=null contradict each other; set data.importer.path")
+            raise self.clash("type", "importer", "; set data.importer.path")
         if self.type == "jsonl" and self.train is None:
-            raise ValueError("type='jsonl' and train=null contradict each other; set data.train to a JSONL file")
+            raise self.clash("type", "train", "; set data.train to a JSONL file")
         return self
 
 
