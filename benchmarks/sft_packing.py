@@ -78,12 +78,7 @@ def drawn_items(count: int, rng: random.Random) -> list[EncodedItem]:
     items = []
     for _ in range(count):
         target = draw(TARGETS)
-        whole = bytes([1]) * len(target)
-        items.append(
-            EncodedItem(
-                kind="decision", prompt_ids=draw(PROMPTS), token_ids=target, parts=bytes(len(target)), mask=whole
-            )
-        )
+        items.append(EncodedItem(kind="decision", prompt_ids=draw(PROMPTS), token_ids=target, parts=bytes(len(target))))
     return items
 
 

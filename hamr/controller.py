@@ -43,7 +43,6 @@ from hamr.protocols import (
     Recorder,
     Rewarder,
     RolloutEngine,
-    SamplingConfig,
     Trainer,
     WeightSync,
 )
@@ -333,13 +332,7 @@ class Controller:
             prompt_ids=self.encode(sample),
             keys=keys,
             seeds=tuple(derive_seed(self.experiment.seed, step, sample.id, attempt, i) for i in range(n)),
-            sampling=SamplingConfig(
-                temperature=self.rollout.temperature,
-                top_p=self.rollout.top_p,
-                extra=self.rollout.sampling_extra,
-                max_new_tokens=self.rollout.max_new_tokens,
-                mark=self.mark(sample),
-            ),
+            sampling=self.rollout.sampling(mark=self.mark(sample)),
         )
 
     def rewards(self, group: RolloutGroup) -> list[float | None]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class HamrError(Exception):
@@ -100,3 +104,10 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"did you mean {near[0]!r}? " if near else ""
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return the place and the message of the first fault that pydantic found, without the value."""
+    fault = error.errors(include_input=False, include_url=False)[0]
+    place = ".".join(map(str, fault["loc"]))
+    return f"{place}: {fault['msg']}" if place else str(fault["msg"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from hamr.bench.decisions import response_text
-from hamr.bench.folder import RowFolder, rows_of
+from hamr.bench.folder import RowFolder, parsed_rows
 from hamr.data.progress import item_key
-from hamr.errors import BadInput
+from hamr.protocols import Ask
 from hamr.types import TRANSIENT, Answer, Question
 
 RESPONSES = "responses.jsonl"
@@ -75,25 +75,13 @@ class PolicyResponse:
     failure: str | None = None
     detail: str = ""
 
+    def __post_init__(self) -> None:
+        if (self.text is None) == (self.failure is None):
+            raise ValueError("a response has a text or a failure")
+
     @property
     def passing(self) -> bool:
         return self.failure in TRANSIENT
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-    @classmethod
-    def from_json(cls, where: str, row: Mapping[str, Any]) -> PolicyResponse:
-        """Parse a row. Raises BadInput."""
-        try:
-            row = {"mean_logprob": None, "cost": None, "at_once": None, **row}  # older rows lack them
-            response = cls(**{name: row[name] for name in cls.__dataclass_fields__})
-            missing = "key" if "key" not in row else "text"
-            if missing == "key" or (response.text is None) == (response.failure is None):
-                raise KeyError(missing)
-        except KeyError as error:
-            raise BadInput(where, str(error), "is not a response; restore the line, or remove it") from error
-        return response
 
 
 def response_of(answer: Answer, at_once: int | None = None) -> PolicyResponse:
@@ -121,6 +109,30 @@ def response_key(settings: Mapping[str, Any], question: Question) -> str:
     return item_key("response", dict(settings), messages, *tools, *how)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicyUnderTest:
+    """A policy under test.
+
+    `settings`: what determines its answers. `given`: finished responses by item, where no pool is queried. `native`: it
+    gets the tools as schemas.
+    """
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    at_once: int = 1
+    given: Mapping[str, str] | None = None
+    native: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenQuestion:
+    """A question without a response. `about`: informative fields for readers of the rows."""
+
+    key: str
+    question: Question
+    about: Mapping[str, Any]
+
+
 class ResponseLog(RowFolder):
     """Responses of a folder by key, appended on arrival. Transient failures are retried by the next call."""
 
@@ -130,8 +142,8 @@ class ResponseLog(RowFolder):
         super().__init__(folder, (RESPONSES, *names))
 
     def _load(self) -> None:
-        rows = rows_of(self.folder / RESPONSES)
-        self._responses = {str(row.get("key")): PolicyResponse.from_json(where, row) for where, row in rows}
+        rows = parsed_rows(self.folder / RESPONSES, PolicyResponse, "a response")
+        self._responses = {str(row.get("key")): response for row, response in rows}
 
     def response(self, key: str) -> PolicyResponse:
         """Return a response; a missing one counts as a transient failure."""
@@ -140,4 +152,29 @@ class ResponseLog(RowFolder):
     def add_response(self, key: str, response: PolicyResponse, about: Mapping[str, Any]) -> None:
         """Append a response. `about`: informative fields for readers of the rows."""
         self._responses[key] = response
-        self._write(RESPONSES, {"key": key, **about, **response.to_json()})
+        self._write(RESPONSES, {"key": key, **about, **vars(response)})
+
+    def response_to(self, policy: PolicyUnderTest, item: str, question: Question) -> PolicyResponse:
+        """Return a policy's response to an item."""
+        if policy.given is not None:
+            return PolicyResponse(text=policy.given[item])
+        return self.response(response_key(policy.settings, question))
+
+    async def collect(
+        self,
+        left: Sequence[OpenQuestion],
+        ask: Ask,
+        at_once: int,
+        report: Callable[[int], None],
+        *,
+        measured: bool = False,
+        give_up: int = GIVE_UP,
+    ) -> bool:
+        """Ask the questions and append their responses, as `process_all` does. `measured`: store `at_once`, too."""
+
+        async def one(each: OpenQuestion) -> bool:
+            response = response_of(await ask(each.question), at_once if measured else None)
+            self.add_response(each.key, response, each.about)
+            return not response.passing
+
+        return await process_all(left, one, at_once, report, give_up=give_up)

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import fcntl
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
-from hamr.errors import BadInput
+from pydantic import TypeAdapter, ValidationError
+
+from hamr.errors import BadInput, first_fault
+from hamr.files import JsonlWriter, numbered_rows, read_jsonl
 from hamr.protocols import Ask
 from hamr.report.values import Column, Table
 from hamr.types import Answer, Question
 
 LOCK = ".lock"
 CALLS = "calls.jsonl"
+Parsed = TypeVar("Parsed")
 
 
 class RowFolder(ABC):
     """Row files of an evaluation, to which a subclass appends. A context manager; locked by one process at a time."""
 
     def __init__(self, folder: Path, names: Sequence[str], *, ascii_only: bool = True) -> None:
-        """Lock the folder, load its rows and open its files. Raises BadInput if one of these is impossible.
-
-        `ascii_only`: escape other characters, which lone surrogates in the output of a model require.
-        """
-        self.folder, self._ascii, self._lock = folder, ascii_only, lock_folder(folder)
+        """Lock the folder, load its rows and open its files. Raises BadInput if one of these is impossible."""
+        self.folder, self._lock = folder, lock_folder(folder)
         try:
             self._load()
-            self._files = {name: append_to(folder / name) for name in names}
+            self._files = {name: JsonlWriter(folder / name, ascii_only=ascii_only) for name in names}
         except BaseException:
             self._lock.close()
             raise
@@ -50,23 +50,20 @@ class RowFolder(ABC):
 
     def _write(self, name: str, row: Mapping[str, Any]) -> None:
         """Append and flush the row, so that it survives a killed process."""
-        file = self._files[name]
-        file.write(json.dumps(row, ensure_ascii=self._ascii) + "\n")
-        file.flush()
+        self._files[name].write(row)
 
 
 @contextmanager
 def counted_calls(asks: Mapping[str, Ask], folder: Path) -> Iterator[dict[str, Ask]]:
     """Append the tokens and the cost of every answer to calls.jsonl, where the rows of an evaluation lack them."""
-    with append_to(folder / CALLS) as file:
+    with closing(JsonlWriter(folder / CALLS)) as file:
 
         def counting(name: str, ask: Ask) -> Ask:
             async def ask_and_count(question: Question) -> Answer:
                 answer = await ask(question)
                 if (call := answer.call) is not None:
                     tokens = call.prompt_tokens + call.output_tokens
-                    file.write(json.dumps({"pool": name, "tokens": tokens, "cost": call.cost}) + "\n")
-                    file.flush()
+                    file.write({"pool": name, "tokens": tokens, "cost": call.cost})
                 return answer
 
             return ask_and_count
@@ -81,7 +78,7 @@ def usage(folder: Path, names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """
     found: dict[str, dict[str, Any]] = {}
     for name in names:
-        for _, row in rows_of(folder / name):
+        for row in read_jsonl(folder / name):
             judge = row.get("judge") or row.get("component")
             who = f"judge {judge}" if judge else " ".join(f"{k} {row[k]}" for k in ("pool", "policy") if k in row)
             one = found.setdefault(who, {"answers": 0, "tokens": 0, "cost": 0.0})
@@ -117,30 +114,24 @@ def lock_folder(folder: Path) -> IO[str]:
     return file
 
 
-def append_to(path: Path) -> IO[str]:
-    """Open for appending after the last complete line; a partial line of a killed process is truncated."""
-    if path.exists():
-        with path.open("rb+") as file:
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
-    return path.open("a", encoding="utf-8")
+def parsed_rows(path: Path, kind: type[Parsed], what: str) -> Iterator[tuple[dict[str, Any], Parsed]]:
+    """Yield every row as an object and as a value of its class. Raises BadInput for a row that is not `what`."""
+    parse = TypeAdapter(kind).validate_python
+    for where, row in numbered_rows(path):
+        try:
+            yield row, parse(row)
+        except ValidationError as error:
+            raise BadInput(where, first_fault(error), f"is not {what}; restore the line, or remove it") from None
 
 
-def rows_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (file:line, row) of every complete line. Raises BadInput for one that is not a JSON object."""
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith("\n"):
-                return
-            where = f"{path}:{number}"
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise BadInput(
-                    where, line[:40], "is not valid JSON; restore the line, or give another folder"
-                ) from error
-            if not isinstance(row, dict):
-                raise BadInput(where, line[:40], "is not a JSON object; restore the line, or give another folder")
-            yield where, row
+def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Return (key, old value, new value) for every difference between two JSON-like settings.
+
+    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
+    [('a.b', 1, 3)]
+    """
+    if isinstance(before, Mapping) and isinstance(now, Mapping):
+        for key in dict.fromkeys([*before, *now]):
+            yield from differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
+    elif before != now:
+        yield path, before, now

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import Field
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.audit import is_audited, value_of
 from hamr.config.rewards import ConsistencyConfig
 from hamr.data.samples import read_rows
+from hamr.data.shapes import Shape, check_shape
 from hamr.errors import ConfigError, DataError
 from hamr.rewards.truth import ExactAct
 from hamr.types import Audit, Failure, LabelMissing, Reply, RewardRecord, Rollout, ServiceSample
@@ -78,6 +81,12 @@ def find_auditor(config: ConsistencyConfig, truth: ExactAct | None) -> ExactAct 
     return read_labels(config.audit.file) if config.audit.file is not None else None
 
 
+class _LabelRow(Shape):
+    sample: str
+    reply: str
+    label: Annotated[float, Field(ge=0.0, le=1.0)]
+
+
 def read_labels(path: str) -> Labels:
     """Return the labels of a JSONL file of {"sample", "reply", "label"}. Spaces around a reply do not count.
 
@@ -86,15 +95,8 @@ def read_labels(path: str) -> Labels:
     labels: dict[tuple[str, str], float] = {}
     for number, row in read_rows(path):
         where = f"{path}:{number}"
-        if not isinstance(row, dict):
-            raise DataError(where, row, "must be an object with sample, reply and label")
-        for field in ("sample", "reply"):
-            if not isinstance(row.get(field), str):
-                raise DataError(f"{where}: {field}", row.get(field), "must be a text")
-        label = row.get("label")
-        if isinstance(label, bool) or not isinstance(label, (int, float)) or not 0.0 <= label <= 1.0:
-            raise DataError(f"{where}: label", label, "must be a number in [0, 1]")
-        key = row["sample"], row["reply"].strip()
-        if labels.setdefault(key, float(label)) != label:
-            raise DataError(f"{where}: label", label, f"this reply already has the label {labels[key]:g}; keep one")
+        one = check_shape(_LabelRow, row, where)
+        if labels.setdefault((one.sample, one.reply.strip()), one.label) != one.label:
+            said = labels[one.sample, one.reply.strip()]
+            raise DataError(f"{where}: label", one.label, f"this reply already has the label {said:g}; keep one")
     return labels

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from hamr.cascade.cached_pool import CachedPool, PoolAnswer
 from hamr.protocols import Ask
@@ -53,3 +54,22 @@ async def ask_again(ask: Ask, question: Question, *, attempts: int, longest_wait
         await asyncio.sleep(min(answer.retry_in_s, longest_wait_s))
         answer = await ask(question)
     return answer
+
+
+class RetryOptions(Protocol):
+    """Options of the questions to a pool."""
+
+    @property
+    def attempts(self) -> int: ...
+
+    @property
+    def longest_wait_s(self) -> float: ...
+
+
+def patient(ask: Ask, options: RetryOptions) -> Ask:
+    """Return an `Ask` that retries refusals, as `ask_again` does."""
+
+    async def ask_patiently(question: Question) -> Answer:
+        return await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
+
+    return ask_patiently

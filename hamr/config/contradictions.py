@@ -25,25 +25,7 @@ def check_consistent(c: Config) -> None:
                 f"pools.{name}.finetune.start_from={start!r} is not a pool that is fine-tuned from its own model; "
                 f"use one of {possible} or null"
             )
-    wanted = c.rewards.consistency
-    if wanted.weight:
-        for key, role in (("reranker", "reranker"), ("judge", "judge")):
-            name = getattr(wanted, key)
-            needed = wanted.mode == "hybrid" or wanted.mode.endswith(role)
-            if not needed:
-                continue
-            if name not in c.pools:
-                raise ValueError(
-                    f"rewards.consistency.{key}={name!r} but pools has only {sorted(c.pools)}; "
-                    "add the pool or rename it"
-                )
-            if c.pools[name].role != role:
-                raise ValueError(
-                    f"rewards.consistency.{key}={name!r} but pools.{name}.role={c.pools[name].role!r}; "
-                    f"point it at a pool with role {role!r}"
-                )
-            if wanted.fallback == "wait":
-                _check_patience(c, "rewards.consistency", name)
+    _check_scorers(c)
     _check_formats(c)
     _check_judges(c)
     _check_dialogues(c)
@@ -59,52 +41,59 @@ def check_consistent(c: Config) -> None:
             f"model.max_context={c.model.max_context}; lower the first or raise the second"
         )
     _check_schedules(c)
-    sampling, age = c.algorithm.dynamic_sampling, c.experiment.asynchrony.max_policy_age
-    if sampling.oversample > 1 and (age or not sampling.enabled):
-        cause = f"experiment.asynchrony.max_policy_age={age}" if age else "algorithm.dynamic_sampling.enabled=false"
+    _check_sampling(c)
+    _check_transfer(c)
+
+
+def _check_scorers(c: Config) -> None:
+    """Check that the consistency reward has the pools of its mode."""
+    for role, name in c.rewards.scorers.items():
+        key = f"rewards.consistency.{role}"
+        if name not in c.pools:
+            raise ValueError(f"{key}={name!r} but pools has only {sorted(c.pools)}; add the pool or rename it")
+        if c.pools[name].role != role:
+            raise c.clash(key, f"pools.{name}.role", f"; point it at a pool with role {role!r}")
+        if c.rewards.consistency.fallback == "wait":
+            _check_patience(c, "rewards.consistency", name)
+
+
+def _check_sampling(c: Config) -> None:
+    a, age = c.algorithm, c.experiment.asynchrony.max_policy_age
+    oversample = "algorithm.dynamic_sampling.oversample"
+    if a.dynamic_sampling.oversample > 1 and (age or not a.dynamic_sampling.enabled):
+        cause = "experiment.asynchrony.max_policy_age" if age else "algorithm.dynamic_sampling.enabled"
+        raise c.clash(oversample, cause, "; a step then needs no surplus: set oversample=1")
+    if a.dynamic_sampling.surplus == "keep" and a.dynamic_sampling.oversample <= 1:
+        why = ", which has no surplus; raise it, e.g. to 1.7"
+        raise c.clash("algorithm.dynamic_sampling.surplus", oversample, why)
+    if a.overlong.enabled and a.overlong.cache >= c.rollout.max_new_tokens:
         raise ValueError(
-            f"algorithm.dynamic_sampling.oversample={sampling.oversample:g} but {cause}; a step then needs no surplus: "
-            "set oversample=1"
-        )
-    if sampling.surplus == "keep" and sampling.oversample <= 1:
-        raise ValueError(
-            "algorithm.dynamic_sampling.surplus='keep' but oversample=1, which has no surplus; raise it, e.g. to 1.7"
-        )
-    if c.rollout.transfer == "nccl" and not c.rollout.engine.num_gpus:
-        raise ValueError(
-            f"rollout.transfer='nccl' but rollout.engine.num_gpus={c.rollout.engine.num_gpus}; "
-            "use transfer='shared_memory' on CPUs"
-        )
-    if c.rollout.transfer == "adapter":
-        if c.trainer.lora is None:
-            raise ValueError(
-                "rollout.transfer='adapter' but trainer.lora=null trains all weights; set trainer.lora, or another "
-                "transfer"
-            )
-        if c.trainer.lora.rank > MAX_ADAPTER_RANK:
-            raise ValueError(
-                f"rollout.transfer='adapter' but trainer.lora.rank={c.trainer.lora.rank} is above {MAX_ADAPTER_RANK}, "
-                "half of the largest rank that vLLM serves; lower it or set another transfer"
-            )
-    if c.rollout.transfer == "nccl" and c.trainer.backend != "nccl":
-        raise ValueError(
-            f"rollout.transfer='nccl' but trainer.backend={c.trainer.backend!r}, whose weights are on a CPU; use "
-            "trainer.backend='nccl' or transfer='shared_memory'"
-        )
-    if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
-        raise ValueError(
-            f"trainer.backend='nccl' but trainer.num_gpus={c.trainer.num_gpus}; use backend='gloo' on CPUs"
-        )
-    if c.algorithm.overlong.enabled and c.algorithm.overlong.cache >= c.rollout.max_new_tokens:
-        raise ValueError(
-            f"algorithm.overlong.cache={c.algorithm.overlong.cache} is not below "
+            f"algorithm.overlong.cache={a.overlong.cache} is not below "
             f"rollout.max_new_tokens={c.rollout.max_new_tokens}; lower the cache"
         )
-    if c.experiment.prompts_per_step * c.rollout.samples_per_prompt % c.algorithm.minibatches:
+    if c.experiment.prompts_per_step * c.rollout.samples_per_prompt % a.minibatches:
         raise ValueError(
-            f"algorithm.minibatches={c.algorithm.minibatches} does not divide "
+            f"algorithm.minibatches={a.minibatches} does not divide "
             f"{c.experiment.prompts_per_step} x {c.rollout.samples_per_prompt} responses; change one of them"
         )
+
+
+def _check_transfer(c: Config) -> None:
+    """Check that the weights can take the configured way from the trainers to the engines."""
+    how, lora = c.rollout.transfer, c.trainer.lora
+    if how == "nccl" and not c.rollout.engine.num_gpus:
+        raise c.clash("rollout.transfer", "rollout.engine.num_gpus", "; use transfer='shared_memory' on CPUs")
+    if how == "adapter" and lora is None:
+        why = " trains all weights; set trainer.lora, or another transfer"
+        raise c.clash("rollout.transfer", "trainer.lora", why)
+    if how == "adapter" and lora is not None and lora.rank > MAX_ADAPTER_RANK:
+        why = f" is above {MAX_ADAPTER_RANK}, half of the largest rank that vLLM serves; lower it or set another"
+        raise c.clash("rollout.transfer", "trainer.lora.rank", f"{why} transfer")
+    if how == "nccl" and c.trainer.backend != "nccl":
+        why = ", whose weights are on a CPU; use trainer.backend='nccl' or transfer='shared_memory'"
+        raise c.clash("rollout.transfer", "trainer.backend", why)
+    if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
+        raise c.clash("trainer.backend", "trainer.num_gpus", "; use backend='gloo' on CPUs")
 
 
 def _check_schedules(c: Config) -> None:
@@ -122,16 +111,14 @@ def _check_schedules(c: Config) -> None:
 def _check_formats(c: Config) -> None:
     """Check settings that depend on the order in which a response is written."""
     if c.model.response_format == "hybrid" and c.experiment.sft.steps:
-        raise ValueError(
-            f"model.response_format='hybrid' but experiment.sft.steps={c.experiment.sft.steps}; the warm-up trains on "
-            "references, which have no rationale: set it to 0 and start from a checkpoint of `hamr sft` "
-            "(model.path)"
+        why = (
+            "; the warm-up trains on references, which have no rationale: set it to 0 and start from a checkpoint of "
+            "`hamr sft` (model.path)"
         )
+        raise c.clash("model.response_format", "experiment.sft.steps", why)
     if c.experiment.evaluation.stop_at_answer and c.model.response_format not in ("answer_think", "hybrid"):
-        raise ValueError(
-            f"experiment.evaluation.stop_at_answer=true but model.response_format={c.model.response_format!r}, where "
-            "no text follows the answer: use 'answer_think' or 'hybrid'"
-        )
+        why = ", where no text follows the answer: use 'answer_think' or 'hybrid'"
+        raise c.clash("experiment.evaluation.stop_at_answer", "model.response_format", why)
 
 
 def _check_places(c: Config) -> None:
@@ -145,16 +132,12 @@ def _check_places(c: Config) -> None:
                 "they pass weights through one node's memory; give both the same"
             )
     if c.trainer.offload_optimizer and not c.trainer.zero_stage:
-        raise ValueError(
-            "trainer.offload_optimizer=true but trainer.zero_stage=0, whose optimiser updates the weights where they "
-            "are; set trainer.zero_stage=1, or higher"
-        )
+        why = ", whose optimiser updates the weights where they are; set trainer.zero_stage=1, or higher"
+        raise c.clash("trainer.offload_optimizer", "trainer.zero_stage", why)
     if not c.rollout.colocated:
         if c.rollout.transfer == "ipc":
-            raise ValueError(
-                "rollout.transfer='ipc' but rollout.colocated=false; CUDA IPC needs rank and engine on one GPU: use "
-                "transfer='nccl'"
-            )
+            why = "; CUDA IPC needs rank and engine on one GPU: use transfer='nccl'"
+            raise c.clash("rollout.transfer", "rollout.colocated", why)
         return
     age, surplus = c.experiment.asynchrony.max_policy_age, c.algorithm.dynamic_sampling.surplus
     for key, value, allowed in (
@@ -162,32 +145,27 @@ def _check_places(c: Config) -> None:
         ("algorithm.dynamic_sampling.surplus", surplus, "abort"),
     ):
         if value != allowed:
-            raise ValueError(
-                f"rollout.colocated=true but {key}={value}; an engine that shares its GPU with a rank sleeps during "
-                f"training: set it to {allowed}, or give the engines GPUs of their own"
+            why = (
+                "; an engine that shares its GPU with a rank sleeps during training: set it to "
+                f"{allowed}, or give the engines GPUs of their own"
             )
+            raise c.clash("rollout.colocated", key, why)
     engine = c.rollout.engine
     if not (0 < engine.num_gpus < 1 and 0 < c.trainer.num_gpus < 1 and engine.num_gpus + c.trainer.num_gpus <= 1):
-        raise ValueError(
-            f"rollout.colocated=true but rollout.engine.num_gpus={engine.num_gpus:g} and "
-            f"trainer.num_gpus={c.trainer.num_gpus:g}; an engine and a rank share one GPU: set "
-            "shares with a sum of at most 1"
+        why = (
+            f" and trainer.num_gpus={c.trainer.num_gpus:g}; an engine and a rank share one GPU: set shares with a sum "
+            "of at most 1"
         )
+        raise c.clash("rollout.colocated", "rollout.engine.num_gpus", why)
     if c.trainer.backend != "nccl":
-        raise ValueError(
-            f"rollout.colocated=true but trainer.backend={c.trainer.backend!r} computes on a CPU; use "
-            "trainer.backend='nccl'"
-        )
+        why = " computes on a CPU; use trainer.backend='nccl'"
+        raise c.clash("rollout.colocated", "trainer.backend", why)
     if c.rollout.workers != c.trainer.ranks:
-        raise ValueError(
-            f"rollout.colocated=true but rollout.workers={c.rollout.workers} and trainer.ranks={c.trainer.ranks}; "
-            "every engine shares a GPU with one rank: make them equal"
-        )
+        why = f" and trainer.ranks={c.trainer.ranks}; every engine shares a GPU with one rank: make them equal"
+        raise c.clash("rollout.colocated", "rollout.workers", why)
     if c.rollout.transfer == "nccl":
-        raise ValueError(
-            "rollout.colocated=true but rollout.transfer='nccl'; NCCL cannot have two ranks on one GPU: use "
-            "transfer='ipc', or 'shared_memory' on one node"
-        )
+        why = "; NCCL cannot have two ranks on one GPU: use transfer='ipc', or 'shared_memory' on one node"
+        raise c.clash("rollout.colocated", "rollout.transfer", why)
 
 
 def _check_judges(c: Config) -> None:
@@ -203,15 +181,10 @@ def _check_judges(c: Config) -> None:
         if section.pool not in c.pools:
             raise ValueError(f"{key}={section.pool!r} but pools has only {sorted(c.pools)}; add the pool or rename it")
         if c.pools[section.pool].role == "reranker":
-            raise ValueError(
-                f"{key}={section.pool!r} but pools.{section.pool}.role='reranker'; "
-                "point it at a pool with role 'judge' or 'grader'"
-            )
+            raise c.clash(key, f"pools.{section.pool}.role", "; point it at a pool with role 'judge' or 'grader'")
         if c.pools[section.pool].compares:
-            raise ValueError(
-                f"{key}={section.pool!r} but pools.{section.pool}.type={c.pools[section.pool].type!r}, "
-                "which compares two texts and cannot generate text; point it at a pool with a language model"
-            )
+            why = ", which compares two texts and cannot generate text; point it at a pool with a language model"
+            raise c.clash(key, f"pools.{section.pool}.type", why)
         if c.rewards.fallback == "wait":
             _check_patience(c, "rewards", section.pool)
 
@@ -241,17 +214,14 @@ def _check_dialogues(c: Config) -> None:
                 "point it at an untrained pool with role 'judge' or 'grader'"
             )
     if c.experiment.sage.scenarios and c.model.response_format != "plain":
-        raise ValueError(
-            f"experiment.sage.scenarios={list(c.experiment.sage.scenarios)} but "
-            f"model.response_format={c.model.response_format!r}; SAGE's answers are plain: set response_format='plain' "
-            "or scenarios=[]"
-        )
+        why = "; SAGE's answers are plain: set response_format='plain' or scenarios=[]"
+        raise c.clash("experiment.sage.scenarios", "model.response_format", why)
 
 
 def _check_episodes(c: Config) -> None:
     """Check that nothing needs the responses to one prompt where prompts become dialogues."""
     if c.env.command is not None and c.env.type != "endpoint":
-        raise ValueError(f"env.command.path={c.env.command.path!r} but env.type={c.env.type!r}; set env=endpoint")
+        raise c.clash("env.command.path", "env.type", "; set env=endpoint")
     if not c.holds_dialogues:
         return
     if c.env.type == "endpoint":
@@ -259,10 +229,8 @@ def _check_episodes(c: Config) -> None:
     if c.env.type == "tau2" and c.env.simulator.startswith(SCRIPTED) and c.env.simulator != f"{SCRIPTED}case":
         raise ValueError(f"env.simulator={c.env.simulator!r} is no script; name a pool, or use {SCRIPTED}case")
     if c.env.type != "decision" and c.rollout.episode is not None:
-        raise ValueError(
-            f"env.type={c.env.type!r} but rollout.episode.path={c.rollout.episode.path!r}; a prompt has one "
-            "dialogue: set env=decision, or remove the function"
-        )
+        why = "; a prompt has one dialogue: set env=decision, or remove the function"
+        raise c.clash("env.type", "rollout.episode.path", why)
     settings = {
         "rewards.normalise": (c.rewards.normalise, "sum"),
         "algorithm.all_wrong.reference": (c.algorithm.all_wrong.reference, False),
@@ -283,58 +251,47 @@ def _check_episodes(c: Config) -> None:
 
 def _check_harness(c: Config) -> None:
     if c.env.command is None:
-        raise ValueError("env.type='endpoint' but env.command=null; set the harness: env.command='python my_agent.py'")
+        raise c.clash("env.type", "env.command", "; set the harness: env.command='python my_agent.py'")
     if c.model.response_format != "plain":
-        raise ValueError(
-            f"env.type='endpoint' but model.response_format={c.model.response_format!r}, which the messages of a "
-            "harness do not ask for; set response_format='plain'"
-        )
+        why = ", which the messages of a harness do not ask for; set response_format='plain'"
+        raise c.clash("env.type", "model.response_format", why)
     for key in ("consistency", "sage_logic"):
-        if weight := getattr(c.rewards, key).weight:
-            raise ValueError(
-                f"env.type='endpoint' but rewards.{key}.weight={weight:g}, which compares with references, and the "
-                "turns of a harness have none; set it to 0"
-            )
+        if getattr(c.rewards, key).weight:
+            why = ", which compares with references, and the turns of a harness have none; set it to 0"
+            raise c.clash("env.type", f"rewards.{key}.weight", why)
 
 
 def _check_algorithm(c: Config) -> None:
     a = c.algorithm
     if a.dual_clip is not None and a.objective != "clip":
-        raise ValueError(
-            f"algorithm.dual_clip={a.dual_clip:g} but algorithm.objective={a.objective!r}; it bounds the clipped "
-            "objective: set objective='clip' or dual_clip=null"
-        )
+        why = "; it bounds the clipped objective: set objective='clip' or dual_clip=null"
+        raise c.clash("algorithm.dual_clip", "algorithm.objective", why)
     if a.dual_clip is not None and a.dual_clip <= 1 + a.clip_high:
         raise ValueError(
             f"algorithm.dual_clip={a.dual_clip:g} is not above 1 + algorithm.clip_high={1 + a.clip_high:g}; raise it"
         )
     if a.loss is not None and a.objective != "clip":
-        raise ValueError(
-            f"algorithm.objective={a.objective!r} but algorithm.loss.path={a.loss.path!r} replaces it; drop one"
-        )
+        raise c.clash("algorithm.objective", "algorithm.loss.path", " replaces it; drop one")
     if a.importance.level == "sequence" and c.rollout.top_p < 1:
-        raise ValueError(
-            f"algorithm.importance.level='sequence' but rollout.top_p={c.rollout.top_p:g}; engines renormalise to the "
-            "nucleus, so the product over a response shrinks with its length: set top_p=1 or level='geometric'"
+        why = (
+            "; engines renormalise to the nucleus, so the product over a response shrinks with its length: set top_p=1 "
+            "or level='geometric'"
         )
+        raise c.clash("algorithm.importance.level", "rollout.top_p", why)
 
 
 def _check_normalisation(c: Config) -> None:
-    if c.rewards.normalise == "gdpo" and c.algorithm.advantage != "group":
-        raise ValueError(
-            f"rewards.normalise='gdpo' but algorithm.advantage={c.algorithm.advantage!r}; GDPO normalises each "
-            "component within the group: set advantage='group' or normalise='sum'"
-        )
-    if c.rewards.normalise == "gdpo" and not c.algorithm.normalize_std:
-        raise ValueError(
-            "rewards.normalise='gdpo' but algorithm.normalize_std=False; it divides by the standard deviation of each "
-            "component: set normalize_std=true or normalise='sum'"
-        )
-    if c.rewards.normalise == "gdpo" and c.algorithm.all_wrong.reference:
-        raise ValueError(
-            "rewards.normalise='gdpo' but algorithm.all_wrong.reference=True; a reference has no value for most "
-            "components: set reference=false or normalise='sum'"
-        )
+    if c.rewards.normalise != "gdpo":
+        return
+    if c.algorithm.advantage != "group":
+        why = "; GDPO normalises each component within the group: set advantage='group' or normalise='sum'"
+        raise c.clash("rewards.normalise", "algorithm.advantage", why)
+    if not c.algorithm.normalize_std:
+        why = "; it divides by the standard deviation of each component: set normalize_std=true or normalise='sum'"
+        raise c.clash("rewards.normalise", "algorithm.normalize_std", why)
+    if c.algorithm.all_wrong.reference:
+        why = "; a reference has no value for most components: set reference=false or normalise='sum'"
+        raise c.clash("rewards.normalise", "algorithm.all_wrong.reference", why)
 
 
 def _check_some_weight(c: Config) -> None:

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from hamr.config.safe_yaml import steps_into
 from hamr.errors import ConfigError
 
 
@@ -178,24 +179,10 @@ class Origin:
                 if inside[:1] != [group]:
                     continue
                 inside = inside[1:]
-            line = _line_of(yaml.compose(text, Loader=yaml.SafeLoader), inside)
-            if line is not None:
-                return f"{file}:{line}"
+            found = list(steps_into(yaml.compose(text, Loader=yaml.SafeLoader), inside))
+            if inside and len(found) == len(inside):
+                return f"{file}:{found[-1][1]}"
         return None
-
-
-def _line_of(node: yaml.Node | None, path: Sequence[str]) -> int | None:
-    line: int | None = None
-    for part in path:
-        if not isinstance(node, yaml.MappingNode):
-            return None
-        for key, value in node.value:
-            if key.value == part:
-                line, node = key.start_mark.line + 1, value
-                break
-        else:
-            return None
-    return line
 
 
 def yaml_error(error: yaml.YAMLError | UnicodeDecodeError, file: str | None = None) -> ConfigError:

@@ -74,10 +74,7 @@ class RubricConfig(GradedConfig):
     @model_validator(mode="after")
     def _reads_items(self) -> RubricConfig:
         if self.reranker is not None and self.reading != "items":
-            raise ValueError(
-                f"reranker={self.reranker!r} and reading={self.reading!r} contradict each other; a reranker answers "
-                "items: set reading=items or reranker=null"
-            )
+            raise self.clash("reranker", "reading", "; a reranker answers items: set reading=items or reranker=null")
         return self
 
 

@@ -21,16 +21,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, StringConstraints
 
-from hamr.config.explain import Contradiction, yaml_error
+from hamr.config.explain import Contradiction
 from hamr.config.overrides import nearest_first
 from hamr.config.resources import resource
-from hamr.config.safe_yaml import load_yaml
+from hamr.config.safe_yaml import line_of
 from hamr.config.section import Section
+from hamr.config.yaml_files import read_checked
 from hamr.errors import ConfigError
 
 INPUTS = "inputs"
@@ -64,17 +65,18 @@ class PipelineConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineSource:
-    """A pipeline with the line numbers of its parts. `line(stage, arg)`: of a stage, or of one of its args."""
+    """A pipeline with its YAML, which has the line numbers of its parts."""
 
     file: str
     pipeline: PipelineConfig
-    lines: Mapping[tuple[int | None, int | None], int]
+    tree: yaml.Node
 
     def where(self, stage: int | None = None, arg: int | None = None) -> str:
-        """Return `file:line: stages.<name>`, or the file without a stage."""
-        line = self.lines.get((stage, arg), self.lines.get((stage, None)))
-        place = self.file if line is None else f"{self.file}:{line}"
-        return place if stage is None else f"{place}: stages.{self.pipeline.stages[stage].name}"
+        """Return `file:line: stages.<name>` for a stage or one of its args, or the file without a stage."""
+        if stage is None:
+            return self.file
+        path = ("stages", stage) if arg is None else ("stages", stage, "args", arg)
+        return f"{self.file}:{line_of(self.tree, path)}: stages.{self.pipeline.stages[stage].name}"
 
 
 def find_pipeline(given: str, config_dir: Path | None = None) -> Path:
@@ -94,20 +96,8 @@ def find_pipeline(given: str, config_dir: Path | None = None) -> Path:
 
 def read_pipeline(path: Path) -> PipelineSource:
     """Load a pipeline and check its references. ConfigError contains the `file:line` of the error."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        raw, node = load_yaml(text), yaml.compose(text, Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise ConfigError("pipeline", str(path), f"cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise yaml_error(error, str(path)) from None
-    if not isinstance(raw, dict):
-        raise ConfigError("pipeline", str(path), "is not a pipeline; a pipeline has name and stages")
-    try:
-        pipeline = PipelineConfig.model_validate(raw)
-    except ValidationError as error:
-        raise _complaint(error, str(path), node) from None
-    source = PipelineSource(file=str(path), pipeline=pipeline, lines=dict(_lines(node)))
+    pipeline, tree = read_checked(path, PipelineConfig, "pipeline")
+    source = PipelineSource(file=str(path), pipeline=pipeline, tree=tree)
     _check_names(source)
     return source
 
@@ -174,52 +164,3 @@ def _check_names(source: PipelineSource) -> None:
             why = "is reserved for the inputs" if stage.name == INPUTS else "is the name of an earlier stage"
             raise Contradiction(source.where(number), None, f"{stage.name!r} {why}; give the stage another name")
         seen.add(stage.name)
-
-
-def _complaint(error: ValidationError, file: str, node: yaml.Node | None) -> ConfigError:
-    first = error.errors(include_url=False)[0]
-    path = first["loc"]
-    line = _line_at(node, path)
-    where = f"{file}:{line}" if line else file
-    key = ".".join(map(str, path))
-    message = str(first["msg"]).replace("Input should be", "must be", 1)
-    if first["type"] == "extra_forbidden":
-        model: type[Section] = StageConfig if path[:1] == ("stages",) else PipelineConfig
-        known = nearest_first(str(path[-1]), list(model.model_fields))
-        return Contradiction(f"{where}: {key}", None, f"unknown key; there are (nearest first): {', '.join(known)}")
-    if first["type"] == "missing":
-        return Contradiction(f"{where}: {key}", None, "required, but not set")
-    return ConfigError(f"{where}: {key}", first["input"], message)
-
-
-def _line_at(node: yaml.Node | None, path: Sequence[Any]) -> int | None:
-    """Return the line of the deepest part of `path` that exists."""
-    line = None if node is None else node.start_mark.line + 1
-    for part in path:
-        if isinstance(node, yaml.MappingNode):
-            pair = next(((k, v) for k, v in node.value if k.value == str(part)), None)
-            if pair is None:
-                return line
-            line, node = pair[0].start_mark.line + 1, pair[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
-        else:
-            return line
-    return line
-
-
-def _lines(node: yaml.Node | None) -> Iterator[tuple[tuple[int, int | None], int]]:
-    """Yield ((stage, None or arg), line) of a valid pipeline."""
-    stages = _child(node, "stages")
-    for number, stage in enumerate(stages.value if stages is not None else ()):
-        yield (number, None), stage.start_mark.line + 1
-        args = _child(stage, "args")
-        for index, arg in enumerate(args.value if args is not None else ()):
-            yield (number, index), arg.start_mark.line + 1
-
-
-def _child(node: yaml.Node | None, name: str) -> yaml.Node | None:
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    return next((value for key, value in node.value if key.value == name), None)

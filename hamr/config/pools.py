@@ -215,28 +215,19 @@ class PoolConfig(Section):
     @model_validator(mode="after")
     def _endpoint(self) -> PoolConfig:
         if (self.type == "openai") != (self.endpoint is not None):
-            raise ValueError(
-                f"type={self.type!r} and endpoint={self.endpoint!r} contradict each other; "
-                "an openai pool needs an endpoint and no other has one"
-            )
+            raise self.clash("type", "endpoint", "; an openai pool needs an endpoint and no other has one")
         if self.type != "vllm" and self.engine.extra:
-            raise ValueError(
-                f"type={self.type!r} and engine.extra={self.engine.extra!r} contradict each other; only a vllm pool "
-                "has an engine of its own: remove engine.extra"
-            )
+            why = "; only a vllm pool has an engine of its own: remove engine.extra"
+            raise self.clash("type", "engine.extra", why)
         if self.compares:
             self._check_comparing()
             return self
         if (self.role == "grader") != (not self.prompt):
-            raise ValueError(
-                f"role={self.role!r} and prompt={self.prompt!r} contradict each other; a reranker and a judge need a "
-                "prompt, a grader gets it with the questions"
-            )
+            why = "; a reranker and a judge need a prompt, a grader gets it with the questions"
+            raise self.clash("role", "prompt", why)
         if self.finetune and (self.role == "grader") != (self.finetune.labelled is not None):
-            raise ValueError(
-                f"role={self.role!r} and finetune.labelled={self.finetune.labelled!r} contradict each "
-                "other; only a grader is trained on labelled responses: set finetune.labelled or remove it"
-            )
+            why = "; only a grader is trained on labelled responses: set finetune.labelled or remove it"
+            raise self.clash("role", "finetune.labelled", why)
         return self
 
     @model_validator(mode="after")
@@ -299,35 +290,23 @@ class PoolConfig(Section):
 
     def _check_comparing(self) -> None:
         if self.role == "grader" or (self.role == "judge" and self.type == "embedding"):
-            raise ValueError(
-                f"type={self.type!r} and role={self.role!r} contradict each other; it compares two texts and can only "
-                "be a reranker" + (" or a judge" if self.type == "cross_encoder" else "")
-            )
+            other = " or a judge" if self.type == "cross_encoder" else ""
+            raise self.clash("type", "role", f"; it compares two texts and can only be a reranker{other}")
         if self.prompt:
-            raise ValueError(
-                f"type={self.type!r} and prompt={self.prompt!r} contradict each other; it takes no instructions: set "
-                "prompt=''"
-            )
+            raise self.clash("type", "prompt", "; it takes no instructions: set prompt=''")
         if self.sampling_extra or self.temperature is not None:
-            raise ValueError(
-                f"type={self.type!r} and temperature={self.temperature} or sampling_extra={self.sampling_extra!r} "
-                "contradict each other; it samples nothing: remove both"
-            )
+            key = "sampling_extra" if self.sampling_extra else "temperature"
+            raise self.clash("type", key, f"; it samples nothing: remove {key}")
         if self.finetune and self.type == "embedding":
             raise ValueError(
-                f"type={self.type!r} and a finetune section contradict each other; only vllm and cross_encoder pools "
-                "are fine-tuned: set finetune=null"
+                f"type={self.type!r} has a finetune section; only vllm and cross_encoder pools are fine-tuned: set "
+                "finetune=null"
             )
         if self.finetune and self.finetune.num_gpus:
-            raise ValueError(
-                f"type={self.type!r} and finetune.num_gpus={self.finetune.num_gpus} contradict each other; it is "
-                "trained on the CPU: set finetune.num_gpus=0"
-            )
+            raise self.clash("type", "finetune.num_gpus", "; it is trained on the CPU: set finetune.num_gpus=0")
         if self.finetune and self.finetune.lora:
-            raise ValueError(
-                f"type={self.type!r} and finetune.lora contradict each other; a cross-encoder's own weights are "
-                "trained: set finetune.lora=null"
-            )
+            why = " is set; a cross-encoder's own weights are trained: set finetune.lora=null"
+            raise ValueError(f"type={self.type!r} but finetune.lora{why}")
 
 
 def default_pools() -> dict[str, PoolConfig]:

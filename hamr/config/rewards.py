@@ -116,10 +116,11 @@ class ConsistencyConfig(Section):
     @model_validator(mode="after")
     def _stand_in(self) -> ConsistencyConfig:
         if self.fallback == "reranker" and self.mode != "hybrid":
-            raise ValueError(
-                f"mode={self.mode!r} and fallback='reranker' contradict each other; only mode='hybrid' has a reranker "
-                "score that can replace a missing judge score: use fallback='wait' or 'exclude'"
+            why = (
+                "; only mode='hybrid' has a reranker score that can replace a missing judge score: use fallback='wait' "
+                "or 'exclude'"
             )
+            raise self.clash("mode", "fallback", why)
         return self
 
 

@@ -1,7 +1,8 @@
-"""YAML of users' files: values only, and of a bounded size."""
+"""YAML of users' files: values only, of a bounded size, and the lines of its keys."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import yaml
@@ -44,3 +45,24 @@ def check_aliases(text: str) -> None:
             size(tree)
     except RecursionError:
         raise yaml.MarkedYAMLError(problem="is nested too deeply, or contains itself through an alias") from None
+
+
+def steps_into(node: yaml.Node | None, path: Sequence[Any]) -> Iterator[tuple[yaml.Node, int]]:
+    """Yield the value of each part of `path` and the line of its key, as far as the document has them."""
+    for part in map(str, path):
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k.start_mark.line, v) for k, v in node.value if str(k.value).lower() == part.lower()), None)
+        elif isinstance(node, yaml.SequenceNode) and part.isdecimal() and int(part) < len(node.value):
+            found = node.value[int(part)].start_mark.line, node.value[int(part)]
+        else:
+            found = None
+        if found is None:
+            return
+        line, node = found
+        yield node, line + 1
+
+
+def line_of(tree: yaml.Node | None, path: Sequence[Any]) -> int:
+    """Return the line of the deepest part of `path` that the document has; its first line if it has none of them."""
+    lines = [line for _, line in steps_into(tree, path)]
+    return lines[-1] if lines else tree.start_mark.line + 1 if tree is not None else 1

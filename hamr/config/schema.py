@@ -38,6 +38,7 @@ from hamr.config.section import Fraction, NonNegative, Samples, Section
 from hamr.config.sft import SftConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
+from hamr.protocols import SamplingConfig
 
 AttentionKernel = Literal["auto", "flex", "flash", "sdpa"]
 Checkpointing = bool | Literal["offload"]
@@ -99,6 +100,11 @@ class RolloutConfig(Section):
     takes one decision."""
     max_turns: PositiveInt = 16
     """Maximum number of responses of the policy in a dialogue."""
+
+    def sampling(self, **changed: Any) -> SamplingConfig:
+        """Return the sampling parameters of a response, with these changed."""
+        own = {name: getattr(self, name) for name in ("temperature", "top_p", "max_new_tokens")}
+        return SamplingConfig(**{**own, "extra": self.sampling_extra, **changed})
 
 
 class TrainerConfig(FootprintConfig):
@@ -245,9 +251,9 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _train_file(self) -> DataConfig:
         if self.type == "importer" and self.importer is None:
-            raise ValueError("type='importer' and importer=null contradict each other; set data.importer.path")
+            raise self.clash("type", "importer", "; set data.importer.path")
         if self.type == "jsonl" and self.train is None:
-            raise ValueError("type='jsonl' and train=null contradict each other; set data.train to a JSONL file")
+            raise self.clash("type", "train", "; set data.train to a JSONL file")
         return self
 
 

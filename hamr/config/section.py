@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -30,3 +30,24 @@ FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+
+    def clash(self, first: str, second: str, why: str) -> ValueError:
+        """Return the error for the values of two keys that contradict each other."""
+        return ValueError(f"{first}={self.yaml_value(first)} but {second}={self.yaml_value(second)}{why}")
+
+    def yaml_value(self, key: str) -> str:
+        """Return the value of a dotted key as YAML would have it, texts in quotes."""
+        value: Any = self
+        while key:
+            if isinstance(value, dict):  # the name of a pool may have dots
+                name = next(name for name in value if f"{key}.".startswith(f"{name}."))
+                value = value[name]
+            else:
+                name = key.partition(".")[0]
+                value = getattr(value, name)
+            key = key[len(name) + 1 :]
+        if value is None or isinstance(value, bool):
+            return {None: "null", True: "true", False: "false"}[value]
+        if isinstance(value, float):
+            return f"{value:g}"
+        return repr(list(value)) if isinstance(value, tuple) else repr(value)

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field, PositiveInt, model_validator
 
 from hamr.config.section import AbsolutePath, NonNegative, Section
-from hamr.types import Aggregation, SftKind, SftPart
+from hamr.types import Aggregation, SftKind
 
 
 class SftSetConfig(Section):
@@ -52,9 +52,6 @@ class SftConfig(Section):
     kinds: tuple[SftKind, ...] = ()
     """Kinds of items to use; empty uses all. Others are excluded and counted. It selects the arm of a comparison if one
     file contains the items of all arms."""
-    without_loss: tuple[SftPart, ...] = ()
-    """Parts of the target without loss. Empty follows the formulas: everything after the prompt counts, including the
-    predicted turn of the environment."""
     epochs: PositiveInt = 1
     """Number of passes over the mix."""
     steps: PositiveInt | None = None

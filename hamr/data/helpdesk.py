@@ -23,8 +23,8 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.reading import Shape, check_shape
 from hamr.data.names import NameFinder
+from hamr.data.shapes import Shape, check_shape
 from hamr.data.tables import Row, TicketFault, read_table
 from hamr.data.tickets import Tickets, collect_tickets
 from hamr.errors import DataError

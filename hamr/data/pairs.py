@@ -29,6 +29,7 @@ from hamr.data.facts import facts
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
 from hamr.data.samples import history_from_json, read_rows
+from hamr.data.shapes import Shape, Text, check_shape
 from hamr.errors import DataError
 from hamr.procedures.acts import SageActs
 from hamr.types import ServiceSample
@@ -214,27 +215,21 @@ class _Logged:
         )
 
 
+class _PairRow(Shape):
+    content_A: Text
+    content_B: Text
+    label: Label
+
+
 def read_pairs(path: str | Path) -> list[ReplyPair]:
     """Labelled pairs from a JSONL of {"content_A", "content_B", "label"} and, if there is one, "history" (turns as
     in a sample). Raises DataError at `file:line: field`."""
     pairs = []
     for number, row in read_rows(path):
         where = f"{path}:{number}"
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: line", row, "must be a JSON object")
-        for field in ("content_A", "content_B", "label"):
-            if field not in row:
-                raise DataError(f"{where}: {field}", sorted(row), f"missing field; add {field!r}")
-            if not isinstance(row[field], str) or not row[field].strip():
-                raise DataError(f"{where}: {field}", row[field], "must be a text that is not empty")
-        if row["label"] not in LABELS:
-            raise DataError(f"{where}: label", row["label"], f"unknown label; use one of {list(LABELS)}")
+        pair = check_shape(_PairRow, row, where)
+        history = turns_text(history_from_json(row.get("history", []), where=where))
         pairs.append(
-            ReplyPair(
-                history=turns_text(history_from_json(row.get("history", []), where=where)),
-                statement_a=row["content_A"],
-                statement_b=row["content_B"],
-                label=cast(Label, row["label"]),
-            )
+            ReplyPair(history=history, statement_a=pair.content_A, statement_b=pair.content_B, label=pair.label)
         )
     return pairs

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hamr.data.samples import stream_rows
+from hamr.files import cut_torn_tail
 
 _VERSION = 1
-_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,29 +102,13 @@ class WorkProgress:
 
 def read_progress(path: Path) -> Iterator[tuple[int, Any]]:
     """Yield (file offset, row) of an earlier call. A last line that was truncated by a kill is removed."""
+    cut_torn_tail(path)
     if not path.is_file():
         return
-    _cut(path)
     at = 0
     for _, raw, row in stream_rows(path) if path.stat().st_size else ():
         yield at + len(raw) - len(raw.lstrip()), row
         at += len(raw)
-
-
-def _cut(path: Path) -> None:
-    """Truncate the file after the last complete line, in place. A rewrite that is killed could lose all of it."""
-    with path.open("r+b") as file:
-        size = end = file.seek(0, os.SEEK_END)
-        while end:
-            start = max(0, end - _PIECE)
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n") + 1
-            if found:
-                end = start + found
-                break
-            end = start
-        if end < size:
-            file.truncate(end)
 
 
 def _parse_row(row: Mapping[str, Any]) -> ItemResult:

@@ -21,13 +21,14 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from hamr.data.actions import render_action
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError, did_you_mean
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
+T = TypeVar("T")
 _FIELDS = ("id", "ticket", "policy", "tools", "history", "references", "privileged", "meta", "documents")
 _TYPES: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
 
@@ -42,17 +43,31 @@ def act_of(sample: ServiceSample) -> str:
 
 def read_samples(path: str | Path) -> list[ServiceSample]:
     """Read all samples of the file, in order. Skip blank lines. Raise DataError at the first fault."""
-    samples: list[ServiceSample] = []
+    return [sample for _, sample in read_unique(path, lambda row, where: from_json(row, where=where), lambda s: s.id)]
+
+
+def unique_samples(rows: Iterable[tuple[str, Any]]) -> list[ServiceSample]:
+    """Return the samples of (place, object), in order. Raise DataError at the first fault."""
+    samples: dict[str, ServiceSample] = {}
+    for where, row in rows:
+        sample = from_json(row, where=where)
+        if samples.setdefault(sample.id, sample) is not sample:
+            raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
+    return list(samples.values())
+
+
+def read_unique(path: str | Path, parse: Callable[[Any, str], T], id_of: Callable[[T], str]) -> Iterator[tuple[int, T]]:
+    """Yield (line number, parsed object) of every line. `parse` gets the object and its `file:line`.
+
+    Raises DataError for an id that an earlier line has.
+    """
     seen: dict[str, int] = {}
     for number, row in read_rows(path):
-        sample = from_json(row, where=f"{path}:{number}")
-        if sample.id in seen:
-            raise DataError(
-                f"{path}:{number}: id", sample.id, f"already used on line {seen[sample.id]}; make it unique"
-            )
-        seen[sample.id] = number
-        samples.append(sample)
-    return samples
+        where = f"{path}:{number}"
+        parsed = parse(row, where)
+        if (line := seen.setdefault(id_of(parsed), number)) != number:
+            raise DataError(f"{where}: id", id_of(parsed), f"already used on line {line}; make it unique")
+        yield number, parsed
 
 
 def read_rows(path: str | Path) -> list[tuple[int, Any]]:

@@ -1,4 +1,4 @@
-"""SFT items as token ids: the prompt, the target, and the loss mask of the target."""
+"""SFT items as token ids: the prompt, and the target with its parts. All tokens of the target have loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from hamr.data.policy_chat import PolicyChat, TextEncoder
-from hamr.data.sft_items import PARTS, TRAINED, Kind, Part, SftItem, item_messages
+from hamr.data.sft_items import PARTS, Kind, SftItem, item_messages
 from hamr.errors import DataError
 from hamr.types import Aggregation, TrainBatch, TrainGroup, TrainSequence
 
@@ -17,15 +17,13 @@ from hamr.types import Aggregation, TrainBatch, TrainGroup, TrainSequence
 class EncodedItem:
     """`token_ids` is the target, including the end-of-sequence token.
 
-    `parts[i]` is the part of token i (an index into `PARTS[kind]`), `mask[i]` its loss mask. Arrays, because a set may
-    have 10^8 tokens.
+    `parts[i]` is the part of token i (an index into `PARTS[kind]`). Arrays, because a set may have 10^8 tokens.
     """
 
     kind: Kind
     prompt_ids: array[int]
     token_ids: array[int]
     parts: bytes
-    mask: bytes
 
     def __len__(self) -> int:
         """Number of tokens of prompt and target."""
@@ -33,24 +31,16 @@ class EncodedItem:
 
     @property
     def group(self) -> TrainGroup:
-        sequence = TrainSequence(token_ids=tuple(self.token_ids), mask=tuple(map(bool, self.mask)))
+        sequence = TrainSequence(token_ids=tuple(self.token_ids))
         return TrainGroup(prompt_ids=tuple(self.prompt_ids), sequences=(sequence,))
 
 
-def encode_item(
-    item: SftItem,
-    encoder: TextEncoder,
-    without_loss: Sequence[Part] = (),
-    *,
-    native: bool = False,
-    where: str = "item",
-) -> EncodedItem:
+def encode_item(item: SftItem, encoder: TextEncoder, *, native: bool = False, where: str = "item") -> EncodedItem:
     """Encode an item.
 
     The target is encoded as one text, as a policy would generate it, with `native` in the form of its chat template
-    (`PolicyChat`). A token that spans the end of one part and the
-    beginning of the next belongs to the later part. The end-of-sequence token belongs to the last part. The parts in
-    `TRAINED`, without those in `without_loss`, have loss.
+    (`PolicyChat`). A token that spans the end of one part and the beginning of the next belongs to the later part. The
+    end-of-sequence token belongs to the last part.
 
     Raises:
         DataError: The target contains a special token, which would train the policy to write turns of other roles.
@@ -63,14 +53,11 @@ def encode_item(
         raise DataError(f"{where}: target", found, "is a special token of the model; remove it from the text")
     ends = list(accumulate(len(part.text) for part in item.target))
     parts = bytes(_part_at(max(end - 1, start), ends) for _, start, end in spans) + bytes([len(ends) - 1])
-    trained = TRAINED[item.kind] - set(without_loss)
-    loss = [part.part in trained for part in item.target]
     return EncodedItem(
         kind=item.kind,
         prompt_ids=array("i", chat.encode(item.sample, item_messages(item, native=native))),
         token_ids=array("i", [*(token for token, _, _ in spans), encoder.eos_id]),
         parts=parts,
-        mask=bytes(loss[i] for i in parts),
     )
 
 
@@ -95,15 +82,14 @@ def part_names(kind: Kind) -> tuple[str, ...]:
 def part_losses(items: Sequence[EncodedItem], logprobs: Sequence[Sequence[float]]) -> dict[str, float]:
     """Return the mean negative log-likelihood per token (nats) from log p of every target token.
 
-    `loss` covers the tokens with loss. Each part has its name and covers all its tokens; the end-of-sequence token
-    belongs to the last part. With c the rationale these are the four terms of Eq. 3's factorisation: reasoning, policy
-    (`action`), world model (`environment`) and contingency planning (`next_action`). A name without tokens is omitted.
+    `loss` covers all tokens, each part its own under its name; the end-of-sequence token belongs to the last part. With
+    c the rationale these are the four terms of Eq. 3's factorisation: reasoning, policy (`action`), world model
+    (`environment`) and contingency planning (`next_action`). A name without tokens is omitted.
     """
     sums: dict[str, list[float]] = {}
     for item, values in zip(items, logprobs, strict=True):
         names = part_names(item.kind)
-        for part, counts, value in zip(item.parts, item.mask, values, strict=True):
-            sums.setdefault(names[part], []).append(-value)
-            if counts:
-                sums.setdefault("loss", []).append(-value)
+        for part, value in zip(item.parts, values, strict=True):
+            for name in ("loss", names[part]):
+                sums.setdefault(name, []).append(-value)
     return {name: sum(values) / len(values) for name, values in sums.items()}

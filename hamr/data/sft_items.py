@@ -27,16 +27,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from hamr.data.actions import ResponseFormat, parse_action, render_action
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import from_json, read_rows, to_json, write_rows
 from hamr.errors import DataError
-from hamr.types import Action, MalformedResponse, ServiceSample, SftKind, SftPart
+from hamr.types import Action, MalformedResponse, ServiceSample, SftKind
 
 Kind = SftKind
-Part = SftPart
+Part = Literal["rationale", "action", "environment"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PARTS: Mapping[Kind, tuple[Part, ...]] = {
@@ -46,17 +46,7 @@ PARTS: Mapping[Kind, tuple[Part, ...]] = {
     "patm_dra": ("rationale", "action", "environment", "action"),
     "decision_post": ("action", "rationale"),
 }
-"""Parts of a target by kind, in order."""
-
-TRAINED: Mapping[Kind, frozenset[Part]] = {
-    "decision": frozenset({"action"}),
-    "decision_dra": frozenset({"rationale", "action"}),
-    # The turn of the environment is predicted, not observed: Eq. 3 includes it in the log-probability.
-    "patm": frozenset({"action", "environment"}),
-    "patm_dra": frozenset({"rationale", "action", "environment"}),
-    "decision_post": frozenset({"action", "rationale"}),
-}
-"""Parts with loss. The prompt never has loss."""
+"""Parts of a target by kind, in order. All have loss, also the environment's turn, which is predicted (Eq. 3)."""
 
 _FORMAT: Mapping[Kind, ResponseFormat] = {
     "decision": "plain", "decision_dra": "think_answer", "decision_post": "answer_think",

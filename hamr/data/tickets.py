@@ -12,12 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import ValidationError
-
-from hamr.config.explain import explain
-from hamr.config.safe_yaml import load_yaml
 from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
+from hamr.config.yaml_files import read_checked
 from hamr.data.columns import check_column, group_meta, value_at
 from hamr.data.hiding import without_pii
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
@@ -44,21 +40,9 @@ class Tickets:
 
 
 def read_mapping(path: Path) -> TicketMapping:
-    """Read a mapping. Raise DataError (no such file, not YAML) or ConfigError (a key that is unknown, missing or of the
-    wrong type)."""
-    try:
-        raw = load_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = (error.strerror or "unreadable").lower()
-        raise DataError("mapping", str(path), f"{reason}; give a YAML file") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError("mapping", str(path), f"is not YAML ({' '.join(str(error).split())[:120]})") from error
-    if not isinstance(raw, dict):
-        raise DataError("mapping", str(path), "must be an object that names columns, at least id and turn")
-    try:
-        return TicketMapping.model_validate(raw)
-    except ValidationError as error:
-        raise explain(error, raw, TicketMapping, lambda _: str(path)) from None
+    """Read a mapping. Raise ConfigError (no such file, not YAML, a key that is unknown, missing or of the wrong
+    type)."""
+    return read_checked(path, TicketMapping, "mapping")[0]
 
 
 def read_tickets(

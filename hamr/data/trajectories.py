@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hamr.data.samples import action_json, from_json, read_rows, turn_json, write_rows
+from hamr.data.samples import action_json, from_json, read_unique, turn_json, write_rows
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
@@ -115,16 +115,7 @@ def windows(trajectory: Trajectory) -> Iterator[Window | str]:
 
 def read_trajectories(path: str | Path) -> list[Trajectory]:
     """Read all trajectories of the file, in order. Skip blank lines. Raise DataError at the first fault."""
-    found: list[Trajectory] = []
-    lines: dict[str, int] = {}
-    for number, row in read_rows(path):
-        trajectory = trajectory_from_json(row, where=f"{path}:{number}")
-        if trajectory.id in lines:
-            remedy = f"already used on line {lines[trajectory.id]}; make it unique"
-            raise DataError(f"{path}:{number}: id", trajectory.id, remedy)
-        lines[trajectory.id] = number
-        found.append(trajectory)
-    return found
+    return [t for _, t in read_unique(path, lambda row, where: trajectory_from_json(row, where=where), lambda t: t.id)]
 
 
 def write_trajectories(path: str | Path, trajectories: Iterable[Trajectory]) -> None:

@@ -3,16 +3,14 @@ Parquet."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hamr.data.samples import read_rows
+from hamr.data.tables import read_table
 from hamr.errors import DataError
 
-ENDINGS = (".jsonl", ".csv", ".parquet")
 FIELDS = ("s_r", "s_j", "y")
 
 
@@ -39,7 +37,10 @@ def read_triples(path: str | Path, names: Mapping[str, str]) -> Triples:
     """
     path = Path(path)
     fields = {field: names.get(field, field) for field in (*FIELDS, "hard")}
-    rows = list(_rows(path, tuple(fields.values())))
+    try:
+        rows = read_table(path, strict=True).rows
+    except DataError as error:
+        raise DataError(error.where.replace("input", "scores"), error.value, error.remedy) from error
     if not rows:
         raise DataError(str(path), "", "contains no rows; write one reply per line")
     if "hard" not in names and fields["hard"] not in rows[0][1]:
@@ -49,43 +50,6 @@ def read_triples(path: str | Path, names: Mapping[str, str]) -> Triples:
         for field, name in fields.items():
             columns[field].append(_score(row, name, f"{path}:{number}"))
     return Triples(s_r=columns["s_r"], s_j=columns["s_j"], y=columns["y"], hard=columns.get("hard"))
-
-
-def _rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    if path.suffix not in ENDINGS:
-        raise DataError("scores", str(path), f"unknown file type; give one that ends in {', '.join(ENDINGS)}")
-    if not path.is_file():
-        raise DataError("scores", str(path), "no such file; give triples of scores")
-    if path.suffix == ".jsonl":
-        for number, row in read_rows(path):
-            if not isinstance(row, dict):
-                raise DataError(f"{path}:{number}: line", row, "must be a JSON object")
-            yield number, row
-    elif path.suffix == ".csv":
-        yield from _csv_rows(path)
-    else:
-        yield from _parquet_rows(path, names)
-
-
-def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.DictReader(file)
-        try:
-            for row in reader:
-                yield reader.line_num, {name: value for name, value in row.items() if name is not None}
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise DataError(f"{path}:{reader.line_num + 1}: line", "", f"cannot be read ({error})") from error
-
-
-def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    from pyarrow import ArrowException, parquet
-
-    try:
-        present = parquet.read_schema(path).names
-        table = parquet.read_table(path, columns=[name for name in names if name in present])
-    except (ArrowException, OSError) as error:
-        raise DataError("scores", str(path), f"is not a readable Parquet file ({error})") from error
-    yield from enumerate(table.to_pylist(), start=1)
 
 
 def _score(row: Mapping[str, Any], name: str, where: str) -> float:

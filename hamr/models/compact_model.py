@@ -19,7 +19,7 @@ from hamr.config.schema import SageDataConfig
 from hamr.data.actions import render_action
 from hamr.data.rendering import policy_messages
 from hamr.data.sage_samples import generate_samples
-from hamr.models.tiny_model import CHAT_TEMPLATE, SPECIAL_TOKENS
+from hamr.models.tiny_model import byte_level_tokenizer
 
 RECIPE_VERSION = "6"
 VOCABULARY = 1536
@@ -46,7 +46,7 @@ def build_compact(pretrained: Path, out: Path) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    tokenizer = _train_tokenizer()
+    tokenizer = byte_level_tokenizer(_corpus(), VOCABULARY, context=CONTEXT, whole_numbers=True)
     tokenizer.save_pretrained(out)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -106,33 +106,6 @@ def _with_distinct_numbers(rows: Any, words: Sequence[str]) -> Any:
     rows = rows.clone()
     rows[numbers] = length * (NUMBERNESS * shared + (1 - NUMBERNESS**2) ** 0.5 * own)
     return rows
-
-
-def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is imported only here
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL_TOKENS),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    core.train_from_iterator(_corpus(), trainer)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"],
-        model_max_length=CONTEXT,
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
 
 
 def word_vectors(pretrained: Path, words: Sequence[str], size: int) -> Any:

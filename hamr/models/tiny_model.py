@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 RECIPE_VERSION = "1"
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -29,7 +30,7 @@ def build_tiny(out: Path) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    tokenizer = _train_tokenizer()
+    tokenizer = byte_level_tokenizer(_corpus(), 4096, context=4096)
     tokenizer.save_pretrained(out)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
@@ -52,26 +53,33 @@ def build_tiny(out: Path) -> None:
     model.save_pretrained(out)
 
 
-def _train_tokenizer():  # type: ignore[no-untyped-def]  # transformers is imported only here
+def byte_level_tokenizer(corpus: Iterator[str], size: int, *, context: int, whole_numbers: bool = False) -> Any:
+    """Return a byte-level BPE tokenizer of `size` tokens, trained on `corpus`.
+
+    `whole_numbers`: a number is never part of a longer token.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    split: Any = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    if whole_numbers:
+        split = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=False), split])
+    core.pre_tokenizer = split
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=4096,
+        vocab_size=size,
         special_tokens=list(SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    core.train_from_iterator(_corpus(), trainer)
+    core.train_from_iterator(corpus, trainer)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=core,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>"],
-        model_max_length=4096,
+        model_max_length=context,
     )
     tokenizer.chat_template = CHAT_TEMPLATE
     return tokenizer

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from hamr.config.custom import CustomRewardConfig
 from hamr.config.rewards import RewardsConfig
-from hamr.errors import ConfigError
+from hamr.errors import ConfigError, first_fault
 from hamr.pools.chat_reply import ReplyMessage
 from hamr.rewards.custom import FunctionOutcome, RewardSource, TimedSource
 from hamr.rewards.function_process import HEADER, failure_from_reply, outcome_from_reply, read_frame, request_frame
@@ -189,9 +189,7 @@ class FunctionPool:
                 message = ReplyMessage.model_validate(reply["message"])
                 return Answer(text=message.text, tool_calls=message.tool_requests, call=self._call(reply["seconds"]))
             except ValidationError as error:
-                first = error.errors(include_input=False, include_url=False)[0]
-                place = ".".join(map(str, first["loc"]))
-                reply = self._source.failure(f"returned no valid message ({place}: {first['msg']})")
+                reply = self._source.failure(f"returned no valid message ({first_fault(error)})")
         timeout = isinstance(reply, FunctionTimeout)
         return Answer(failure="function_timeout" if timeout else "function_failed", detail=reply.detail)
 

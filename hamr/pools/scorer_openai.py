@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from hamr.config.pools import PoolConfig
-from hamr.errors import BadInput, ConfigError, VerdictUnparsable
+from hamr.errors import BadInput, ConfigError, VerdictUnparsable, first_fault
 from hamr.pools.chat_reply import ChatReply, Choice, ReplyUsage
 from hamr.pools.scorer_call import bill
 from hamr.pools.scorer_prompt import LabelReading, read_labels
@@ -206,10 +206,7 @@ class OpenAIScorer:
         try:
             reply = ChatReply.model_validate_json(raw.content)
         except ValidationError as e:
-            first = e.errors(include_input=False, include_url=False)[0]
-            place = ".".join(map(str, first["loc"]))
-            fault = f"{place}: {first['msg']}" if place else first["msg"]
-            detail = f"the endpoint's reply is not a chat completion ({fault}); does `endpoint` end in /v1?"
+            detail = f"the endpoint's reply is not a chat completion ({first_fault(e)}); does `endpoint` end in /v1?"
             return Answer(failure="unparsable", detail=detail, call=charge(None))
         return reply.choices[0], charge(reply)
 

@@ -19,9 +19,9 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator
 
 from hamr.config.resources import resource
+from hamr.config.yaml_files import place, read_checked
 from hamr.errors import BadInput, did_you_mean
 from hamr.procedures import Scenario, Walk
-from hamr.procedures.files import place, read_checked
 from hamr.procedures.schema import Strict, Value
 
 Split = Literal["train", "validation", "test"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hamr.files import write_atomic
 from hamr.report.drawing import PALETTE
 from hamr.report.values import Page, part_text
 from hamr.security.redaction import redact_text
-from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from jinja2 import Environment

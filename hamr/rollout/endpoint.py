@@ -28,7 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hamr.config.use import ServeConfig
-from hamr.errors import BadInput
+from hamr.errors import BadInput, first_fault
 from hamr.rollout.chat_completions import ChatRequest, completion, events, request_point
 from hamr.security.http_server import RefusedRequest, bind_socket, build_server, check_request, read_body
 from hamr.types import AskPolicy, EpisodeLimit, ServiceSample
@@ -174,18 +174,13 @@ class PolicyEndpoint:
             except RefusedRequest as refused:
                 return _error(refused.status, str(refused), refused.headers, **refused.more)
             except ValidationError as error:
-                return _error(400, _describe(error))
+                return _error(400, f"{first_fault(error)}; the policy endpoint has nothing else")
             except ValueError as error:
                 return _error(400, f"the body is not JSON ({error})")
             except (ClientDisconnect, asyncio.CancelledError):
                 return Response(status_code=499)
 
         return respond
-
-
-def _describe(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'body'}: {first['msg']}; the policy endpoint has nothing else"
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None) -> Response:

@@ -31,6 +31,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import ArgsKwargs, ValidationError
 
 from hamr.data.actions import ResponseFormat, parse_action
+from hamr.errors import first_fault
 from hamr.security.functions import LoadedFunction, check_signature, describe_error, describe_value
 from hamr.types import AskPolicy, Episode, EpisodeLimit, EpisodeOutcome, ServiceSample, ToolCall, Turn
 
@@ -89,8 +90,7 @@ class ClassEpisode:
         try:
             result = await _resolve(method.validate_python(ArgsKwargs((), dict(call.parameters))))
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            return json.dumps({"error": f"{'.'.join(map(str, first['loc']))}: {first['msg']}"})
+            return json.dumps({"error": first_fault(error)})
         except ValueError as error:
             return json.dumps({"error": str(error)})
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.errors import HamrError
-from hamr.telemetry.run_folder import write_atomic
+from hamr.files import write_atomic
 
 POLL_S = 0.1
 

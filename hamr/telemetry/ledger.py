@@ -38,20 +38,6 @@ CREATE VIEW IF NOT EXISTS components AS
            json_extract(c.value, '$.outcome.value') AS value
     FROM records, json_each(record, '$.components') AS c;
 """
-_UPGRADE = f"""
-BEGIN IMMEDIATE;
-DROP VIEW components;
-ALTER TABLE records RENAME TO old;
-{_SCHEMA}
-INSERT INTO records
-    SELECT run, step, prompt, 0, sample, attempt, band, outcome, total, s_r, s_j, response_tokens, scorer_calls,
-           scorer_tokens, cost, seconds, first_version, last_version, record
-    FROM old ORDER BY rowid;
-DROP TABLE old;
-PRAGMA user_version={_VERSION};
-COMMIT;
-"""
-"""Adds the turn to the key of a ledger of version 1, which has single decisions only."""
 
 
 class Ledger:
@@ -84,12 +70,10 @@ class Ledger:
             # steps.
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=NORMAL")
-            if self._version() == 1:
-                self._db.executescript(_UPGRADE)
             self._db.executescript(_SCHEMA)
             if self._version() == 0:
                 self._db.execute(f"PRAGMA user_version={_VERSION}")
-        if self._version() not in (1, _VERSION):
+        if self._version() != _VERSION:
             self._db.close()
             raise HamrError(f"{self.path}: not a ledger, or written by another version of hamr")
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from hamr.errors import RunFolderError
+from hamr.files import JsonlWriter, read_jsonl
 from hamr.rewards.truth import metric_word
-from hamr.security.redaction import blot
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import failure_kinds
 from hamr.types import (
@@ -198,25 +195,6 @@ def is_escalated(record: RewardRecord) -> bool:
 # --- the file ----------------------------------------------------------------------------------
 
 
-class JsonlWriter:
-    """Writer of one JSON object per line, flushed, without secrets of the environment.
-
-    An incomplete last line of a killed process is removed.
-    """
-
-    def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
-        cut_torn_tail(self.path)
-        self._file = self.path.open("a", encoding="utf-8")
-
-    def write(self, row: Mapping[str, Any]) -> None:
-        self._file.write(blot(json.dumps(row, allow_nan=False)) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
-
-
 class MetricsWriter:
     """Writer of metrics.jsonl: {"step", "stage", "time", <metrics>}; `time` in seconds since the epoch.
 
@@ -239,29 +217,6 @@ class MetricsWriter:
         self._out.close()
 
 
-def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
-    """Yield the objects of a file that may still be written, without an incomplete last line.
-
-    A missing file has no objects. Raises RunFolderError for any other line that is not an object.
-    """
-    path = Path(path)
-    if not path.exists():
-        return
-    with path.open("rb") as f:
-        for number, line in enumerate(f, start=1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                row = json.loads(line)
-            except ValueError:
-                row = None
-            if not isinstance(row, dict):
-                raise RunFolderError(
-                    f"{path}:{number}", line[:60].decode(errors="replace"), "damaged; remove this line"
-                )
-            yield row
-
-
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl in the order of first appearance, merged by (stage, step).
 
@@ -271,15 +226,3 @@ def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     for row in read_jsonl(path):
         rows.setdefault((row["stage"], row["step"]), {}).update(row)
     return list(rows.values())
-
-
-def cut_torn_tail(path: Path) -> None:
-    if not path.exists() or not path.stat().st_size:
-        return
-    with path.open("rb+") as f:
-        data = f.read()
-        whole = data.rfind(b"\n") + 1
-        if whole != len(data):
-            f.truncate(whole)
-            f.flush()
-            os.fsync(f.fileno())

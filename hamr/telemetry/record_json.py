@@ -9,33 +9,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import fields, is_dataclass
 from typing import Any
 
+from pydantic import TypeAdapter
+
+from hamr.data.samples import action_json
 from hamr.errors import HamrError
 from hamr.types import (
     Absent,
     Action,
-    Audit,
-    Component,
-    EpisodeResult,
     Failure,
-    ItemScore,
-    Judgement,
     MalformedResponse,
     Outcome,
-    ReferenceScore,
     Reply,
-    RewardCorrection,
     RewardRecord,
-    SampleKey,
     Scored,
-    ScorerCall,
     ToolCall,
     Total,
-    VersionSpan,
     Vetoed,
 )
+
+_RARE = frozenset({"turn", "item_scores", "correction", "observation", "episode"})
+"""Fields that are left out where they are empty."""
+_RECORD = TypeAdapter(RewardRecord)
 
 
 def failure_kinds() -> dict[str, type[Failure]]:
@@ -49,23 +46,46 @@ def failure_kinds() -> dict[str, type[Failure]]:
     return {cls.kind: cls for cls in walk(Failure)}
 
 
-def outcome_to_dict(outcome: Outcome) -> dict[str, Any]:
-    if isinstance(outcome, Scored):
-        return {"kind": Scored.kind, "value": outcome.value}
-    return {"kind": outcome.kind, "detail": outcome.detail}
+def record_to_dict(record: RewardRecord) -> dict[str, Any]:
+    encoded: dict[str, Any] = _encode(record)
+    return encoded
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, Reply | ToolCall):
+        return action_json(value)
+    if is_dataclass(value):
+        found = {name: getattr(value, name) for name in (field.name for field in fields(value))}
+        kind = {"kind": value.kind} if isinstance(value, Outcome) else {}
+        return kind | {name: _encode(own) for name, own in found.items() if own or name not in _RARE}
+    if isinstance(value, tuple):
+        return [_encode(own) for own in value]
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
+    """Inverse of `record_to_dict`. Fields that older ledgers lack have their defaults.
+
+    Raises ValueError for data that are not a record, and HamrError for a kind that this version of hamr does not know.
+    """
+    decoded = {**data, "total": total_from_dict(data["total"]), "components": _components(data["components"])}
+    decoded["action"] = action_from_dict(data["action"])
+    if episode := data.get("episode"):
+        decoded["episode"] = {**episode, "components": _components(episode["components"])}
+    return _RECORD.validate_python(decoded)
+
+
+def _components(data: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{**component, "outcome": outcome_from_dict(component["outcome"])} for component in data]
 
 
 def outcome_from_dict(data: Mapping[str, Any]) -> Outcome:
     """Convert an outcome from JSON. Raises HamrError for a kind that this version of hamr does not know."""
+    kinds = failure_kinds() | {cls.kind: cls for cls in (Scored, MalformedResponse, Absent, Vetoed)}
     kind = data["kind"]
-    if kind == Scored.kind:
-        return Scored(value=data["value"])
-    if kind == MalformedResponse.kind:
-        return MalformedResponse(detail=data["detail"])
-    kinds: dict[str, type[Failure | Absent]] = {**failure_kinds(), Absent.kind: Absent, Vetoed.kind: Vetoed}
     if kind not in kinds:
         raise HamrError(f"outcome kind {kind!r} is unknown; known: {sorted(kinds)}; written by a newer hamr?")
-    return kinds[kind](detail=data["detail"])
+    return kinds[kind](**{name: value for name, value in data.items() if name != "kind"})
 
 
 def total_from_dict(data: Mapping[str, Any]) -> Total:
@@ -76,125 +96,13 @@ def total_from_dict(data: Mapping[str, Any]) -> Total:
     return outcome
 
 
-def action_to_dict(action: Action | None) -> dict[str, Any] | None:
-    """Convert an action to the sample format: {"action": "reply", ...} or {"action": "call_tool", ...}."""
-    if action is None:
-        return None
-    if isinstance(action, Reply):
-        return {"action": "reply", "content": action.content}
-    return {"action": "call_tool", "name": action.name, "parameters": dict(action.parameters)}
-
-
 def action_from_dict(data: Mapping[str, Any] | None) -> Action | None:
+    """Convert an action from the sample format."""
     if data is None:
         return None
     if data["action"] == "reply":
         return Reply(content=data["content"])
     return ToolCall(name=data["name"], parameters=data["parameters"])
-
-
-def record_to_dict(record: RewardRecord) -> dict[str, Any]:
-    return {
-        "key": {name: part for name, part in asdict(record.key).items() if name != "turn" or part},
-        "total": outcome_to_dict(record.total),
-        "components": _components_to_list(record.components),
-        "action": action_to_dict(record.action),
-        "band": record.band,
-        "reference_scores": [asdict(r) for r in record.reference_scores],
-        "calls": [asdict(c) for c in record.calls],
-        "s_r": record.s_r,
-        "s_j": record.s_j,
-        "response": record.response,
-        "response_tokens": record.response_tokens,
-        "versions": [asdict(v) for v in record.versions],
-        "seconds": record.seconds,
-        "judgements": [_judgement_to_dict(j) for j in record.judgements],
-        "audit": asdict(record.audit) if record.audit else None,
-        **({"correction": asdict(record.correction)} if record.correction else {}),
-        "fallback": record.fallback,
-        "cascade": record.cascade,
-        "mean_logprob": record.mean_logprob,
-        "answer_tokens": record.answer_tokens,
-        "answer_s": record.answer_s,
-        **_episode_to_dict(record),
-    }
-
-
-def _episode_to_dict(record: RewardRecord) -> dict[str, Any]:
-    """Return the part of a record that only dialogues have."""
-    found: dict[str, Any] = {"observation": record.observation} if record.observation else {}
-    if (end := record.episode) is not None:
-        found["episode"] = {
-            "outcome": end.outcome,
-            "components": _components_to_list(end.components),
-            "path": end.path,
-        }
-    return found
-
-
-def _episode_from_dict(data: Mapping[str, Any]) -> EpisodeResult:
-    return EpisodeResult(
-        outcome=data["outcome"], components=_components_from_list(data["components"]), path=data["path"]
-    )
-
-
-def _components_to_list(components: Sequence[Component]) -> list[dict[str, Any]]:
-    return [{"name": c.name, "weight": c.weight, "outcome": outcome_to_dict(c.outcome)} for c in components]
-
-
-def _components_from_list(data: Sequence[Mapping[str, Any]]) -> tuple[Component, ...]:
-    return tuple(Component(name=c["name"], weight=c["weight"], outcome=outcome_from_dict(c["outcome"])) for c in data)
-
-
-def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
-    return RewardRecord(
-        key=SampleKey(**data["key"]),
-        total=total_from_dict(data["total"]),
-        components=_components_from_list(data["components"]),
-        action=action_from_dict(data["action"]),
-        band=data["band"],
-        reference_scores=tuple(ReferenceScore(**r) for r in data["reference_scores"]),
-        calls=tuple(ScorerCall(**c) for c in data["calls"]),
-        s_r=data["s_r"],
-        s_j=data["s_j"],
-        response=data["response"],
-        response_tokens=data["response_tokens"],
-        versions=tuple(VersionSpan(**v) for v in data["versions"]),
-        seconds=data["seconds"],
-        # Older ledgers lack judged side rewards, audits, fallbacks, adaptive cascades, log-probabilities, or the
-        # answer's end.
-        judgements=tuple(_judgement(j) for j in data.get("judgements", ())),
-        audit=Audit(**data["audit"]) if data.get("audit") else None,
-        correction=_correction(data.get("correction")),
-        fallback=data.get("fallback"),
-        cascade=_cascade(data.get("cascade")),
-        mean_logprob=data.get("mean_logprob"),
-        answer_tokens=data.get("answer_tokens"),
-        answer_s=data.get("answer_s"),
-        observation=data.get("observation", ""),
-        episode=_episode_from_dict(data["episode"]) if data.get("episode") else None,
-    )
-
-
-def _correction(data: Mapping[str, Any] | None) -> RewardCorrection | None:
-    return RewardCorrection(**{**data, "strata": tuple(data["strata"])}) if data else None
-
-
-def _cascade(data: Sequence[float] | None) -> tuple[float, float, float, float] | None:
-    if data is None:
-        return None
-    tau_a, tau_b, w1, w2 = data
-    return tau_a, tau_b, w1, w2
-
-
-def _judgement_to_dict(judgement: Judgement) -> dict[str, Any]:
-    return {name: value for name, value in asdict(judgement).items() if name != "item_scores" or value}
-
-
-def _judgement(data: Mapping[str, Any]) -> Judgement:
-    items = tuple((weight, passed) for weight, passed in data["items"])
-    scores = tuple(ItemScore(**score) for score in data.get("item_scores", ()))
-    return Judgement(**{**data, "labels": tuple(data["labels"]), "items": items, "item_scores": scores})
 
 
 def record_to_json(record: RewardRecord) -> str:

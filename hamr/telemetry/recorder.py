@@ -11,14 +11,15 @@ from typing import Any
 
 from hamr.cascade.audit import AuditWindow, joint_errors, with_labels
 from hamr.config.logging import AlarmsConfig
+from hamr.data.samples import action_json
 from hamr.errors import Preempted
 from hamr.experience import ATTEMPTS
+from hamr.files import JsonlWriter
 from hamr.rewards.truth import ExactAct, metric_word
 from hamr.telemetry.callbacks import Callbacks
 from hamr.telemetry.console import Console
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import (
-    JsonlWriter,
     MetricsWriter,
     episode_metrics,
     mean,
@@ -27,7 +28,6 @@ from hamr.telemetry.metrics import (
     total_rewards,
 )
 from hamr.telemetry.pace import PACE_STEPS, left_s
-from hamr.telemetry.record_json import action_to_dict
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.sinks import Sink
 from hamr.telemetry.watch import RecentReplies, TruthWindow, alarms, flags, watch_metrics
@@ -226,7 +226,7 @@ def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, 
             row["reference"] = show_action(sample.references[_closest(record)].action)
     row |= {
         "response": record.response,
-        "action": action_to_dict(record.action),
+        "action": action_json(record.action) if record.action else None,
         "band": record.band,
         "s_r": record.s_r,
         "s_j": record.s_j,

@@ -20,6 +20,7 @@ import yaml
 
 from hamr.config.safe_yaml import load_yaml
 from hamr.errors import RunFolderError
+from hamr.files import write_atomic
 from hamr.security.processes import has_ended, identity
 from hamr.security.redaction import redact
 
@@ -172,16 +173,6 @@ class RunFolder:
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write to a temporary file and rename it, so that a reader sees either the old file or the new one."""
-    aside = path.with_name(f".{path.name}.tmp")
-    with aside.open("w", encoding="utf-8") as f:
-        f.write(text)
-        f.flush()
-        os.fsync(f.fileno())
-    aside.replace(path)
 
 
 def owner_of(path: Path) -> dict[str, Any] | None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from hamr.errors import HamrError
+from hamr.files import write_atomic
 from hamr.security.redaction import redact
-from hamr.telemetry.run_folder import RunFolder, write_atomic
+from hamr.telemetry.run_folder import RunFolder
 
 STAGES = ("base", "sft", "rl")
 

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import psutil
 
+from hamr.config.logging import WandbConfig
 from hamr.errors import BadInput
 from hamr.security.redaction import redact
 from hamr.telemetry.metrics import Histogram, total_rewards
@@ -53,34 +54,27 @@ class WandbSink:
     def __init__(
         self,
         folder: Path,
+        options: WandbConfig = WandbConfig(),  # noqa: B008 - frozen
         *,
-        mode: Mode = "offline",
-        project: str = "hamr",
-        entity: str | None = None,
         name: str | None = None,
-        notes: str | None = None,
-        system_metrics: bool = False,
         config: Mapping[str, Any] | None = None,
-        group: str | None = None,
-        job_type: str | None = None,
-        tags: Sequence[str] = (),
-        artifacts: bool = False,
     ) -> None:
-        check_wandb(mode)
-        self._kept = folder if artifacts else None
+        """`name`: name of the run where `options` has none."""
+        check_wandb(options.mode)
+        self._kept = folder if options.artifacts else None
         self._run: Any = None
         self._table: Any = None
         self.id: str | None = None
-        if mode == "disabled":
+        if options.mode == "disabled":
             return
         import wandb
 
         self._wandb = wandb
-        self._close_s = CLOSE_S[mode]
+        self._close_s = CLOSE_S[options.mode]
         self._courier = _Courier()
         self.id = _run_id(folder / "wandb" / "id")
         settings = wandb.Settings(
-            mode=mode,
+            mode=options.mode,
             silent=True,
             console="off",
             disable_code=True,
@@ -89,21 +83,21 @@ class WandbSink:
             disable_job_creation=True,
             x_disable_meta=True,
             x_disable_machine_info=True,
-            x_disable_stats=not system_metrics,
+            x_disable_stats=not options.system_metrics,
             x_save_requirements=False,
         )
         self._run = wandb.init(
             dir=str(folder),
             id=self.id,
             # Offline, there is no server to query; the id alone joins the parts when they are synced.
-            resume="allow" if mode == "online" else None,
-            project=redact(project),
-            entity=entity,
-            name=redact(name),
-            notes=redact(notes),
-            group=redact(group),
-            job_type=redact(job_type),
-            tags=redact(list(tags)) or None,
+            resume="allow" if options.mode == "online" else None,
+            project=redact(options.project),
+            entity=options.entity,
+            name=redact(options.name or name),
+            notes=redact(options.notes),
+            group=redact(options.group),
+            job_type=redact(options.job_type),
+            tags=redact(list(options.tags)) or None,
             config=redact(dict(config or {})),
             settings=settings,
         )

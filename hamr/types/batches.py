@@ -35,8 +35,7 @@ ImportanceLevel = Literal["token", "sequence", "geometric"]
 Credit = Literal["outcome", "turn", "turn_normalised"]
 """Share of a dialogue's rewards that its turns get (`hamr.algorithms.credit`)."""
 SftKind = Literal["decision", "decision_dra", "patm", "patm_dra", "decision_post"]
-SftPart = Literal["rationale", "action", "environment"]
-"""Kinds of supervised targets, and their parts (`hamr.data.sft_items`)."""
+"""Kinds of supervised targets (`hamr.data.sft_items`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,7 +127,7 @@ def test_checkpoint_losses_in_transformers_match_the_summary(folder: Path) -> No
         with torch.no_grad():
             logprobs = torch.log_softmax(model(ids).logits[0].float(), -1)
         start = len(item.prompt_ids)
-        losses += [-logprobs[start + i - 1, t].item() for i, t in enumerate(item.token_ids) if item.mask[i]]
+        losses += [-logprobs[start + i - 1, t].item() for i, t in enumerate(item.token_ids)]
     expected = summary["sft"]["validations"][-1]["sets"]["plans"]["loss"]
     assert sum(losses) / len(losses) == pytest.approx(expected, abs=1e-4)
 

@@ -39,6 +39,7 @@ from hamr.telemetry.recorder import RunRecorder
 from hamr.apps.report.report import write_report
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import write_summary
+from hamr.config.logging import WandbConfig
 from hamr.telemetry.wandb_sink import WandbSink
 from hamr.types import Component, JudgeUnavailable, Reply, RewardRecord, SampleKey, Scored
 import os
@@ -54,7 +55,7 @@ def record(sample, outcome):
 
 with RunFolder.create(sys.argv[1], dump_config(config)) as folder:
     named = {"name": leak, "notes": leak, "group": leak, "job_type": leak, "tags": [os.environ["HF_TOKEN"]]}
-    sink = WandbSink(folder.path, config=config.model_dump(mode="json"), **named)
+    sink = WandbSink(folder.path, WandbConfig(**named), config=config.model_dump(mode="json"))
     with RunRecorder(folder, wandb=sink, strict=True) as recorder:
         recorder.begin("rl", 1)
         recorder.records(1, [record(0, Scored(value=1.0)), record(1, JudgeUnavailable(detail=f"401 for {leak}"))])

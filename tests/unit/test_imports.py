@@ -19,7 +19,7 @@ PACKAGE = Path(__file__).parents[2] / "hamr"
 LAYERS: tuple[set[str], ...] = (
     {"types", "errors", "hardware", "garbage"},
     {"security"},
-    {"protocols", "signals", "adapters"},
+    {"protocols", "signals", "adapters", "files"},
     {"config"},
     {"prompting"},
     {"procedures"},

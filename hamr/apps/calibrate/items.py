@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from hamr.apps.calibrate.run import Fitted, fit_and_write
 from hamr.calibration.cascade import confidence
@@ -15,7 +16,7 @@ from hamr.calibration.ranks import Floats, spearman
 from hamr.calibration.search import mix_scores
 from hamr.data.samples import read_rows
 from hamr.data.triples import Triples
-from hamr.errors import DataError
+from hamr.errors import DataError, first_fault
 from hamr.rewards.rubric_reward import name as RUBRIC
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.record_json import record_from_dict
@@ -142,5 +143,6 @@ def _records(path: Path) -> Iterator[RewardRecord]:
     for number, row in read_rows(path):
         try:
             yield record_from_dict(row)
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{path}:{number}", error, "is no record; give the output of hamr score") from error
+        except (KeyError, TypeError, ValidationError) as error:
+            fault = first_fault(error) if isinstance(error, ValidationError) else error
+            raise DataError(f"{path}:{number}", fault, "is no record; give the output of hamr score") from error

@@ -18,9 +18,9 @@ from hamr.apps.shared.outputs import output_file
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.config.schema import Config
 from hamr.errors import HamrError
+from hamr.files import write_atomic
 from hamr.procedures import load_scenario
 from hamr.procedures.words import SPLITS, load_words, read_words, words_file
-from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from hamr.apps.data.command import WordsCommand

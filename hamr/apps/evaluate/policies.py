@@ -3,21 +3,25 @@ a file of finished responses."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hamr.apps.evaluate.functions import check_native, find_functions
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.apps.shared.trained_policy import TrainedPolicy
+from hamr.bench.answers import PolicyUnderTest
 from hamr.config.agents import AgentConfig
-from hamr.config.pools import PoolConfig
+from hamr.config.pools import SPEED_ONLY, PoolConfig
 from hamr.config.schema import Config
 from hamr.data.policy_chat import PolicyChat, ToolsPrompt
 from hamr.data.responses import text_of_response
 from hamr.data.samples import read_rows
 from hamr.errors import BadInput, DataError, did_you_mean
 from hamr.models.tokenizer import load_tokenizer
+from hamr.pools.function_pool import ASYNC_CALLS
 from hamr.rewards.custom import AgentSource
 
 LEARNED = {
@@ -38,6 +42,28 @@ class AskedPolicies:
     pools: Mapping[str, str]
     functions: Mapping[str, AgentSource]
     native: frozenset[str]
+
+    def settings_of(self, name: str) -> dict[str, Any]:
+        """Return what determines the answers of a policy or a pool: its options without speed, or its function."""
+        if name in self.functions:
+            return {"function": name, "sha256": self.functions[name].sha256}
+        return self.config.pools[self.pools.get(name, name)].model_dump(mode="json", exclude=SPEED_ONLY)
+
+    def under_test(self, names: Sequence[str], items: Sequence[str], options: AgentConfig) -> list[PolicyUnderTest]:
+        """Return the policies that are queried, and the files of responses among `names`. Raises as `read_responses`,
+        and BadInput for two policies of one name."""
+        at_once = {name: self.config.pools[pool].places for name, pool in self.pools.items()}
+        at_once |= dict.fromkeys(self.functions, ASYNC_CALLS * options.agent_processes)
+        found = [
+            PolicyUnderTest(name=name, settings=self.settings_of(name), at_once=many, native=name in self.native)
+            for name, many in at_once.items()
+        ]
+        for path in (Path(name).expanduser() for name in names if is_file(name)):
+            found.append(PolicyUnderTest(name=path.stem, given=read_responses(path, items)))
+        counts = Counter(policy.name for policy in found)
+        if doubled := next((name for name, count in counts.items() if count > 1), None):
+            raise BadInput("policy", doubled, "two policies have this name; rename one of the files")
+        return found
 
 
 def with_policies(
@@ -88,11 +114,6 @@ def with_policies(
 
 def is_file(given: str) -> bool:
     return given.endswith(".jsonl")
-
-
-def name_of(given: str) -> str:
-    """Return the name of a file of responses in tables."""
-    return Path(given).stem
 
 
 def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:

@@ -19,14 +19,14 @@ from rich.console import Console
 
 from hamr import signals
 from hamr.apps.score.flow import in_order
-from hamr.apps.score.output import differences
 from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.run import score_settings
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.progress import progress
 from hamr.apps.shared.trained_policy import TrainedPolicy
-from hamr.bench.answers import PolicyResponse, ResponseLog, process_all, response_key, response_of
+from hamr.bench.answers import OpenQuestion, PolicyResponse, ResponseLog, response_key
 from hamr.bench.decisions import decision_question
+from hamr.bench.folder import differences
 from hamr.config.pools import SPEED_ONLY, PoolConfig
 from hamr.config.schema import Config
 from hamr.data.actions import parse_action
@@ -35,13 +35,13 @@ from hamr.data.policy_chat import PolicyChat
 from hamr.data.responses import ResponseGroup
 from hamr.data.samples import read_samples, to_json, write_rows
 from hamr.errors import BadInput, HamrError
+from hamr.files import write_atomic
 from hamr.models.bundled import resolve_model
 from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.report.values import Table
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.run_folder import write_atomic
 from hamr.types import Failure, MalformedResponse, NotScored, RewardRecord, ServiceSample
 
 if TYPE_CHECKING:
@@ -126,20 +126,17 @@ def generate(command: GenerateCommand) -> int:
             for number in range(command.n)
         }
         keys = {place: response_key({**pool, "item": place[0]}, question) for place, question in questions.items()}
-        left = [place for place, key in keys.items() if log.response(key).passing]
+        left = [
+            OpenQuestion(key=key, question=questions[place], about={"item": place[0], "sample": place[1]})
+            for place, key in keys.items()
+            if log.response(key).passing
+        ]
         console.print(f"generate: {len(samples)} samples, {len(left)} of {len(keys)} responses left", highlight=False)
 
         async def collect(asks: Mapping[str, Ask]) -> None:
-            ask = asks[policy.name]
-
-            async def one(place: tuple[str, int]) -> bool:
-                response = response_of(await ask(questions[place]))
-                log.add_response(keys[place], response, {"item": place[0], "sample": place[1]})
-                return not response.passing
-
             with progress({policy.name: len(left)}, console, "responses") as report:
                 places = policy.config.pools[policy.name].places
-                await process_all(left, one, places, lambda done: report(policy.name, done))
+                await log.collect(left, asks[policy.name], places, lambda done: report(policy.name, done))
 
         if left:
             with_pools(policy.config, [policy.name], collect, run=pools_of("generate", command.output))

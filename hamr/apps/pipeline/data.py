@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.apps.pipeline.log import PLAN, Attempts, PipelineLog
-from hamr.telemetry.metrics import read_jsonl
+from hamr.files import read_jsonl
 
 _REFERENCE = re.compile(r"(?<!\w)@(\w+\.\w+)")
 

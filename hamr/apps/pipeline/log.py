@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hamr.files import cut_torn_tail, read_jsonl
 from hamr.security.processes import has_ended
-from hamr.telemetry.metrics import cut_torn_tail, read_jsonl
 
 PLAN = "pipeline.json"
 EVENTS = "events.jsonl"
@@ -61,7 +61,7 @@ class PipelineLog:
         return self.of(stage).state == "finished"
 
     def of(self, stage: str) -> Attempts:
-        rows = [row for row in read_jsonl(self.path) if row.get("stage") == stage] if self.path.is_file() else []
+        rows = [row for row in read_jsonl(self.path) if row.get("stage") == stage]
         if not rows:
             return Attempts()
         begun = [row for row in rows if row["event"] == "begun"]

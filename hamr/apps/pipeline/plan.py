@@ -40,7 +40,7 @@ from hamr.config.pipeline import (
 )
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError, RunFolderError
-from hamr.telemetry.run_folder import write_atomic
+from hamr.files import write_atomic
 
 if TYPE_CHECKING:
     from hamr.apps.pipeline.command import RunPipeline

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hamr.files import read_jsonl
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.metrics import mean, read_jsonl, read_metrics, total_rewards
+from hamr.telemetry.metrics import mean, read_metrics, total_rewards
 from hamr.telemetry.record_json import record_from_json
 from hamr.telemetry.recorder import show_response
 from hamr.telemetry.run_folder import RunFolder, read_config

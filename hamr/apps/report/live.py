@@ -16,8 +16,9 @@ from pathlib import Path
 
 from hamr import signals
 from hamr.errors import HamrError
+from hamr.files import write_atomic
 from hamr.report.html import RELOAD
-from hamr.telemetry.run_folder import RunFolder, write_atomic
+from hamr.telemetry.run_folder import RunFolder
 
 INTERVAL_S = 12.0
 """Polling interval in seconds. Including the drawing time, the page is at most 15 s behind the run's files."""

@@ -18,8 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from hamr.bench.folder import differences
 from hamr.data.responses import ResponseGroup, stream_groups
 from hamr.errors import BadInput, DataError, HamrError
+from hamr.files import write_atomic
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import RewardRecord
 
@@ -149,11 +151,8 @@ class ScoreOutput:
         return records, size
 
     def _note(self) -> None:
-        """Write the sidecar with an atomic rename, so that no reader sees a partial file."""
         noted = {"settings": self.settings, "input": {"bytes": self.done.bytes, "sha256": self._digest.hexdigest()}}
-        aside = self.sidecar.with_name(f".{self.sidecar.name}.{os.getpid()}")
-        aside.write_text(json.dumps(noted) + "\n", encoding="utf-8")
-        aside.replace(self.sidecar)
+        write_atomic(self.sidecar, json.dumps(noted) + "\n")
 
     def _check_sidecar(self) -> None:
         """Refuse changed settings, and an input whose scored part has changed.
@@ -174,19 +173,6 @@ class ScoreOutput:
         if _digest_of(self.source, size) != digest:
             remedy = f"has changed in its first {size} bytes, which are scored in {self.path}; name another output"
             raise BadInput("input", str(self.source), remedy)
-
-
-def differences(before: Any, now: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Return (key, old value, new value) for every difference between two JSON-like settings.
-
-    >>> list(differences({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "c": 2}))
-    [('a.b', 1, 3)]
-    """
-    if isinstance(before, Mapping) and isinstance(now, Mapping):
-        for key in dict.fromkeys([*before, *now]):
-            yield from differences(before.get(key), now.get(key), f"{path}.{key}" if path else str(key))
-    elif before != now:
-        yield path, before, now
 
 
 def _parse(line: bytes) -> RewardRecord | None:

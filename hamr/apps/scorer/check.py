@@ -16,8 +16,8 @@ from hamr.calibration.cascade import Cascade
 from hamr.config.schema import Config
 from hamr.data.contrasts import Contrast, contrasts
 from hamr.errors import BadInput
+from hamr.files import write_atomic
 from hamr.protocols import Ask
-from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from hamr.apps.scorer.command import ScorerCheckCommand

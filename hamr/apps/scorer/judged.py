@@ -48,7 +48,7 @@ def read_judged(path: str | Path, labels: Sequence[str], reward: str = "hallucin
         if not isinstance(row, dict):
             raise DataError(f"{where}: line", row, "must be a JSON object")
         if "labels" in row:
-            found += _of_bench(row, number, where, reward)
+            found += _of_bench(row, where, reward)
             continue
         row = dict(row)
         response, label, reason = (row.pop(field, None) for field in ("response", "label", "reason"))
@@ -67,10 +67,10 @@ def read_judged(path: str | Path, labels: Sequence[str], reward: str = "hallucin
     return found
 
 
-def _of_bench(row: dict[str, Any], number: int, where: str, reward: str) -> list[JudgedResponse]:
+def _of_bench(row: dict[str, Any], where: str, reward: str) -> list[JudgedResponse]:
     """Return the labelled response of an OlaBench item, or nothing without a label of known type. Responses to an item
     have its id, so that they are held out together."""
-    one = parse_labelled(row, number, where)
+    one = parse_labelled(row, where)
     said = getattr(one.labels, reward)
     if said is None or said in UNKNOWN:
         return []

@@ -29,11 +29,11 @@ from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
+from hamr.files import write_atomic
 from hamr.models.bundled import cache_dir, resolve_model
 from hamr.pools.pair_training import PairExample
 from hamr.pools.scorer_pairs import check_installed, check_pair_model
 from hamr.pools.scorers import check_template
-from hamr.telemetry.run_folder import write_atomic
 from hamr.trainer.scorer_training import ScorerExample
 from hamr.types import ServiceSample
 

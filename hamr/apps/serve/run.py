@@ -16,10 +16,10 @@ from hamr.apps.serve.app import Routes
 from hamr.config.schema import Config
 from hamr.config.use import ServeConfig
 from hamr.errors import BadInput, HamrError
+from hamr.files import JsonlWriter
 from hamr.security.endpoints import is_loopback
 from hamr.security.http_server import bind_socket, build_server
 from hamr.security.redaction import name_secret_variables
-from hamr.telemetry.metrics import JsonlWriter
 
 
 def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: Any) -> None:

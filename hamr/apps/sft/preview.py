@@ -18,7 +18,6 @@ from hamr.report.terminal import show
 from hamr.report.values import Column, Table, number_columns
 
 STYLES = {"rationale": "yellow", "action": "green", "environment": "cyan", "next_action": "bright_green"}
-UNTRAINED = "red"
 PROMPT_SHOWN = 1200
 """Maximum number of prompt characters shown; the middle of a longer prompt is omitted."""
 
@@ -48,7 +47,7 @@ def mix_table(prepared: PreparedSft) -> Table:
             len(s.train),
             f"{taken[i] / epochs:g}",
             sum(map(len, s.train)),
-            sum(sum(item.mask) for item in s.train),
+            sum(len(item.token_ids) for item in s.train),
             s.held_out,
             s.too_long,
             s.other_kinds,
@@ -60,27 +59,23 @@ def mix_table(prepared: PreparedSft) -> Table:
 
 
 def item_text(item: EncodedItem, tokenizer: Tokenizer) -> Text:
-    """Return the prompt dimmed, then each span of the target with its part, token count and whether it carries loss."""
+    """Return the prompt dimmed, then each span of the target with its part and token count."""
     text = Text()
     prompt = tokenizer.decode(item.prompt_ids)
     if len(prompt) > PROMPT_SHOWN:
         prompt = f"{prompt[: PROMPT_SHOWN // 2]} [...] {prompt[-PROMPT_SHOWN // 2 :]}"
     text.append(f"prompt, {len(item.prompt_ids)} tokens, no loss\n", "bold dim")
     text.append(prompt.strip() + "\n", "dim")
-    for name, trained, said in stretches(item, tokenizer):
-        count = len(said)
+    for name, said in stretches(item):
         words = tokenizer.decode(said) + ("<end>" if said[-1] == tokenizer.eos_id else "")
-        style = STYLES[name] if trained else UNTRAINED
-        text.append(f"{name}, {count} tokens, {'loss' if trained else 'no loss'}\n", f"bold {style}")
-        text.append(words + "\n", style if trained else f"{style} strike")
-    learnt = sum(item.mask)
-    text.append(f"{learnt} of {len(item)} tokens carry loss", "bold")
+        text.append(f"{name}, {len(said)} tokens, loss\n", f"bold {STYLES[name]}")
+        text.append(words + "\n", STYLES[name])
+    text.append(f"{len(item.token_ids)} of {len(item)} tokens carry loss", "bold")
     return text
 
 
-def stretches(item: EncodedItem, tokenizer: Tokenizer) -> Iterator[tuple[str, bool, list[int]]]:
-    """Yield (part, whether it carries loss, its tokens), in order."""
+def stretches(item: EncodedItem) -> Iterator[tuple[str, list[int]]]:
+    """Yield (part, its tokens), in order."""
     names = part_names(item.kind)
-    rows = zip(item.parts, item.mask, item.token_ids, strict=True)
-    for (part, trained), run in groupby(rows, key=lambda row: row[:2]):
-        yield names[part], bool(trained), [token for _, _, token in run]
+    for part, run in groupby(zip(item.parts, item.token_ids, strict=True), key=lambda row: row[0]):
+        yield names[part], [token for _, token in run]

@@ -15,7 +15,7 @@ from hamr.config.schema import Config
 from hamr.config.sft import SftSetConfig
 from hamr.data.policy_chat import PolicyChat
 from hamr.data.sft_encoding import EncodedItem, encode_item
-from hamr.data.sft_items import KINDS, PARTS, SftItem, decision_item, numbered_items
+from hamr.data.sft_items import KINDS, SftItem, decision_item, numbered_items
 from hamr.data.sft_mix import MixOrder, held_out_dialogues
 from hamr.errors import BadInput, ConfigError, DataError
 from hamr.models.bundled import resolve_model
@@ -83,7 +83,7 @@ class PreparedSft:
         for s in self.sets:
             told.update(f"{s.name}/{s.weight}/{len(s.train)}".encode())
             for item in s.train:
-                for part in (item.prompt_ids, item.token_ids, item.mask):
+                for part in (item.prompt_ids, item.token_ids):
                     told.update(hashlib.sha256(part).digest())
         return told.hexdigest()[:16]
 
@@ -186,19 +186,6 @@ def _references(samples: Iterable[ServiceSample]) -> Iterable[Located]:
 
 
 def _encode_items(items: Sequence[Located], chat: PolicyChat, config: Config) -> list[EncodedItem]:
-    """Encode the items that fit into the context.
-
-    Raises ConfigError for an item without a trainable token.
-    """
-    fitting = []
-    for x in items:
-        encoded = encode_item(x.item, chat.tokenizer, config.sft.without_loss, native=chat.native, where=x.where)
-        if not any(encoded.mask):
-            raise ConfigError(
-                "sft.without_loss",
-                list(config.sft.without_loss),
-                f"leaves a {x.item.kind} nothing to learn, which has {', '.join(PARTS[x.item.kind])} ({x.where})",
-            )
-        if len(encoded) <= config.model.max_context:
-            fitting.append(encoded)
-    return fitting
+    """Encode the items that fit into the context."""
+    found = (encode_item(x.item, chat.tokenizer, native=chat.native, where=x.where) for x in items)
+    return [item for item in found if len(item) <= config.model.max_context]

@@ -26,22 +26,7 @@ def open_sinks(config: Config, folder: Path, run: str) -> Sinks:
     wandb, values = config.logging.wandb, config.model_dump(mode="json")
     # A renamed folder continues its run in trackers that know a run by its name.
     name = wandb.name or run_name(config.experiment.name, folder.absolute().with_name(run))
-    sinks: dict[str, Sink] = {
-        "W&B": WandbSink(
-            folder,
-            mode=wandb.mode,
-            project=wandb.project,
-            entity=wandb.entity,
-            name=name,
-            notes=wandb.notes,
-            system_metrics=wandb.system_metrics,
-            group=wandb.group,
-            job_type=wandb.job_type,
-            tags=wandb.tags,
-            artifacts=wandb.artifacts,
-            config=values,
-        )
-    }
+    sinks: dict[str, Sink] = {"W&B": WandbSink(folder, wandb, name=name, config=values)}
     if "tensorboard" in config.logging.sinks:
         sinks["TensorBoard"] = TensorboardSink(folder)
     if "mlflow" in config.logging.sinks:

@@ -6,9 +6,8 @@ import asyncio
 import dataclasses
 import zlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 from hamr.bench.statistics import share_interval
@@ -82,10 +81,7 @@ async def evaluate_held_out(
     encode: PromptEncoder,
     engine: RolloutEngine,
     rewarder: Rewarder,
-    max_new_tokens: int,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    extra: Mapping[str, Any] = MappingProxyType({}),
+    sampling: SamplingConfig,
     responses: int = 1,
     formats: Formats = PLAIN,
     stop_at_answer: bool = False,
@@ -106,15 +102,8 @@ async def evaluate_held_out(
         by_key |= dict.fromkeys(keys, sample)
         seeds = tuple(zlib.crc32(f"{sample.id}/{i}".encode()) for i in range(responses))
         mark = formats.mark(sample)
-        sampling = SamplingConfig(
-            temperature=temperature,
-            top_p=top_p,
-            extra=extra,
-            max_new_tokens=max_new_tokens,
-            stop=(mark,) if mark and stop_at_answer else (),
-            mark=mark,
-        )
-        requests.append(GenerationRequest(prompt_ids=encode(sample), keys=keys, seeds=seeds, sampling=sampling))
+        own = dataclasses.replace(sampling, stop=(mark,) if mark and stop_at_answer else (), mark=mark)
+        requests.append(GenerationRequest(prompt_ids=encode(sample), keys=keys, seeds=seeds, sampling=own))
     scoring = {}
     async for rollout in engine.generate(requests):
         grouped = dataclasses.replace(rollout, siblings=responses)

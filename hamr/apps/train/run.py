@@ -45,11 +45,12 @@ from hamr.data.importer_function import imported_samples
 from hamr.data.samples import write_samples
 from hamr.data.splits import count_copies
 from hamr.errors import EngineDied, Preempted, RunFolderError
+from hamr.files import write_atomic
 from hamr.models.precision import computations, precision_notes
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
 from hamr.telemetry.recorder import RunRecorder
-from hamr.telemetry.run_folder import RunFolder, write_atomic
+from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import write_summary
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
 

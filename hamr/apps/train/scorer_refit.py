@@ -21,11 +21,11 @@ from hamr.config.schema import Config
 from hamr.data.contrasts import replies_of
 from hamr.data.pairs import read_pairs
 from hamr.errors import BadInput
+from hamr.files import write_atomic
 from hamr.pools.pair_training import PairExample, finetune_pairs
 from hamr.protocols import Ask
 from hamr.rewards.questions import consistency_question
 from hamr.rewards.truth import ExactAct
-from hamr.telemetry.run_folder import write_atomic
 from hamr.types import Reply, ServiceSample
 
 RATE = 0.3

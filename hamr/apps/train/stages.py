@@ -31,7 +31,7 @@ from hamr.data.curriculum import Curriculum
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
 from hamr.experience import Experience, PausableEngine
-from hamr.protocols import Rewarder, SamplingConfig
+from hamr.protocols import Rewarder
 from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.console import Console
 from hamr.telemetry.recorder import RunRecorder
@@ -141,6 +141,7 @@ class Run:
         """Evaluate the engines' current weights on the test split, and in whole dialogues where configured."""
         how = self.config.experiment.evaluation
         samples = self.prepared.splits.test[: self.config.data.max_eval]
+        sampling = self.config.rollout.sampling(temperature=how.temperature)
         with self.console.phase(f"evaluation {stage}"):
             result = await evaluate_held_out(
                 samples,
@@ -151,10 +152,7 @@ class Run:
                 engine=self.world.workers,
                 # The configured cascade, so that figures before, during and after training are comparable.
                 rewarder=Counted(self.router, self.console, len(samples) * how.samples),
-                max_new_tokens=self.config.rollout.max_new_tokens,
-                temperature=how.temperature,
-                top_p=self.config.rollout.top_p,
-                extra=self.config.rollout.sampling_extra,
+                sampling=sampling,
                 responses=how.samples,
                 formats=self.prepared.codec.formats,
                 stop_at_answer=how.stop_at_answer,
@@ -170,12 +168,7 @@ class Run:
                     run=self.run_id,
                     stage=stage,
                     step=step,
-                    sampling=SamplingConfig(
-                        temperature=how.temperature,
-                        top_p=self.config.rollout.top_p,
-                        extra=self.config.rollout.sampling_extra,
-                        max_new_tokens=self.config.rollout.max_new_tokens,
-                    ),
+                    sampling=sampling,
                     # The turns of a harness have no due act.
                     truth=None if self.config.env.command else self.prepared.truth,
                 )

@@ -14,11 +14,11 @@ from typing import Any
 
 from hamr.bench.agreement import Rating, level
 from hamr.bench.answers import process_all
-from hamr.bench.folder import RowFolder, rows_of
+from hamr.bench.folder import RowFolder, parsed_rows
 from hamr.cascade.cached_pool import failure_of
-from hamr.cascade.retry import ask_again
+from hamr.cascade.retry import patient
 from hamr.data.progress import item_key
-from hamr.errors import BadInput, VerdictUnparsable
+from hamr.errors import VerdictUnparsable
 from hamr.prompting.labels import LABEL_VALUES, Label
 from hamr.protocols import Ask
 from hamr.rewards.verdict import canonical_label
@@ -38,6 +38,10 @@ class EcsVote:
     verdict: str | None = None
     failure: str | None = None
     detail: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.failure is None) != (self.score is not None and 0.0 <= self.score <= 1.0):
+            raise ValueError("a vote has a score from 0 to 1, or a failure")
 
     def rating(self, *, hard: bool) -> Rating | None:
         """Return the vote's value and level: with `hard` the level's 1, 0.5 or 0, else the soft score. None if it
@@ -81,7 +85,8 @@ class JudgeVotes(RowFolder):
         super().__init__(folder, (FILE,))
 
     def _load(self) -> None:
-        self._votes = dict(map(_read, rows_of(self.folder / FILE)))
+        rows = parsed_rows(self.folder / FILE, EcsVote, "a judgement")
+        self._votes = {str(row.get("key")): vote for row, vote in rows}
 
     def vote(self, judge: EcsJudge, question: Question) -> EcsVote:
         """Return the judge's vote; a missing vote counts as a transient failure."""
@@ -104,7 +109,7 @@ class JudgeVotes(RowFolder):
         """Ask a judge its unanswered questions."""
 
         async def one(asked: VoteQuestion) -> bool:
-            answer = await ask_again(ask, asked.question, attempts=judge.attempts, longest_wait_s=judge.longest_wait_s)
+            answer = await patient(ask, judge)(asked.question)
             self._add(judge, asked, answer)
             return answer.failure not in TRANSIENT
 
@@ -145,17 +150,3 @@ def read_vote(answer: Answer, read: Callable[[str], Label] | None = None) -> Ecs
     if failed is None:
         return EcsVote(score=answer.score, verdict=answer.verdict)
     return EcsVote(failure=answer.failure or "unparsable", detail=failed.detail[:300])
-
-
-def _read(place: tuple[str, Mapping[str, Any]]) -> tuple[str, EcsVote]:
-    where, row = place
-    remedy = "is not a judgement; restore the line, or remove it"
-    try:
-        vote = EcsVote(score=row["score"], verdict=row["verdict"], failure=row["failure"], detail=row["detail"])
-        key = str(row["key"])
-    except KeyError as error:
-        raise BadInput(where, str(error), remedy) from error
-    readable = isinstance(vote.score, int | float) and 0.0 <= vote.score <= 1.0
-    if not (readable if vote.failure is None else vote.score is None):
-        raise BadInput(where, vote.score, remedy)
-    return key, vote

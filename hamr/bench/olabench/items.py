@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hamr.bench.olabench.rates import HALLUCINATIONS
-from hamr.data.samples import from_json, read_rows, to_json
+from hamr.data.samples import from_json, read_unique, to_json
+from hamr.data.shapes import Shape, Text, check_shape
 from hamr.errors import DataError
 from hamr.rewards import risk
 from hamr.types import ServiceSample, Turn
@@ -106,16 +107,8 @@ def read_items(path: Path) -> list[BenchItem]:
     tools.
     """
     file = path / FILE if path.is_dir() else path
-    items: list[BenchItem] = []
-    seen: dict[str, int] = {}
-    for number, row in read_rows(file):
-        item = item_from_json(row, where=f"{file}:{number}")
-        if item.sample.id in seen:
-            remedy = f"already used on line {seen[item.sample.id]}; make it unique"
-            raise DataError(f"{file}:{number}: id", item.sample.id, remedy)
-        seen[item.sample.id] = number
-        items.append(item)
-    return items
+    read = read_unique(file, lambda row, where: item_from_json(row, where=where), lambda item: item.sample.id)
+    return [item for _, item in read]
 
 
 def item_json(item: BenchItem) -> dict[str, Any]:
@@ -161,44 +154,38 @@ def item_from_json(row: Any, *, where: str, own: Collection[str] = ()) -> BenchI
     )
 
 
+class _EvidenceRow(Shape):
+    question: str = ""
+    answer: Text
+
+
+class _NodeRow(Shape):
+    name: Text
+    task: Text
+    output: Text | None = None
+
+
 def read_evidence(rows: Any, where: str) -> tuple[ItemEvidence, ...]:
     """Parse retrieved pairs. Raises DataError for a pair without an answer."""
-    if not isinstance(rows, list):
-        raise DataError(f"{where}: evidence", rows, "must be a list of {question, answer}")
-    return tuple(
-        ItemEvidence(
-            question=_text(row, "question", f"{where}: evidence[{i}]", needed=False),
-            answer=_text(row, "answer", f"{where}: evidence[{i}]"),
-        )
-        for i, row in enumerate(rows)
-    )
+    pairs = check_shape(list[_EvidenceRow], rows, f"{where}: evidence")
+    return tuple(ItemEvidence(question=pair.question, answer=pair.answer) for pair in pairs)
 
 
 def _nodes(rows: Any, where: str) -> tuple[SkillNode, ...]:
-    if not isinstance(rows, list):
-        raise DataError(f"{where}: nodes", rows, "must be a list of {name, task, output}")
-    nodes = []
-    for i, row in enumerate(rows):
-        place, last = f"{where}: nodes[{i}]", i == len(rows) - 1
-        name, task = _text(row, "name", place), _text(row, "task", place)
-        if last and "output" in row:
-            raise DataError(f"{place}.output", row["output"], "the last node is the one under test; remove its output")
-        nodes.append(SkillNode(name=name, task=task, output="" if last else _text(row, "output", place)))
+    nodes = check_shape(list[_NodeRow], rows, f"{where}: nodes")
+    for i, node in enumerate(nodes):
+        last = i == len(nodes) - 1
+        if last and node.output is not None:
+            remedy = "the last node is the one under test; remove its output"
+            raise DataError(f"{where}: nodes[{i}].output", node.output, remedy)
+        if not last and node.output is None:
+            raise DataError(f"{where}: nodes[{i}].output", None, "missing; give a text")
     if len(nodes) == 1:
         raise DataError(f"{where}: nodes", [nodes[0].name], "has one node; a workflow has several")
-    return tuple(nodes)
+    return tuple(SkillNode(name=node.name, task=node.task, output=node.output or "") for node in nodes)
 
 
 def _one_of(row: Mapping[str, Any], field: str, allowed: tuple[Any, ...], where: str) -> Any:
     if row.get(field) not in allowed:
         raise DataError(f"{where}: {field}", row.get(field), f"give one of {', '.join(allowed)}")
     return row[field]
-
-
-def _text(row: Any, field: str, where: str, *, needed: bool = True) -> str:
-    if not isinstance(row, dict):
-        raise DataError(where, row, "must be an object")
-    value = row.get(field, "")
-    if not isinstance(value, str) or (needed and not value.strip()):
-        raise DataError(f"{where}.{field}", row.get(field), "missing; give a text" if needed else "must be a text")
-    return value

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from hamr.bench.answers import ResponseLog
-from hamr.bench.folder import rows_of
 from hamr.errors import BadInput
+from hamr.files import numbered_rows
 from hamr.types import Judgement
 
 VERDICTS = "judgements.jsonl"
@@ -42,7 +42,7 @@ class Journal(ResponseLog):
 
     def _load(self) -> None:
         super()._load()
-        self.verdicts = dict(_verdict(where, row) for where, row in rows_of(self.folder / VERDICTS))
+        self.verdicts = dict(_verdict(where, row) for where, row in numbered_rows(self.folder / VERDICTS))
 
     def add_verdict(self, key: str, verdict: JudgeVerdict, about: Mapping[str, Any]) -> None:
         self.verdicts[key] = verdict

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hamr.bench.olabench.items import BenchItem, item_from_json, item_json, read_evidence
-from hamr.data.samples import from_json, read_rows
+from hamr.data.samples import from_json, read_unique
 from hamr.errors import DataError
 from hamr.rewards import hallucination, risk
 
@@ -73,15 +73,7 @@ class Labelled:
 
 def read_labelled(path: Path) -> list[Labelled]:
     """Read labelled responses. Raises DataError at `file:line: field` for the first fault."""
-    rows: list[Labelled] = []
-    seen: dict[str, int] = {}
-    for number, row in read_rows(path):
-        one = parse_labelled(row, number, f"{path}:{number}")
-        if one.id in seen:
-            raise DataError(f"{path}:{number}: id", one.id, f"already used on line {seen[one.id]}; make it unique")
-        seen[one.id] = number
-        rows.append(one)
-    return rows
+    return [one for _, one in read_unique(path, parse_labelled, lambda one: one.id)]
 
 
 def labelled_json(one: Labelled) -> dict[str, Any]:
@@ -102,8 +94,8 @@ def labelled_json(one: Labelled) -> dict[str, Any]:
     }
 
 
-def parse_labelled(row: Any, number: int, where: str) -> Labelled:
-    """Parse line `number` of a file. Raises DataError at `<where>: <field>`."""
+def parse_labelled(row: Any, where: str) -> Labelled:
+    """Parse a line; `where` is its `file:line`. Raises DataError at `<where>: <field>`."""
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
     if not isinstance(row.get("response"), str):
@@ -111,9 +103,8 @@ def parse_labelled(row: Any, number: int, where: str) -> Labelled:
     if "kind" in row:
         item = item_from_json(row, where=where, own=("response", "labels", "template"))
     else:
-        sample = from_json(
-            {"id": f"line {number}", **_BARE, **row}, where=where, own=("response", "labels", "template", "evidence")
-        )
+        line, own = where.rpartition(":")[2], ("response", "labels", "template", "evidence")
+        sample = from_json({"id": f"line {line}", **_BARE, **row}, where=where, own=own)
         # Without a kind: agent, the kind that shows nothing besides the sample.
         item = BenchItem(sample=sample, kind="agent", evidence=read_evidence(row.get("evidence", []), where))
     template = row.get("template", "")

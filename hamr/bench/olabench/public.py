@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from hamr.bench.olabench.labelled import UNKNOWN
 from hamr.data.actions import render_action
-from hamr.data.importers.reading import json_object, need
+from hamr.data.importers.points import ReferringConversation, referring_rows
+from hamr.data.importers.reading import json_object
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.samples import history_from_json, read_rows
+from hamr.data.shapes import Shape, check_shape
 from hamr.data.tools import tool_spec
-from hamr.errors import DataError
 from hamr.types import Reply
 
 Row = dict[str, Any]
@@ -28,57 +28,63 @@ Row = dict[str, Any]
 
 def convert(corpus: str, source: Path, policies: Path | None) -> list[Row]:
     """Return rows of the labelled form, in the file's order. Raises DataError at `file:line: field`."""
-    rows = [(f"{source}:{number}", row) for number, row in read_rows(source)]
-    return PUBLIC[corpus](rows, policies)
+    return PUBLIC[corpus](source, policies)
 
 
-def _hallucination(rows: list[tuple[str, Any]], policies: Path | None) -> list[Row]:
+class _Judged(Shape):
+    id: str
+    customer: str
+    response: str
+    evidence: list[str]
+    hallucination: Literal["yes", "no"]
+
+
+class _Pair(Shape):
+    id: str
+    history: list[Any]
+    content_B: str
+    label: str
+
+
+def _hallucination(source: Path, policies: Path | None) -> list[Row]:
     found = []
-    for where, row in rows:
-        need(row, where, {"id": str, "customer": str, "response": str, "evidence": list, "hallucination": str})
-        if row["hallucination"] not in UNKNOWN:
-            raise DataError(f"{where}: hallucination", row["hallucination"], "give yes or no")
+    for number, row in read_rows(source):
+        one = check_shape(_Judged, row, f"{source}:{number}")
         found.append(
             {
-                "id": row["id"],
-                "history": [{"role": "customer", "content": row["customer"]}],
-                "evidence": [{"answer": text} for text in row["evidence"]],
-                "response": row["response"],
-                "labels": {"hallucination": row["hallucination"]},
+                "id": one.id,
+                "history": [{"role": "customer", "content": one.customer}],
+                "evidence": [{"answer": text} for text in one.evidence],
+                "response": one.response,
+                "labels": {"hallucination": one.hallucination},
             }
         )
     return found
 
 
-def _pairs(rows: list[tuple[str, Any]], policies: Path | None) -> list[Row]:
+def _pairs(source: Path, policies: Path | None) -> list[Row]:
     found = []
-    for where, row in rows:
-        need(row, where, {"id": str, "history": list, "content_B": str, "label": str})
-        if row["label"] not in ("consistent", "inconsistent"):
+    for number, row in read_rows(source):
+        pair = check_shape(_Pair, row, f"{source}:{number}")
+        if pair.label not in ("consistent", "inconsistent"):
             continue  # a partial match has no label for its quality
-        tools = _tools_of(row["history"])
         found.append(
             {
-                "id": row["id"],
-                "tools": tools,
-                "history": row["history"],
-                "response": row["content_B"],
-                "labels": {"good": {"dialogue": row["label"] == "consistent"}},
+                "id": pair.id,
+                "tools": _tools_of(pair.history),
+                "history": pair.history,
+                "response": pair.content_B,
+                "labels": {"good": {"dialogue": pair.label == "consistent"}},
             }
         )
     return found
 
 
-def _tau(rows: list[tuple[str, Any]], policies: Path | None) -> list[Row]:
+def _tau(source: Path, policies: Path | None) -> list[Row]:
     assert policies is not None, "asked for by the job"
     known = json_object(policies, "policies", ("policies", "tools"))
     found = []
-    for where, row in rows:
-        need(row, where, {"id": str, "policy_ref": str, "tools_ref": list, "messages": list, "reward": float})
-        for section, refs in (("policies", [row["policy_ref"]]), ("tools", row["tools_ref"])):
-            for ref in refs:
-                if ref not in known[section]:
-                    raise DataError(f"{where}: {section}", ref, f"not among those of {policies}")
+    for where, row in referring_rows(source, ReferringConversation, known, policies):
         acts = [i for i, turn in enumerate(row["messages"]) if isinstance(turn, dict) and turn.get("role") == "agent"]
         if not acts:
             continue
@@ -105,7 +111,7 @@ def _tools_of(turns: list[Any]) -> list[Row]:
     return tools_from_calls(calls, calls)
 
 
-PUBLIC: Mapping[str, Callable[[list[tuple[str, Any]], Path | None], list[Row]]] = {
+PUBLIC: Mapping[str, Callable[[Path, Path | None], list[Row]]] = {
     "hallucination": _hallucination,
     "pairs": _pairs,
     "tau": _tau,

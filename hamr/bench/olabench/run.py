@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from hamr.bench.answers import GIVE_UP, PolicyResponse, process_all, response_key, response_of
+from hamr.bench.answers import GIVE_UP, OpenQuestion, PolicyResponse, PolicyUnderTest, process_all, response_key
 from hamr.bench.olabench.items import BenchItem, Subset, visible_sample
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
 from hamr.bench.olabench.responses import read_response, response_question
 from hamr.cascade.cached_pool import CachedPool
 from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
-from hamr.cascade.retry import ask_again
+from hamr.cascade.retry import patient
 from hamr.config.judged import ComparedConfig, JudgedConfig
 from hamr.config.olabench import OlabenchConfig
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
@@ -42,21 +42,6 @@ _PATIENCE_S = 6 * 3600.0
 
 Report = Callable[[str, int], None]
 """Callback after every answer: the policy or judge, and the number of finished tasks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PolicyUnderTest:
-    """A policy under test.
-
-    `settings`: what determines its answers. `given`: finished responses by item, where no pool is queried. `native`: it
-    gets the tools as schemas.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    at_once: int = 1
-    given: Mapping[str, str] | None = None
-    native: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,10 +88,6 @@ def item_language(sample: ServiceSample) -> Language:
 # --- answers -----------------------------------------------------------------------------------
 
 
-def _key(policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> str:
-    return response_key(policy.settings, _question(policy, item, options))
-
-
 def _question(policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> Question:
     return response_question(
         item,
@@ -120,9 +101,7 @@ def _question(policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig)
 
 def response_to(journal: Journal, policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> PolicyResponse:
     """Return the policy's response; a missing response counts as a transient failure."""
-    if policy.given is not None:
-        return PolicyResponse(text=policy.given[item.sample.id])
-    return journal.response(_key(policy, item, options))
+    return journal.response_to(policy, item.sample.id, _question(policy, item, options))
 
 
 def open_items(
@@ -147,35 +126,35 @@ async def collect(
         if policy.given is None and (left := open_items(journal, policy, items, options)):
             timed = sum(response_to(journal, policy, item, options).at_once == 1 for item in items)
             alone = max(0, options.latency_items - timed)
-            await _answers(journal, policy, left, alone, asks[policy.name], options, report)
+            await _answers(journal, policy, left, alone, patient(asks[policy.name], options), options, report)
 
 
 async def _answers(
     journal: Journal,
     policy: PolicyUnderTest,
-    left: Sequence[BenchItem],
+    items: Sequence[BenchItem],
     alone: int,
     ask: Ask,
     options: OlabenchConfig,
     report: Report,
 ) -> None:
     """Ask the first `alone` items one after the other, which gives their latency, then the others concurrently."""
-    at_once = 1
-
-    async def one(item: BenchItem) -> bool:
-        question = _question(policy, item, options)
-        answer = await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
-        response = response_of(answer, at_once)
-        about = {"policy": policy.name, "item": item.sample.id}
-        journal.add_response(_key(policy, item, options), response, about)
-        return not response.passing
-
-    if not await process_all(
-        left[:alone], one, 1, lambda done: report(policy.name, done), give_up=GIVE_UP // 4
+    questions = [(item, _question(policy, item, options)) for item in items]
+    left = [
+        OpenQuestion(
+            key=response_key(policy.settings, question),
+            question=question,
+            about={"policy": policy.name, "item": item.sample.id},
+        )
+        for item, question in questions
+    ]
+    if await journal.collect(
+        left[:alone], ask, 1, lambda done: report(policy.name, done), measured=True, give_up=GIVE_UP // 4
     ):  # one by one, a pool that is down takes long to give up on
-        return
-    at_once = options.at_once or policy.at_once
-    await process_all(left[alone:], one, at_once, lambda done: report(policy.name, len(left[:alone]) + done))
+        at_once, before = options.at_once or policy.at_once, len(left[:alone])
+        await journal.collect(
+            left[alone:], ask, at_once, lambda done: report(policy.name, before + done), measured=True
+        )
 
 
 # --- verdicts ----------------------------------------------------------------------------------
@@ -276,12 +255,9 @@ def _compares(judge: ComponentJudge) -> bool:
 
 
 def _bench(judge: ComponentJudge, ask: Ask, options: OlabenchConfig) -> JudgedRewardScorer:
-    async def patient(question: Question) -> Any:
-        return await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
-
     section = judge.section.model_copy(update={"weight": 1.0})
     rewards = RewardsConfig(consistency=ConsistencyConfig(weight=0.0)).model_copy(update={judge.component: section})
-    askers = {section.pool: CachedPool(patient, deadline_s=_PATIENCE_S)}
+    askers = {section.pool: CachedPool(patient(ask, options), deadline_s=_PATIENCE_S)}
     return JudgedRewardScorer(rewards, askers, RouterMetrics(), group_wait_s=_PATIENCE_S)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hamr.bench.answers import RESPONSES
+from hamr.bench.answers import RESPONSES, PolicyUnderTest
 from hamr.bench.folder import usage
 from hamr.bench.olabench.figures import Outcome, policy_figures
 from hamr.bench.olabench.grading import grade_judges
@@ -15,7 +15,7 @@ from hamr.bench.olabench.items import BenchItem, visible_sample
 from hamr.bench.olabench.journal import VERDICTS, Journal
 from hamr.bench.olabench.labelled import Labelled
 from hamr.bench.olabench.responses import read_response
-from hamr.bench.olabench.run import ComponentJudge, PolicyUnderTest, Trial, response_to, trials_of, verdict_on
+from hamr.bench.olabench.run import ComponentJudge, Trial, response_to, trials_of, verdict_on
 from hamr.config.olabench import OlabenchConfig
 from hamr.types import Judgement
 

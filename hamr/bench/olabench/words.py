@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field, model_validator
 
 from hamr.bench.olabench.rates import HALLUCINATIONS
 from hamr.config.resources import resource
+from hamr.config.yaml_files import read_checked
 from hamr.errors import BadInput
-from hamr.procedures.files import read_checked
 from hamr.procedures.schema import LANGUAGES, Strict
 from hamr.rewards import risk
 

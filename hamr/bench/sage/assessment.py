@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from hamr.bench.sage.judging import Consensus, TurnJudgement, TurnVote, assessed_turns, consensus
 from hamr.bench.sage.reading import read_turn
@@ -79,9 +78,6 @@ class Assessment:
     def counts(self) -> bool:
         """Return whether the turn has a score, or none because it cannot be parsed. False where no judge voted."""
         return not self.readable or any(v is not None for v in (self.worth.logic, self.worth.chat, self.truth))
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def needs_judges(trace: Trace, scenario: Scenario) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hamr.bench.sage.judging import ask_judge, last_object
@@ -65,17 +65,6 @@ class CustomerReading:
             if 2 * number > len(answered) and message <= count:
                 found[message - 1][name] = value
         return list(found)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> CustomerReading:
-        """Parse a row. Raises KeyError or TypeError for an invalid one."""
-        votes = (
-            CustomerVote(**{**v, "shown": tuple((m, n, value) for m, n, value in v["shown"])}) for v in row["votes"]
-        )
-        return cls(**{**row, "votes": tuple(votes)})
 
 
 @dataclass(frozen=True, kw_only=True)

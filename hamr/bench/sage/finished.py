@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from hamr.bench.sage.agents import exchange_of
 from hamr.bench.sage.desk import ServiceDesk
 from hamr.bench.sage.traces import DialoguePlan, Exchange, ToolUse, Trace
 from hamr.config.sage import SageConfig
-from hamr.data.samples import read_rows
+from hamr.data.samples import read_unique
 from hamr.errors import DataError, did_you_mean
 from hamr.pools.chat_reply import ReplyMessage, ReplyToolCall
 from hamr.procedures.contract import whole
@@ -66,14 +67,11 @@ def read_dialogues(path: Path, scenarios: Mapping[str, Scenario], config: SageCo
     Raises:
         DataError: A line is invalid (file, line and field).
     """
-    traces: dict[str, Trace] = {}
-    for number, row in read_rows(path)[: config.limit]:
-        where = f"{path}:{number}"
-        trace = _trace(_parse(row, where), where, scenarios, config, agent)
-        if trace.plan.id in traces:
-            raise DataError(f"{where}: id", trace.plan.id, "is used on an earlier line; make it unique")
-        traces[trace.plan.id] = trace
-    return list(traces.values())
+
+    def parse(row: Any, where: str) -> Trace:
+        return _trace(_parse(row, where), where, scenarios, config, agent)
+
+    return [trace for _, trace in islice(read_unique(path, parse, lambda trace: trace.plan.id), config.limit)]
 
 
 def _parse(row: Any, where: str) -> _Row:

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
@@ -61,14 +61,6 @@ class TurnJudgement:
     dialogue: str
     turn: int
     votes: tuple[TurnVote, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> TurnJudgement:
-        """Parse a row. Raises KeyError or TypeError for an invalid one."""
-        return cls(**{**row, "votes": tuple(TurnVote(**vote) for vote in row["votes"])})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.customer_reading import CustomerReading, JudgedReader, read_customer
@@ -41,9 +40,6 @@ class ReaderExam:
         """Return whether the judges may read. False for a scenario without wordings, which has no exam."""
         enough = self.alarms <= MOST_ALARMS * self.customers and self.found >= LEAST_FOUND * self.changed
         return self.customers > 0 and enough
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 async def examine_readers(judges: Mapping[str, Ask], scenario: Scenario, config: SageConfig) -> tuple[ReaderExam, bool]:

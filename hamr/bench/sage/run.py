@@ -199,7 +199,7 @@ def summarise(
         "agents": {},
         "unreadable_rule": config.unreadable,
         "faulty_rule": config.faulty_customers,
-        "readers": {name: {**exam.to_json(), "passed": exam.passed} for name, exam in store.exams.items()},
+        "readers": {name: {**asdict(exam), "passed": exam.passed} for name, exam in store.exams.items()},
     }
     for agent in agents:
         assessed[agent] = {name: [] for name in scenarios}

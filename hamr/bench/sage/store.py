@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hamr.bench.folder import RowFolder, rows_of
+from hamr.bench.folder import RowFolder, differences, parsed_rows
 from hamr.bench.sage.customer_reading import CustomerReading
 from hamr.bench.sage.judging import TurnJudgement
 from hamr.bench.sage.reader_exam import ReaderExam
 from hamr.bench.sage.traces import Trace
 from hamr.errors import BadInput
-from hamr.telemetry.run_folder import write_atomic
+from hamr.files import write_atomic
 from hamr.types import TRANSIENT
 
 Key = tuple[str, str]
@@ -72,21 +73,21 @@ class Store(RowFolder):
 
     def add_trace(self, trace: Trace) -> None:
         self.traces[trace.agent, trace.plan.id] = trace
-        self._write(TRACES, trace.to_json())
+        self._write(TRACES, asdict(trace))
 
     def add_judgement(self, judgement: TurnJudgement) -> None:
         self.judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
-        self._write(JUDGEMENTS, judgement.to_json())
+        self._write(JUDGEMENTS, asdict(judgement))
 
     def add_reading(self, reading: CustomerReading) -> None:
         self.readings[reading.agent, reading.dialogue] = reading
-        self._write(READINGS, reading.to_json())
+        self._write(READINGS, asdict(reading))
 
     def add_exam(self, exam: ReaderExam, *, final: bool) -> None:
         """Keep an exam; one that is not final is repeated by the next command."""
         self.exams[exam.scenario] = exam
         if final:
-            self._write(EXAMS, exam.to_json())
+            self._write(EXAMS, asdict(exam))
 
     @property
     def _is_judged(self) -> bool:
@@ -115,31 +116,13 @@ def load_rows(folder: Path) -> Rows:
     """
     traces: dict[Key, Trace] = {}
     judgements: dict[Key, dict[int, TurnJudgement]] = {}
-    for where, row in rows_of(folder / TRACES):
-        try:
-            trace = Trace.from_json(row)
-        except (KeyError, TypeError) as error:
-            raise BadInput(where, str(error), "is not a trace; restore the line, or give another folder") from error
+    for _, trace in parsed_rows(folder / TRACES, Trace, "a trace"):
         traces[trace.agent, trace.plan.id] = trace
-    for where, row in rows_of(folder / JUDGEMENTS):
-        try:
-            judgement = TurnJudgement.from_json(row)
-        except (KeyError, TypeError) as error:
-            raise BadInput(where, str(error), "is not a judgement; restore the line, or remove it") from error
-        judgements.setdefault((judgement.agent, judgement.dialogue), {})[judgement.turn] = judgement
-    readings: dict[Key, CustomerReading] = {}
-    for where, row in rows_of(folder / READINGS):
-        try:
-            reading = CustomerReading.from_json(row)
-        except (KeyError, TypeError, ValueError) as error:
-            raise BadInput(where, str(error), "is not a reading; restore the line, or remove it") from error
-        readings[reading.agent, reading.dialogue] = reading
-    exams: dict[str, ReaderExam] = {}
-    for where, row in rows_of(folder / EXAMS):
-        try:
-            exams[row["scenario"]] = ReaderExam(**row)
-        except (KeyError, TypeError) as error:
-            raise BadInput(where, str(error), "is not an exam; restore the line, or remove it") from error
+    for _, one in parsed_rows(folder / JUDGEMENTS, TurnJudgement, "a judgement"):
+        judgements.setdefault((one.agent, one.dialogue), {})[one.turn] = one
+    read = parsed_rows(folder / READINGS, CustomerReading, "a reading")
+    readings = {(reading.agent, reading.dialogue): reading for _, reading in read}
+    exams = {exam.scenario: exam for _, exam in parsed_rows(folder / EXAMS, ReaderExam, "an exam")}
     return traces, judgements, readings, exams
 
 
@@ -167,8 +150,7 @@ def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, An
         if key in ("agents", "scenarios"):
             shared = sorted(was.keys() & is_now.keys())
             was, is_now = {name: was[name] for name in shared}, {name: is_now[name] for name in shared}
-        if was != is_now:
-            name, old, new = _difference(key, was, is_now)
+        for name, old, new in differences(was, is_now, key):
             hint = "; to judge its dialogues again add rejudge=true" if key == "judging" else ""
             remedy = (
                 f"was started with {name}={_brief(old)}, now {_brief(new)}: restore it or give another folder{hint}"
@@ -179,14 +161,6 @@ def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, An
 def merge_settings(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Return the folder's settings after this command."""
     return {**now, **{key: {**before.get(key, {}), **now[key]} for key in ("agents", "scenarios")}}
-
-
-def _difference(key: str, was: Any, now: Any) -> tuple[str, Any, Any]:
-    if isinstance(was, dict) and isinstance(now, dict):
-        for name in dict.fromkeys([*was, *now]):
-            if was.get(name) != now.get(name):
-                return _difference(f"{key}.{name}", was.get(name), now.get(name))
-    return key, was, now
 
 
 def _brief(value: Any) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from hamr.procedures.schema import Value
 
@@ -111,17 +111,3 @@ class Trace:
     @property
     def finished(self) -> bool:
         return self.outcome not in FAILED
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, row: Mapping[str, Any]) -> Trace:
-        """Parse a row. Raises KeyError or TypeError for an invalid one."""
-        turns = tuple(_exchange(turn) for turn in row["turns"])
-        return cls(**{**row, "plan": DialoguePlan(**row["plan"]), "turns": turns})
-
-
-def _exchange(row: Mapping[str, Any]) -> Exchange:
-    calls = row.get("calls")
-    return Exchange(**{**row, "calls": None if calls is None else tuple(ToolUse(**call) for call in calls)})

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.reading import json_object, need
+from hamr.data.columns import group_meta
+from hamr.data.importers.points import ReferringPoint, referring_rows
+from hamr.data.importers.reading import json_object
 from hamr.data.importers.widen import Calls, calls_in, widened_tool
-from hamr.data.samples import from_json, read_rows
-from hamr.errors import DataError
+from hamr.data.samples import unique_samples
 from hamr.types import ServiceSample
-
-_FIELDS = {"id": str, "ticket": dict, "policy_ref": str, "tools_ref": list, "history": list, "gold": dict}
 
 
 def import_abcd(*, input: Path, policies: Path | None, group: str | None = None) -> list[ServiceSample]:
@@ -27,27 +25,12 @@ def import_abcd(*, input: Path, policies: Path | None, group: str | None = None)
     DataError has the place `file:line: field`.
     """
     known = json_object(policies, "policies", ("policies", "tools"))
-    rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
+    rows = referring_rows(input, ReferringPoint, known, policies, group)
     calls: Calls = {}
-    for where, row in rows:
-        need(row, where, _FIELDS)
+    for _, row in rows:
         calls_in((*row["history"], row["gold"], (row.get("window") or {}).get("a_next")), calls)
-    if group:
-        check_column("group", group, (row for _, row in rows), input.name)
     tools = {ref: _buttons(buttons, calls) for ref, buttons in known["tools"].items()}
-    samples: dict[str, ServiceSample] = {}
-    for where, row in rows:
-        for field, refs, given in (
-            ("policy_ref", [row["policy_ref"]], known["policies"]), ("tools_ref", row["tools_ref"], tools),
-        ):  # fmt: skip
-            for ref in refs:
-                if ref not in given:
-                    raise DataError(f"{where}: {field}", ref, f"not in {policies}")
-        sample = from_json(_convert(row, known["policies"], tools, group), where=where)
-        if sample.id in samples:
-            raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
-        samples[sample.id] = sample
-    return list(samples.values())
+    return unique_samples((where, _convert(row, known["policies"], tools, group)) for where, row in rows)
 
 
 def _buttons(buttons: Mapping[str, Any], calls: Calls) -> list[dict[str, Any]]:

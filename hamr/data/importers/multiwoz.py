@@ -17,8 +17,9 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.reading import Shape, check_shape, json_file
+from hamr.data.importers.reading import json_file
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
+from hamr.data.shapes import Shape, check_shape
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 

@@ -6,11 +6,9 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from hamr.errors import DataError
 
@@ -60,44 +58,3 @@ def json_object(path: Path | None, option: str, sections: Sequence[str]) -> dict
         if not isinstance(content.get(section), dict):
             raise DataError(option, str(path), f"must be a JSON object with an object at {section!r}")
     return content
-
-
-class Shape(BaseModel):
-    """Fields of an object in a published corpus that a reader needs. Others are ignored."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-def check_shape(shape: TypeAdapter[Any], value: Any, where: str) -> None:
-    """Raise DataError for a value that does not have the shape, at the place of its first fault."""
-    try:
-        shape.validate_python(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-        place = f"{where}: {path}" if path else where
-        if first["type"] == "missing":
-            raise DataError(place, sorted(first["input"]), f"missing field; add {first['loc'][-1]!r}") from None
-        remedy = _REMEDIES.get(first["type"], first["msg"].replace("Input should be", "must be"))
-        raise DataError(place, first["input"], remedy.format(**first.get("ctx", {}))) from None
-
-
-_REMEDIES = {
-    "model_type": "must be a JSON object",
-    "dict_type": "must be a JSON object",
-    "list_type": "must be a list",
-    "string_type": "must be text",
-    "too_short": "must have {min_length} items",
-    "too_long": "must have {max_length} items",
-}
-
-
-def need(row: Any, where: str, fields: Mapping[str, type]) -> None:
-    """Raise DataError for a row that is not an object, or that has a missing field or one of the wrong type."""
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: line", row, "must be a JSON object")
-    for field, kind in fields.items():
-        if field not in row:
-            raise DataError(f"{where}: {field}", sorted(row), f"missing field; add {field!r}")
-        if not isinstance(row[field], kind):
-            raise DataError(f"{where}: {field}", row[field], f"must be of type {kind.__name__}")

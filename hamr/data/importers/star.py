@@ -11,19 +11,33 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hamr.data.columns import check_column, group_meta
+from pydantic import TypeAdapter
+
+from hamr.data.columns import group_meta
+from hamr.data.importers.points import ReferringPoint, referring_rows
 from hamr.data.importers.reading import is_release, json_object
 from hamr.data.importers.sop import policy_text
 from hamr.data.importers.star_release import read_release
 from hamr.data.importers.widen import widened_tool
-from hamr.data.samples import from_json, read_rows
+from hamr.data.samples import unique_samples
+from hamr.data.shapes import Shape, check_shape
 from hamr.errors import DataError
 from hamr.types import ServiceSample
 
 MAX_REFERENCES = 6
-_FIELDS = {"id": str, "ticket": dict, "policy_ref": str, "tools_ref": list, "history": list, "gold": dict}
-_OPTIONAL = {"reference_candidates": list, "privileged": dict, "source": dict}
-_TASK_FIELDS = {"task": str, "start": str, "edges": dict, "nodes": dict, "tool": dict}
+
+
+class _Tool(Shape):
+    name: str
+    parameters: dict[str, Any]
+
+
+class _Task(Shape):
+    task: str
+    start: str
+    edges: dict[str, Any]
+    nodes: dict[str, Any]
+    tool: _Tool
 
 
 def import_star(
@@ -46,60 +60,18 @@ def import_star(
             calls.setdefault(str(call.get("name")), []).append(call["parameters"])
     texts = {ref: policy_text(task) for ref, task in tasks.items()}
     tools = {ref: widened_tool(task["tool"], calls.get(task["tool"]["name"], [])) for ref, task in tasks.items()}
-    samples: dict[str, ServiceSample] = {}
-    for where, row in rows:
-        sample = from_json(_convert(row, texts, tools, max_references), where=where)
-        if sample.id in samples:
-            raise DataError(f"{where}: id", sample.id, "already used on an earlier line; make it unique")
-        samples[sample.id] = sample
-    return list(samples.values())
+    return unique_samples((where, _convert(row, texts, tools, max_references)) for where, row in rows)
 
 
 def _read_points(
     input: Path, policies: Path | None, group: str | None
 ) -> tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]:
-    tasks = _read_policies(policies)
-    rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
-    for where, row in rows:
-        _check(row, tasks, where, policies)
-    if group:
-        check_column("group", group, (row for _, row in rows), input.name)
+    tasks = json_object(policies, "policies", ())
+    if not tasks:
+        raise DataError("policies", str(policies), "must be a JSON object of procedures")
+    check_shape(TypeAdapter(dict[str, _Task]), tasks, str(policies))
+    rows = referring_rows(input, ReferringPoint, {"policies": tasks, "tools": tasks}, policies, group)
     return tasks, [(where, {**row, "grouped": group_meta(row, group)}) for where, row in rows]
-
-
-def _read_policies(path: Path | None) -> dict[str, Any]:
-    tasks = json_object(path, "policies", ())
-    if not isinstance(tasks, dict) or not tasks:
-        raise DataError("policies", str(path), "must be a JSON object of procedures")
-    for ref, task in tasks.items():
-        for field, kind in _TASK_FIELDS.items():
-            if not isinstance(task, dict) or not isinstance(task.get(field), kind):
-                raise DataError(
-                    f"{path}: {ref}.{field}", None, f"missing or not a {kind.__name__}; is this the STAR file?"
-                )
-        if not isinstance(task["tool"].get("name"), str) or not isinstance(task["tool"].get("parameters"), dict):
-            raise DataError(f"{path}: {ref}.tool", task["tool"], "must have a name and an object of parameters")
-    return tasks
-
-
-def _check(row: Any, tasks: Mapping[str, Any], where: str, policies: Path | None) -> None:
-    """Check the fields that the conversion needs before `from_json` validates the row."""
-    if not isinstance(row, dict):
-        raise DataError(f"{where}: line", row, "must be a JSON object")
-    for field, kind in {**_FIELDS, **_OPTIONAL}.items():
-        if field not in row and field in _FIELDS:
-            raise DataError(f"{where}: {field}", sorted(row), f"missing field; add {field!r}")
-        if not isinstance(row.get(field, kind()), kind):
-            raise DataError(f"{where}: {field}", row[field], f"must be of type {kind.__name__}")
-    for field, refs in (("policy_ref", [row["policy_ref"]]), ("tools_ref", row["tools_ref"])):
-        for ref in refs:
-            if not isinstance(ref, str) or ref not in tasks:
-                raise DataError(f"{where}: {field}", ref, f"not in {policies}")
-    for i, candidate in enumerate(row.get("reference_candidates", [])):
-        if not isinstance(candidate, dict) or not isinstance(candidate.get("content"), str):
-            raise DataError(
-                f"{where}: reference_candidates[{i}]", candidate, "must be an object with a text as content"
-            )
 
 
 def _calls(row: Mapping[str, Any]) -> Iterable[dict[str, Any]]:

@@ -17,7 +17,8 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.reading import Shape, check_shape, json_file, need
+from hamr.data.importers.reading import json_file
+from hamr.data.shapes import Shape, check_shape
 from hamr.errors import DataError
 
 _TYPES = {"Integer": "integer", "Boolean": "boolean", "CategoricalMultiple": "array"}
@@ -69,13 +70,28 @@ class _Api(Shape):
 
 
 _DIALOGUE, _CHART, _API = TypeAdapter(_Dialogue), TypeAdapter(_Chart), TypeAdapter(_Api)
-_FIELDS: Mapping[tuple[str, str], Mapping[str, type]] = {
-    ("User", "utter"): {"Text": str},
-    ("Wizard", "utter"): {"Text": str},
-    ("Wizard", "pick_suggestion"): {"Text": str},
-    ("Wizard", "query"): {"APIName": str, "Constraints": list},
-    ("KnowledgeBase", "return_item"): {"APIName": str},
-    ("UserGuide", "instruct"): {"Text": str},
+
+
+class _Said(Shape):
+    Text: str
+
+
+class _Query(Shape):
+    APIName: str
+    Constraints: list[dict[str, Any]]
+
+
+class _Returned(Shape):
+    APIName: str
+
+
+_NEEDED: Mapping[tuple[str, str], TypeAdapter[Any]] = {
+    ("User", "utter"): TypeAdapter(_Said),
+    ("Wizard", "utter"): TypeAdapter(_Said),
+    ("Wizard", "pick_suggestion"): TypeAdapter(_Said),
+    ("Wizard", "query"): TypeAdapter(_Query),
+    ("KnowledgeBase", "return_item"): TypeAdapter(_Returned),
+    ("UserGuide", "instruct"): TypeAdapter(_Said),
 }
 _DRAFTS = 4
 """Drafts of other agents at the same node of the chart that become references."""
@@ -183,7 +199,8 @@ def _turns(events: list[Any], path: Path) -> tuple[list[dict[str, Any]], dict[in
     for i, event in enumerate(events):
         place = f"{path}: Events[{i}]"
         kind = (event["Agent"], event["Action"])
-        need(event, place, _FIELDS.get(kind, {}))
+        if kind in _NEEDED:
+            check_shape(_NEEDED[kind], event, place)
         if kind == ("User", "utter"):
             turns.append({"role": "customer", "content": event["Text"].strip()})
             draft = ""

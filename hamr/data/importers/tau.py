@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.reading import json_object, need
+from hamr.data.columns import group_meta
+from hamr.data.importers.points import ReferringConversation, referring_rows
+from hamr.data.importers.reading import json_object
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls, widened_tool
-from hamr.data.samples import read_rows
 from hamr.data.tools import tool_spec
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
@@ -30,24 +30,15 @@ def import_tau(*, input: Path, policies: Path | None, group: str | None = None) 
     file without successes.
     """
     known = json_object(policies, "policies", ("policies", "tools"))
-    rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
+    rows = referring_rows(input, ReferringConversation, known, policies, group)
     calls: Calls = {}
-    for where, row in rows:
-        if isinstance(row, dict) and "messages" not in row and "user_scenario" in row:
-            remedy = "is a task and not a conversation; give the file of trajectories"
-            raise DataError(f"{where}: line", row.get("id"), remedy)
-        need(row, where, {"id": str, "policy_ref": str, "tools_ref": list, "messages": list, "reward": float})
+    for _, row in rows:
         calls_in(row["messages"], calls)
-    if group:
-        check_column("group", group, (row for _, row in rows), input.name)
-    found = []
-    for where, row in rows:
-        for section, refs in (("policies", [row["policy_ref"]]), ("tools", row["tools_ref"])):
-            for ref in refs:
-                if ref not in known[section]:
-                    raise DataError(f"{where}: {section}", ref, f"not among those of {policies}")
-        if row["reward"] >= 1.0:
-            found.append(trajectory_from_json(_convert(row, known, calls, group), where=where))
+    found = [
+        trajectory_from_json(_convert(row, known, calls, group), where=where)
+        for where, row in rows
+        if row["reward"] >= 1.0
+    ]
     if not found:
         raise DataError(str(input), f"{len(rows)} conversations", "none has reward 1; there is nothing to learn from")
     return found

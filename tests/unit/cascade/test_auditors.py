@@ -119,14 +119,14 @@ def test_rules_need_data_that_name_their_acts():
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ([{"sample": "a", "label": 1}], ":1: reply: None: must be a text"),
-        ([{"sample": "a", "reply": "b", "label": 1.5}], ":1: label: 1.5: must be a number in [0, 1]"),
-        ([{"sample": "a", "reply": "b", "label": True}], ":1: label: True: must be a number"),
+        ([{"sample": "a", "label": 1}], ":1: reply: ['label', 'sample']: missing field"),
+        ([{"sample": "a", "reply": "b", "label": 1.5}], ":1: label: 1.5: must be less than or equal to 1"),
+        ([{"sample": "a", "reply": "b", "label": True}], ":1: label: True: must be a valid number"),
         (
             [{"sample": "a", "reply": "b", "label": 1}, {"sample": "a", "reply": "b ", "label": 0}],
-            ":2: label: 0: this reply already has the label 1; keep one",
+            ":2: label: 0.0: this reply already has the label 1; keep one",
         ),
-        ([[1]], ":1: [1]: must be an object"),
+        ([[1]], ":1: [1]: must be a JSON object"),
         ([], "labels.jsonl"),
     ],
 )

@@ -37,7 +37,7 @@ AUDITS, BY = f"{HYBRID}.audit_frac=0.05", f"{HYBRID}.audit.by"
         ([SHARE, f"{HYBRID}.audit_frac=0.4"], "judge_frac=0.3 is below audit_frac=0.4"),
         ([SHARE, f"{HYBRID}.budget.min_rows=5000"], "min_rows=5000 is above window=2000"),
         ([SHARE, f"{HYBRID}.budget.max_move=0"], "must be greater than 0"),
-        ([f"{RUBRIC}.reranker=reranker"], "reranker='reranker' and reading='holistic' contradict each other"),
+        ([f"{RUBRIC}.reranker=reranker"], "reranker='reranker' but reading='holistic'"),
         ([f"{RUBRIC}.reranker=judge", *ITEMS], "rubric.reranker='judge' but pools.judge.role='judge'"),
         ([f"{RUBRIC}.reranker=nobody", *ITEMS], "rubric.reranker='nobody' but pools has only"),
     ],

@@ -181,8 +181,8 @@ def test_judged_reward_requires_a_generating_pool() -> None:
 
 
 def test_only_a_grader_has_no_prompt() -> None:
-    assert "contradict each other" in complaint("pools.judge.role=grader")
-    assert "contradict each other" in complaint("pools.extra.role=judge")
+    assert "role='grader' but prompt='judge_short.en'" in complaint("pools.judge.role=grader")
+    assert "role='judge' but prompt=''" in complaint("pools.extra.role=judge")
     assert "group_wait_s=200" in complaint("router.group_wait_s=200")
 
 
@@ -209,7 +209,7 @@ def test_only_a_grader_has_no_prompt() -> None:
         (["experiment.unscored.first_s=500"], ["first_s=500 is above longest_s=120"]),
         (
             ["rewards=soft_judge", "rewards.consistency.fallback=reranker"],
-            ["mode='soft_judge' and fallback='reranker' contradict each other"],
+            ["mode='soft_judge' but fallback='reranker'"],
         ),
         (
             ["rewards.consistency.fallback=wait", "pools.judge.deadline_s=180"],

@@ -66,10 +66,10 @@ def test_references_are_replaced_but_addresses_are_not() -> None:
         ("name: second", "name: first", "'first' is the name of an earlier stage"),
         ("name: second", "name: inputs", "'inputs' is reserved for the inputs"),
         ("job: train", "job: trian", "mine.yaml:10: stages.1.job: 'trian': must be 'train', 'sft'"),
-        ("job: train", "jop: train", "mine.yaml:9: stages.1.job: required"),
-        ("name: two", "nam: two", "name: required"),
-        ("name: two", "name: two\nstage: []", "mine.yaml:2: stage: unknown key; there are (nearest first): stages"),
-        ("stages:", "stages: {", "not valid YAML"),
+        ("job: train", "jop: train", "mine.yaml:10: stages.1.jop: 'jop': unknown key; did you mean 'job'?"),
+        ("    job: train\n", "", "mine.yaml:9: stages.1.job: None: missing; add it"),
+        ("name: two", "name: two\nstage: []", "mine.yaml:2: stage: 'stage': unknown key; did you mean 'stages'?"),
+        ("stages:", "stages: {", "is not YAML"),
     ],
 )
 def test_each_mistake_names_its_line(tmp_path: Path, old: str, new: str, says: str) -> None:

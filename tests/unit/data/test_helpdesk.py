@@ -136,10 +136,10 @@ def test_author_of_unknown_role_rejects_the_ticket(tmp_path: Path) -> None:
     [
         ({"name": "x"}, "t.jsonl:1: ['name']: is no ticket, comment or user of Zendesk"),
         (ticket(comments=None), "t.jsonl:1: 1: comments: None: missing; export the comments of the ticket too"),
-        (ticket(comments=[7]), "1: comments: [0]: 7: must be a JSON object"),
+        (ticket(comments=[7]), "1: comments[0]: 7: must be a JSON object"),
         (
             ticket(comments=[comment(CUSTOMER, "Hi", 1, public=None)]),
-            "1: comments: [0].public: None: must be a valid boolean",
+            "1: comments[0].public: None: must be a valid boolean",
         ),
         ({"tickets": [{"subject": "x"}]}, "t.jsonl:1: id: {'subject': 'x'}: must be an object with an id"),
         ({"comments": []}, "names no ticket; name a file of comments after"),
@@ -228,7 +228,7 @@ def test_intercom_notes_are_privileged_and_bots_dropped_on_request(tmp_path: Pat
         ({"title": "x"}, "must be an object with an id"),
         (conversation(1, part("comment", "alien", "Hi", 1)), "conversation_parts[0].author.type: 'alien': unknown"),
         (conversation(1, part("note", "admin", "Hi", 1)), "no turn of the agent"),
-        (conversation(conversation_parts=[7]), "conversation_parts: [0]: 7: must be a JSON object"),
+        (conversation(conversation_parts=[7]), "conversation_parts[0]: 7: must be a JSON object"),
     ],
 )
 def test_malformed_conversation_is_refused_with_its_place(tmp_path: Path, row: Any, said: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hamr.data.sft_encoding import encode_item, items_batch, part_losses, part_names
-from hamr.data.sft_items import PARTS, Kind, Part, SftItem, TargetPart, item_messages
+from hamr.data.sft_items import PARTS, Kind, SftItem, TargetPart, item_messages
 from hamr.errors import DataError
 from hamr.types import Reference, Reply, ServiceSample, Turn
 
@@ -53,12 +53,12 @@ def item(kind: Kind, *texts: str) -> SftItem:
     return SftItem(kind=kind, sample=SAMPLE, target=parts)
 
 
-def learnt(kind: Kind, *texts: str, without: Sequence[Part] = (), encoder: Letters | None = None) -> str:
-    """The letters with loss; the others as dots, the end of sequence as |."""
-    encoded = encode_item(item(kind, *texts), encoder or Letters(), without)
-    assert len(encoded.token_ids) == len(encoded.mask) == len(encoded.parts)
-    shown = {END: "|", 5000: "#"}
-    return "".join(shown.get(t, chr(t)) if m else "." for t, m in zip(encoded.token_ids, encoded.mask, strict=True))
+def learnt(kind: Kind, *texts: str) -> str:
+    """The letters of the completion, which has loss, with the end of sequence as |."""
+    encoded = encode_item(item(kind, *texts), Letters())
+    [sequence] = encoded.group.sequences
+    assert len(sequence.token_ids) == len(encoded.parts) and not sequence.mask
+    return "".join({END: "|"}.get(t, chr(t)) for t in sequence.token_ids)
 
 
 def test_decision_trains_on_action_and_end_token() -> None:
@@ -71,8 +71,6 @@ def test_eq_2_trains_on_rationale_and_action() -> None:
 
 def test_post_cot_trains_on_action_and_then_rationale() -> None:
     assert learnt("decision_post", "ok", " why") == "ok why|"
-    assert learnt("decision_post", "ok", " why", without=["rationale"]) == "ok.....", "the end is the rationale's"
-    assert learnt("decision_post", "ok", " why", without=["action"]) == ".. why|"
     assert part_names("decision_post") == ("action", "rationale")
     encoded = encode_item(item("decision_post", "ok", "y"), Letters())
     losses = part_losses([encoded], [[-1.0, -2.0, -4.0, -8.0]])
@@ -90,15 +88,8 @@ def test_prompt_tokens_carry_no_loss() -> None:
     assert list(group.prompt_ids) == Letters().chat_ids(item_messages(item("patm", "ask", "yes", "do")))
     assert "yo" in "".join(map(chr, group.prompt_ids))
     [sequence] = group.sequences
-    assert sequence.token_ids == (*map(ord, "askyesdo"), END) and sequence.mask == (True,) * 9
+    assert sequence.token_ids == (*map(ord, "askyesdo"), END) and not sequence.mask
     assert len(encoded) == len(group.prompt_ids) + 9
-
-
-def test_parts_can_be_excluded_from_the_loss() -> None:
-    assert learnt("patm", "ask", "yes", "do", without=["environment"]) == "ask...do|"
-    assert learnt("patm", "ask", "yes", "do", without=["action"]) == "...yes..."
-    assert learnt("decision_dra", "why", "ok", without=["rationale"]) == "...ok|"
-    assert learnt("decision", "ok", without=["action"]) == "..."
 
 
 def test_token_across_a_boundary_belongs_to_the_later_part() -> None:
@@ -106,8 +97,6 @@ def test_token_across_a_boundary_belongs_to_the_later_part() -> None:
     texts = ("<t>", "<a>")
     encoded = encode_item(item("decision_dra", *texts), Letters("><"))
     assert list(encoded.parts) == [0, 0, 1, 1, 1, 1]
-    assert learnt("decision_dra", *texts, without=["rationale"], encoder=Letters("><")) == "..#a>|"
-    assert learnt("decision_dra", *texts, without=["action"], encoder=Letters("><")) == "<t...."
 
 
 def test_all_tokens_of_one_character_belong_to_its_part() -> None:
@@ -136,15 +125,12 @@ def test_both_actions_of_a_plan_have_separate_names() -> None:
 
 
 def test_losses_by_part_match_hand_computed_values() -> None:
-    """Two items: a plan of a, b, cc + end, its environment without loss, and a decision of one letter + end."""
-    items = [
-        encode_item(item("patm", "a", "b", "cc"), Letters(), ["environment"]),
-        encode_item(item("decision", "x"), Letters(), ["environment"]),
-    ]
+    """Two items: a plan of a, b, cc + end, and a decision of one letter + end."""
+    items = [encode_item(item("patm", "a", "b", "cc"), Letters()), encode_item(item("decision", "x"), Letters())]
     rows = [[-1.0, -2.0, -3.0, -4.0, -5.0], [-6.0, -8.0]]
     assert part_losses(items, rows) == pytest.approx(
         {
-            "loss": (1 + 3 + 4 + 5 + 6 + 8) / 6,
+            "loss": (1 + 2 + 3 + 4 + 5 + 6 + 8) / 7,
             "action": (1 + 6 + 8) / 3,
             "environment": 2.0,
             "next_action": (3 + 4 + 5) / 3,

@@ -137,16 +137,20 @@ def test_rendering_of_a_cyclic_chart_terminates():
     ("change", "field", "said"),
     [
         ({"policy_ref": "star/none"}, "policy_ref", "not in"),
-        ({"tools_ref": [["star/room_book"]]}, "tools_ref", "not in"),
+        ({"tools_ref": [["star/room_book"]]}, "tools_ref[0]", "must be text"),
         ({"gold": {"action": "call_tool", "name": "room_book", "parameters": 3}}, "references[0].parameters", "object"),
         ({"gold": {"action": "call_tool", "name": "x", "parameters": {}}}, "references[0].name", "no such tool"),
-        ({"gold": None}, "gold", "must be of type dict"),
+        ({"gold": None}, "gold", "must be a JSON object"),
         ({"gold": {"action": "sing"}}, "references[0].action", "unknown action"),
         ({"gold": {"action": "reply", "content": ""}, "reference_candidates": []}, "references[0].content", "empty"),
-        ({"gold": {"action": "reply"}, "reference_candidates": [3]}, "reference_candidates[0]", "content"),
+        (
+            {"gold": {"action": "reply"}, "reference_candidates": [3]},
+            "reference_candidates[0]",
+            "must be a JSON object",
+        ),
         ({"history": [{"role": "boss", "content": ""}]}, "history[0].role", "unknown role"),
         ({"reference_candidates": {}}, "reference_candidates", "list"),
-        ({"privileged": []}, "privileged", "dict"),
+        ({"privileged": []}, "privileged", "must be a JSON object"),
     ],
 )
 def test_malformed_decision_point_is_named(files, change, field, said):

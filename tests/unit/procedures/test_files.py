@@ -103,8 +103,8 @@ def test_shipped_file_can_be_loaded_by_path(name, tmp_path):
         # the form
         ("    title: where\n", "    titel: where\n", 22, "did you mean 'title'"),
         ("code: MI\n", "code: MI\ncolour: red\n", 3, "unknown key"),
-        ("code: MI\n", "", 1, "Field required"),
-        ("title: Lost keys", "title: {en: Lost keys}", 3, "Field required"),
+        ("code: MI\n", "", 1, "missing; add it"),
+        ("title: Lost keys", "title: {en: Lost keys}", 3, "missing; add it"),
         ("type: boolean", "type: bool", 7, "'enum', 'boolean' or 'integer'"),
         ("{type: boolean,", "{type: enum,", 7, "true and false are the options"),
         ("type: enum, description: where", "type: integer, minimum: 0, description: where", 9, "has no options"),

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.files import read_jsonl
 from hamr.telemetry import glossary
 from hamr.telemetry.glossary import METRICS, UnknownMetric, check_names, lookup, markdown
 from hamr.telemetry.metrics import (
     Histogram,
     MetricsWriter,
     percentile,
-    read_jsonl,
     read_metrics,
     reduce_stats,
     reward_metrics,

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from hamr.config.logging import WandbConfig
 from hamr.errors import BadInput
+from hamr.files import read_jsonl
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.metrics import read_jsonl, read_metrics
+from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder, pick_samples
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb
@@ -144,7 +146,7 @@ def test_online_mode_requires_an_api_key():
 
 
 def test_disabled_wandb_writes_nothing(tmp_path):
-    sink = WandbSink(tmp_path, mode="disabled")
+    sink = WandbSink(tmp_path, WandbConfig(mode="disabled"))
     sink.metrics(1, "rl", {"reward/total/mean": 1.0})
     sink.close()
     assert os.listdir(tmp_path) == []

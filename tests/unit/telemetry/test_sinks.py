@@ -9,6 +9,7 @@ import re
 import shlex
 import sys
 import types
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,10 +185,12 @@ def test_trackers_get_the_configured_name_or_that_of_the_run_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: dict[str, dict[str, Any]] = {}
+
+    def opens(kind: str, folder: Path, *options: Any, **given: Any) -> None:
+        opened[kind] = given | {"options": options}
+
     for kind in ("WandbSink", "MlflowSink", "TrackioSink"):
-        monkeypatch.setattr(
-            f"hamr.apps.shared.sinks.{kind}", lambda folder, kind=kind, **given: opened.setdefault(kind, given)
-        )
+        monkeypatch.setattr(f"hamr.apps.shared.sinks.{kind}", partial(opens, kind))
     [documented] = [c for c in commands(DOCS / "how-to" / "stop-and-resume.md") if "logging.wandb.notes" in c]
     words = [word for word in shlex.split(documented) if word.startswith("logging.")]
     options = [word for word in words if not word.startswith("logging.wandb.name")]
@@ -197,7 +200,8 @@ def test_trackers_get_the_configured_name_or_that_of_the_run_folder(
         # The id of a run is the name that its folder had first.
         default = "smoke-sweep-0" if folder.name == "0" else folder.name
         assert {given["name"] for given in opened.values()} == {default}
-    assert (opened["WandbSink"]["notes"], opened["WandbSink"]["system_metrics"]) == ("lower temperature", True)
+    [wandb] = opened["WandbSink"]["options"]
+    assert (wandb.notes, wandb.system_metrics) == ("lower temperature", True)
     assert opened["TrackioSink"]["system_metrics"]
     opened.clear()
     open_sinks(load_config(["experiment=smoke", *words]), tmp_path, "r")

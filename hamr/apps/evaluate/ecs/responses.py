@@ -15,12 +15,11 @@ from hamr.apps.evaluate.policies import with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.preparation import load_splits
 from hamr.apps.shared.progress import progress
-from hamr.bench.answers import RESPONSES, ResponseLog, process_all, response_key, response_of
+from hamr.bench.answers import RESPONSES, OpenQuestion, ResponseLog, response_key
 from hamr.bench.decisions import decision_question
 from hamr.bench.ecs.figures import check_same_samples
-from hamr.cascade.retry import ask_again
+from hamr.cascade.retry import patient
 from hamr.config.load import load_dumped
-from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.formats import Formats
 from hamr.data.responses import ResponseGroup, stream_groups
@@ -74,11 +73,6 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
     asked = with_policies(config, "policy", [name], "none", request)
     if name not in {**asked.pools, **asked.functions}:
         raise BadInput("policy", name, "give a pool or FILE.py:FUNCTION; run= and input= take runs and responses")
-    settings = (
-        {"function": name, "sha256": asked.functions[name].sha256}
-        if name in asked.functions
-        else config.pools[name].model_dump(mode="json", exclude=SPEED_ONLY)
-    )
     samples = read_samples(request.source)
     questions = {
         sample.id: decision_question(
@@ -92,22 +86,18 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
         )
         for sample in samples
     }
-    keys = {sample: response_key(settings, question) for sample, question in questions.items()}
+    keys = {sample: response_key(asked.settings_of(name), question) for sample, question in questions.items()}
     with ResponseLog(request.output) as log:
-        left = [sample for sample, key in keys.items() if log.response(key).passing]
+        left = [
+            OpenQuestion(key=key, question=questions[sample], about={"policy": name, "item": sample})
+            for sample, key in keys.items()
+            if log.response(key).passing
+        ]
         console.print(f"ecs: {len(samples)} samples for {name}, to answer: {len(left)}", highlight=False)
 
         async def collect(ask: Ask, at_once: int) -> None:
-            async def one(sample: str) -> bool:
-                answer = await ask_again(
-                    ask, questions[sample], attempts=options.attempts, longest_wait_s=options.longest_wait_s
-                )
-                response = response_of(answer)
-                log.add_response(keys[sample], response, {"policy": name, "item": sample})
-                return not response.passing
-
             with progress({name: len(left)}, console, "answers") as report:
-                await process_all(left, one, at_once, lambda done: report(name, done))
+                await log.collect(left, patient(ask, options), at_once, lambda done: report(name, done))
 
         async def ask_function() -> None:
             async with open_functions(asked.functions, request) as own:

@@ -33,13 +33,13 @@ from hamr.config.schema import Config
 from hamr.data.actions import unfence
 from hamr.data.pairs import ReplyPair, read_pairs
 from hamr.errors import BadInput, HamrError, did_you_mean
+from hamr.files import write_atomic
 from hamr.prompting.labels import Label
 from hamr.prompting.templates import PromptTemplate
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.questions import consistency_question
 from hamr.rewards.written import WrittenPrompt
-from hamr.telemetry.run_folder import write_atomic
 from hamr.types import TRANSIENT, Question, Reply
 
 if TYPE_CHECKING:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from hamr.apps.evaluate.functions import open_functions
-from hamr.apps.evaluate.policies import AskedPolicies, is_file, name_of, read_responses, with_policies
+from hamr.apps.evaluate.policies import AskedPolicies, with_policies
 from hamr.apps.shared.pools_up import judging_pool, pools_of, with_pools
 from hamr.apps.shared.progress import progress
 from hamr.bench.olabench.items import read_items
@@ -20,7 +19,6 @@ from hamr.bench.olabench.labelled import read_labelled
 from hamr.bench.olabench.run import (
     ALL,
     ComponentJudge,
-    PolicyUnderTest,
     collect,
     components,
     item_language,
@@ -34,12 +32,11 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.language import Language
-from hamr.errors import BadInput, HamrError
-from hamr.pools.function_pool import ASYNC_CALLS
+from hamr.errors import HamrError
+from hamr.files import write_atomic
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.judged import check_prompts
-from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateOlabench
@@ -76,32 +73,7 @@ def start(request: EvaluateOlabench) -> int:
 def read_bench(request: EvaluateOlabench, asked: AskedPolicies) -> OlaBenchWork:
     config = asked.config
     items = read_items(request.data)[: request.options.limit] if request.data is not None else []
-    ids = [item.sample.id for item in items]
-    policies = [
-        PolicyUnderTest(
-            name=name,
-            settings=config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY),
-            at_once=config.pools[pool].places,
-            native=name in asked.native,
-        )
-        for name, pool in asked.pools.items()
-    ]
-    policies += [
-        PolicyUnderTest(
-            name=name,
-            settings={"function": name, "sha256": source.sha256},
-            at_once=ASYNC_CALLS * request.agent_processes,
-            native=name in asked.native,
-        )
-        for name, source in asked.functions.items()
-    ]
-    for given in request.policy:
-        if is_file(given):
-            path = Path(given).expanduser()
-            policies.append(PolicyUnderTest(name=name_of(given), given=read_responses(path, ids)))
-    doubled = [name for name, count in Counter(policy.name for policy in policies).items() if count > 1]
-    if doubled:
-        raise BadInput("policy", doubled[0], "two policies have this name; rename one of the files")
+    policies = asked.under_test(request.policy, [item.sample.id for item in items], request)
     labelled = {str(path): read_labelled(path)[: request.options.limit] for path in request.labels}
     wanted = {
         (name, item_language(row.item.sample))

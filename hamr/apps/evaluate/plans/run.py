@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -22,24 +22,22 @@ from hamr.apps.evaluate.plans.judging import (
     read_comparison,
     read_gold,
 )
-from hamr.apps.evaluate.policies import AskedPolicies, is_file, name_of, read_responses, with_policies
+from hamr.apps.evaluate.policies import AskedPolicies, with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
-from hamr.bench.answers import process_all, response_key, response_of
+from hamr.bench.answers import OpenQuestion, PolicyResponse, PolicyUnderTest, process_all, response_key
 from hamr.bench.folder import CALLS, counted_calls, usage, usage_table
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
 from hamr.bench.statistics import share_interval
-from hamr.cascade.retry import ask_again
-from hamr.config.pools import SPEED_ONLY
+from hamr.cascade.retry import ask_again, patient
 from hamr.data.progress import item_key
-from hamr.errors import BadInput, HamrError, VerdictUnparsable
-from hamr.pools.function_pool import ASYNC_CALLS
+from hamr.errors import HamrError, VerdictUnparsable
+from hamr.files import write_atomic
 from hamr.protocols import Ask
 from hamr.report.html import write_page
 from hamr.report.terminal import show
 from hamr.report.values import Column, Interval, Page, PageSection, Table
 from hamr.rewards.written import WrittenPrompt
-from hamr.telemetry.run_folder import write_atomic
 from hamr.types import TRANSIENT, Judgement
 
 if TYPE_CHECKING:
@@ -79,45 +77,33 @@ class PlanWork:
 
     def __init__(self, request: EvaluatePlans, asked: AskedPolicies, gold: Sequence[GoldPlan], judge: str) -> None:
         self.request, self.asked, self.gold, self.judge, self.options = request, asked, gold, judge, request.options
-        self.policies: dict[str, Mapping[str, Any]] = {
-            name: config_of(asked, pool) for name, pool in asked.pools.items()
-        }
-        self.policies |= {n: {"function": n, "sha256": f.sha256} for n, f in asked.functions.items()}
-        self.given: dict[str, dict[str, str]] = {}
-        for policy in request.policy:
-            if is_file(policy):
-                ids = [one.sample.id for one in gold]
-                self.given[name_of(policy)] = read_responses(Path(policy).expanduser(), ids)
-        if both := sorted(self.given.keys() & self.policies.keys()):
-            raise BadInput("policy", both[0], "two policies have this name; rename the file")
+        self.policies = asked.under_test(request.policy, [one.sample.id for one in gold], request)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.policies, *self.given)
-
-    def response_key(self, name: str, gold: GoldPlan) -> str:
-        return response_key(self.policies[name], planning_question(gold, self.options))
-
-    def text(self, journal: Journal, name: str, gold: GoldPlan) -> str | None:
-        """Return the policy's response, None if there is none yet."""
-        if name in self.given:
-            return self.given[name][gold.sample.id]
-        return journal.response(self.response_key(name, gold)).text
+    def response(self, journal: Journal, policy: PolicyUnderTest, gold: GoldPlan) -> PolicyResponse:
+        return journal.response_to(policy, gold.sample.id, planning_question(gold, self.options))
 
     def verdict_key(self, gold: GoldPlan, plan: tuple[str, str]) -> str:
         question = judging_question(gold, plan)
         prompt = WrittenPrompt.load(question.prompt).id
-        return item_key("plan", config_of(self.asked, self.judge), prompt, dict(question.variables))
+        return item_key("plan", self.asked.settings_of(self.judge), prompt, dict(question.variables))
 
-    def to_answer(self, journal: Journal, name: str) -> list[GoldPlan]:
-        return [g for g in self.gold if journal.response(self.response_key(name, g)).passing]
+    def to_answer(self, journal: Journal, policy: PolicyUnderTest) -> list[OpenQuestion]:
+        return [
+            OpenQuestion(
+                key=response_key(policy.settings, planning_question(gold, self.options)),
+                question=planning_question(gold, self.options),
+                about={"policy": policy.name, "item": gold.sample.id},
+            )
+            for gold in self.gold
+            if self.response(journal, policy, gold).passing
+        ]
 
     def to_judge(self, journal: Journal) -> list[tuple[GoldPlan, tuple[str, str]]]:
         """Return the plans without a verdict, equal ones once."""
         left: dict[str, tuple[GoldPlan, tuple[str, str]]] = {}
         for gold in self.gold:
-            for name in self.names:
-                plan = plan_of(self.text(journal, name, gold) or "")
+            for policy in self.policies:
+                plan = plan_of(self.response(journal, policy, gold).text or "")
                 if plan is None:
                     continue
                 key = self.verdict_key(gold, plan)
@@ -127,36 +113,23 @@ class PlanWork:
 
     def run(self, journal: Journal, console: Console) -> None:
         """Collect the missing plans, then the missing verdicts."""
-        left = {name: self.to_answer(journal, name) for name in self.policies}
-        pools = [self.asked.pools[name] for name, open_ in left.items() if open_ and name in self.asked.pools]
-        if not any(left.values()) and not self.to_judge(journal):
+        left = [(policy, questions) for policy in self.policies if (questions := self.to_answer(journal, policy))]
+        pools = [self.asked.pools[policy.name] for policy, _ in left if policy.name in self.asked.pools]
+        if not left and not self.to_judge(journal):
             return
 
         async def work(asks: Mapping[str, Ask]) -> None:
             with counted_calls(asks, self.request.output) as counted:
                 async with open_functions(self.asked.functions, self.request) as own:
-                    for name, open_ in left.items():
-                        ask = own[name] if name in own else counted[self.asked.pools[name]] if open_ else None
-                        if open_ and ask is not None:
-                            await self.answer(journal, name, open_, ask, console)
+                    for policy, questions in left:
+                        ask = own[policy.name] if policy.name in own else counted[self.asked.pools[policy.name]]
+                        with progress({policy.name: len(questions)}, console, "plans") as report:
+                            say = partial(report, policy.name)
+                            await journal.collect(questions, patient(ask, self.options), policy.at_once, say)
                 await self.judge_all(journal, counted[self.judge], console)
 
         run = pools_of("plans", self.request.output)
         with_pools(self.asked.config, list(dict.fromkeys([*pools, self.judge])), work, run=run)
-
-    async def answer(self, journal: Journal, name: str, left: Sequence[GoldPlan], ask: Ask, console: Console) -> None:
-        async def one(gold: GoldPlan) -> bool:
-            question, options = planning_question(gold, self.options), self.options
-            answer = await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
-            response = response_of(answer)
-            about = {"policy": name, "item": gold.sample.id}
-            journal.add_response(self.response_key(name, gold), response, about)
-            return not response.passing
-
-        pool = self.asked.pools.get(name)
-        at_once = self.asked.config.pools[pool].places if pool else ASYNC_CALLS * self.request.agent_processes
-        with progress({name: len(left)}, console, "plans") as report:
-            await process_all(left, one, at_once, lambda done: report(name, done))
 
     async def judge_all(self, journal: Journal, ask: Ask, console: Console) -> None:
         left = self.to_judge(journal)
@@ -189,9 +162,9 @@ class PlanWork:
     def rows(self, journal: Journal) -> list[dict[str, Any]]:
         """Return one row per policy and plan."""
         found = []
-        for name in self.names:
+        for policy in self.policies:
             for gold in self.gold:
-                text = self.text(journal, name, gold)
+                text = self.response(journal, policy, gold).text
                 plan = plan_of(text) if text is not None else None
                 verdict = journal.verdicts.get(self.verdict_key(gold, plan), NOT_ASKED) if plan else None
                 judgement: Judgement | None = verdict.judgement if verdict else None
@@ -200,7 +173,7 @@ class PlanWork:
                     state = str(verdict.failure)
                 found.append(
                     {
-                        "policy": name,
+                        "policy": policy.name,
                         "id": gold.sample.id,
                         "state": state,
                         "levels": dict(zip(KEYS, judgement.labels, strict=True)) if judgement else {},
@@ -208,11 +181,6 @@ class PlanWork:
                     }
                 )
         return found
-
-
-def config_of(asked: AskedPolicies, pool: str) -> dict[str, Any]:
-    """Return the settings that determine a pool's answers."""
-    return asked.config.pools[pool].model_dump(mode="json", exclude=SPEED_ONLY)
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -30,6 +30,7 @@ from hamr.config.agents import names_function
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError, did_you_mean
+from hamr.files import write_atomic
 from hamr.procedures import Scenario, load_scenario
 from hamr.procedures.prompts import prompt_ids
 from hamr.procedures.words import load_words
@@ -37,7 +38,6 @@ from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.report.values import Page
 from hamr.rewards.custom import AgentSource
-from hamr.telemetry.run_folder import write_atomic
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateSage
@@ -277,7 +277,7 @@ def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
     options = sage.model_dump(mode="json", include=set(FREE))
     metrics = {"options": options, "usage": usage(folder, (CALLS,)), **found.summary}
     write_atomic(folder / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
-    turns = (a.to_json() for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
+    turns = (asdict(a) for by_scenario in found.assessed.values() for some in by_scenario.values() for a in some)
     customers = (
         {"agent": agent, "dialogue": dialogue, **asdict(audit)}
         for agent, audits in found.audits.items()

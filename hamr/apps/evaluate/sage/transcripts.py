@@ -10,9 +10,9 @@ from hamr.bench.sage.assessment import Assessment
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.run import Evaluated
 from hamr.bench.sage.traces import Trace
+from hamr.files import write_atomic
 from hamr.report.html import render
 from hamr.security.redaction import redact_text
-from hamr.telemetry.run_folder import write_atomic
 
 TRANSCRIPTS = "transcripts.html"
 MOST = 1000

@@ -16,21 +16,20 @@ from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.answers import process_all
 from hamr.bench.decisions import decision_question
-from hamr.bench.folder import CALLS, RowFolder, counted_calls, rows_of, usage, usage_table
+from hamr.bench.folder import CALLS, RowFolder, counted_calls, usage, usage_table
 from hamr.bench.tau2.dialogue import Act, Limits, ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.figures import figures
 from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
 from hamr.bench.tau2.tasks import package_version, samples
-from hamr.cascade.retry import ask_again
-from hamr.config.pools import SPEED_ONLY
+from hamr.cascade.retry import patient
 from hamr.config.sage import SCRIPTED
 from hamr.errors import BadInput, HamrError, did_you_mean
+from hamr.files import read_jsonl, write_atomic
 from hamr.protocols import Ask
 from hamr.report.html import write_page
 from hamr.report.terminal import show
 from hamr.report.values import Column, Interval, Page, PageSection, Table
-from hamr.telemetry.run_folder import write_atomic
-from hamr.types import TRANSIENT, Answer, Question, ServiceSample
+from hamr.types import TRANSIENT, Answer, ServiceSample
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateTau2
@@ -101,11 +100,8 @@ def _check_scripts(request: EvaluateTau2) -> None:
 def _settings_of(asked: AskedPolicies, name: str) -> dict[str, Any]:
     if name.startswith(SCRIPTED):
         return {"script": name}
-    if name in asked.functions:
-        return {"function": name, "sha256": asked.functions[name].sha256}
-    pool = asked.config.pools[asked.pools.get(name, name)]
-    native = {"tools": "native"} if name in asked.native else {}
-    return {**pool.model_dump(mode="json", exclude=SPEED_ONLY), **native}
+    native = {"tools": "native"} if name in asked.native and name not in asked.functions else {}
+    return {**asked.settings_of(name), **native}
 
 
 class _Results(RowFolder):
@@ -127,7 +123,7 @@ class _Results(RowFolder):
                 raise BadInput("output", str(self.folder), f"has dialogues of another {agent}; give another folder")
         merged = {**self.settings, "agents": {**before["agents"], **self.settings["agents"]}}
         write_atomic(path, json.dumps(merged, indent=1) + "\n")
-        for _, row in rows_of(self.folder / RESULTS):
+        for row in read_jsonl(self.folder / RESULTS):
             self.all[row["agent"], row["task"], row["trial"]] = row
 
     @property
@@ -193,7 +189,11 @@ class _Work:
             act, user = replay.act, replay.user
         else:
             act = self._actor(asks[self.asked.pools.get(agent, agent)], agent, sample, seed)
-            user = CaseCustomer(sample) if self.request.simulator == CASE else self._again(asks[self.request.simulator])
+            user = (
+                CaseCustomer(sample)
+                if self.request.simulator == CASE
+                else patient(asks[self.request.simulator], options)
+            )
         row: Row = {"agent": agent, "task": sample.id, "trial": trial}
         dialogue = await asyncio.to_thread(Tau2Dialogue, sample, limits, seed)
         try:
@@ -209,7 +209,7 @@ class _Work:
         return True
 
     def _actor(self, ask: Ask, agent: str, sample: ServiceSample, seed: int) -> Act:
-        again = self._again(ask)
+        again = patient(ask, self.request.options)
 
         async def act(point: ServiceSample) -> Answer:
             return await again(
@@ -223,13 +223,6 @@ class _Work:
             )
 
         return act
-
-    def _again(self, ask: Ask) -> Ask:
-        async def ask_with_retries(question: Question) -> Answer:
-            options = self.request.options
-            return await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
-
-        return ask_with_retries
 
 
 def _page(metrics: Mapping[str, Any]) -> Page:

@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from hamr.apps.score.file import _lines, progress, score_file
-from hamr.apps.score.output import SIDECAR, ScoreOutput, differences
+from hamr.apps.score.output import SIDECAR, ScoreOutput
 from hamr.apps.score.summary import Tally
+from hamr.bench.folder import differences
 from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import RewardsConfig
 from hamr.data.responses import ResponseGroup

@@ -124,7 +124,7 @@ def test_only_a_grader_trains_on_labelled_responses() -> None:
         "pools.side={role: grader, finetune: {}}",
         "pools.judge.finetune={labelled: x.jsonl}",
     ):
-        with pytest.raises(ConfigError, match=r"finetune\.labelled=.*contradict each other"):
+        with pytest.raises(ConfigError, match=r"finetune\.labelled=.*only a grader"):
             load_config(["experiment=smoke", override])
     side = load_config(["experiment=smoke", "pools.side={role: grader, finetune: {labelled: x.jsonl}}"]).pools["side"]
     assert not side.learns_pairs

@@ -161,7 +161,6 @@ REFUSED = {
     "no item of a kind": (["sft.sets=[{path: plans.jsonl}]", "sft.kinds=[decision]"], "10 patm"),
     "all held out": (["sft.sets=[{path: decisions.jsonl}]", "sft.held_out_frac=0.99"], "none is left to train on"),
     "all too long": (["sft.sets=[{path: decisions.jsonl}]", "model.max_context=20"], "model.max_context=20;"),
-    "nothing to learn": (["sft.sets=[{path: decisions.jsonl}]", "sft.without_loss=[action]"], "sft.without_loss"),
 }  # fmt: skip
 
 
@@ -199,22 +198,17 @@ def test_run_of_train_cannot_be_resumed_by_sft(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_preview_names_every_segment_and_counts_its_tokens(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sft", "preview", "experiment=smoke", MIX, "n=2", "sft.without_loss=[environment]"]) == 0
+    assert main(["sft", "preview", "experiment=smoke", MIX, "n=2"]) == 0
     shown = capsys.readouterr().out
     assert shown.count("prompt, ") == 4, "two items of each set"
-    job = prepared(MIX, "sft.without_loss=[environment]")
+    job = prepared(MIX)
     plan = job.sets[1].train[0]
-    parts = {name: (trained, len(said)) for name, trained, said in stretches(plan, job.tokenizer)}
-    assert {name: trained for name, (trained, _) in parts.items()} == {
-        "action": True,
-        "environment": False,
-        "next_action": True,
-    }
-    for name, (trained, count) in parts.items():
-        assert f"{name}, {count} tokens, {'loss' if trained else 'no loss'}" in shown
-    assert f"{sum(plan.mask)} of {len(plan)} tokens carry loss" in shown
-    assert sum(plan.mask) == parts["action"][1] + parts["next_action"][1]
-    text = "".join(job.tokenizer.decode(said) for _, _, said in stretches(plan, job.tokenizer))
+    parts = {name: len(said) for name, said in stretches(plan)}
+    assert list(parts) == ["action", "environment", "next_action"]
+    for name, count in parts.items():
+        assert f"{name}, {count} tokens, loss" in shown
+    assert f"{sum(parts.values())} of {len(plan)} tokens carry loss" in shown
+    text = "".join(job.tokenizer.decode(said) for _, said in stretches(plan))
     assert text == "".join(TEXTS["patm"])
 
 

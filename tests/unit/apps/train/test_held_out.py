@@ -9,7 +9,7 @@ import pytest
 
 from hamr.apps.train.held_out import decision_matches, evaluate_held_out, summarise
 from hamr.data.formats import Formats
-from hamr.protocols import GenerationRequest
+from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.telemetry.glossary import check_names
 from hamr.types import (
     Action,
@@ -126,8 +126,7 @@ async def test_seeds_are_equal_across_stages_and_distinct_per_prompt() -> None:
             encode=lambda s: (7,),
             engine=engine,
             rewarder=engine,
-            max_new_tokens=4,
-            temperature=0.5,
+            sampling=SamplingConfig(temperature=0.5, max_new_tokens=4),
             responses=3,
         )
         for stage, step in (("sft", 0), ("rl", 10))
@@ -160,8 +159,8 @@ async def test_answer_first_prompts_stop_early_and_are_reported_apart() -> None:
             made = record(int(given.id), ASK, Scored(value=0.5), "inside")
             return dataclasses.replace(made, answer_tokens=7)
 
-    options = {"run": "r", "stage": "rl", "step": 1, "encode": lambda s: (1,), "max_new_tokens": 4, "formats": formats}
-    options |= {"temperature": 0.7, "top_p": 0.9}
+    options = {"run": "r", "stage": "rl", "step": 1, "encode": lambda s: (1,), "formats": formats}
+    options |= {"sampling": SamplingConfig(temperature=0.7, top_p=0.9, max_new_tokens=4)}
     result = await evaluate_held_out(samples, engine=Engine(), rewarder=Rewarder(), stop_at_answer=True, **options)
     first = {request.keys[0].prompt: request.sampling.stop for request in asked}
     post = [s.id for s in samples if formats.of(s) == "answer_think"]

@@ -76,7 +76,10 @@ def test_items_survive_the_file_round_trip(tmp_path, changes):
     [
         ({"evidence": None}, r"items.jsonl:2: evidence: None: missing; an item of kind rag needs what was retrieved"),
         ({"evidence": []}, r"items.jsonl:2: evidence: \[\]: missing"),
-        ({"evidence": [{"question": "?"}]}, r"items.jsonl:2: evidence\[0\].answer: None: missing"),
+        (
+            {"evidence": [{"question": "?"}]},
+            r"items.jsonl:2: evidence\[0\].answer: \['question'\]: missing field; add 'answer'",
+        ),
         ({"policy": " "}, r"items.jsonl:2: policy: ' ': is empty; give the service policy"),
         ({"policy": None}, r"items.jsonl:2: policy"),
         ({"kind": "agent"}, r"items.jsonl:2: tools: \[\]: is empty; an agent's item needs tools"),

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hamr.bench.answers import GIVE_UP, RESPONSES, PolicyResponse, response_of
+from hamr.bench.answers import GIVE_UP, RESPONSES, PolicyResponse, PolicyUnderTest, response_of
 from hamr.bench.olabench.figures import Outcome, overall_interval, policy_figures
 from hamr.bench.olabench.items import BenchItem, ItemEvidence
 from hamr.bench.olabench.journal import VERDICTS, Journal, JudgeVerdict
 from hamr.bench.olabench.responses import read_response, response_question
 from hamr.bench.olabench.run import (
     ComponentJudge,
-    PolicyUnderTest,
     collect,
     judge_all,
     judge_settings,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
+from pydantic import TypeAdapter
 
 from hamr.bench.decisions import response_text
 from hamr.bench.sage.assessment import assess
@@ -49,7 +51,7 @@ async def test_call_is_executed_and_its_result_returned_before_the_reply():
     assert user.asked[1].messages[-1]["content"] == (
         "It is done.\n(what the desk now does: Carry out the change or the cancellation.)"
     )
-    assert Trace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
+    assert TypeAdapter(Trace).validate_json(json.dumps(asdict(trace))) == trace
 
 
 async def test_call_in_the_text_is_executed_as_in_training():

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.judging import (
@@ -158,7 +160,7 @@ async def test_unavailable_judge_loses_only_its_own_vote():
     found = await judged(a=says(answer()), b=says(Answer(failure="unavailable", detail="gone")), c=says(answer()))
     assert [v.failure for v in found.votes] == [None, "unavailable", None]
     assert consensus(found.votes, TELECOM, "first").fields == LABELS
-    assert TurnJudgement.from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert TypeAdapter(TurnJudgement).validate_json(json.dumps(asdict(found))) == found
 
 
 async def test_repeated_judge_pool_is_sampled_with_another_seed():

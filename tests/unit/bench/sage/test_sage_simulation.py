@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from dataclasses import asdict
 
 import pytest
+from pydantic import TypeAdapter
 
 from hamr.bench.sage.assessment import assess
 from hamr.bench.sage.coverage import plan_dialogues
@@ -144,7 +146,7 @@ async def test_truncated_agent_answer_counts_as_an_agent_error():
 
 async def test_trace_survives_the_json_round_trip():
     trace = await talk(says(good("你好")), says("Hello", "[END]"))
-    assert Trace.from_json(json.loads(json.dumps(trace.to_json()))) == trace
+    assert TypeAdapter(Trace).validate_json(json.dumps(asdict(trace))) == trace
 
 
 async def test_same_seed_gives_the_same_questions():

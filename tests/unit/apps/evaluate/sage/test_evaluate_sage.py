@@ -290,7 +290,7 @@ def test_finished_dialogues_take_no_agent_and_no_second_id(tmp_path, capsys):
     assert evaluate(tmp_path, dialogues=dialogues(tmp_path, DIALOGUE)) == 2
     assert "agent: 'scripted:perfect': the dialogues are finished; remove it" in capsys.readouterr().err
     assert evaluate(tmp_path, dialogues=dialogues(tmp_path, DIALOGUE, DIALOGUE), **ALONE) == 2
-    assert "said.jsonl:2: id: 'd': is used on an earlier line" in capsys.readouterr().err
+    assert "said.jsonl:2: id: 'd': already used on line 1" in capsys.readouterr().err
     assert evaluate(tmp_path, dialogues=dialogues(tmp_path), **ALONE) == 2
     assert "is empty" in capsys.readouterr().err
 

@@ -1,0 +1,88 @@
+"""Files that survive a killed process: atomic writes, and rows of JSON that are appended and flushed one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from hamr.errors import RunFolderError
+from hamr.security.redaction import blot
+
+_PIECE = 1 << 20
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write to a temporary file and rename it, so that a reader sees either the old file or the new one."""
+    aside = path.with_name(f".{path.name}.tmp")
+    with aside.open("w", encoding="utf-8") as f:
+        f.write(text)
+        f.flush()
+        os.fsync(f.fileno())
+    aside.replace(path)
+
+
+class JsonlWriter:
+    """Writer of one JSON object per line, flushed, without secrets of the environment.
+
+    An incomplete last line of a killed process is removed.
+    """
+
+    def __init__(self, path: Path | str, *, ascii_only: bool = True) -> None:
+        """`ascii_only`: escape other characters, which lone surrogates in the output of a model require."""
+        self.path, self._ascii = Path(path), ascii_only
+        cut_torn_tail(self.path)
+        self._file = self.path.open("a", encoding="utf-8")
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        self._file.write(blot(json.dumps(row, ensure_ascii=self._ascii, allow_nan=False)) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def numbered_rows(path: Path | str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (file:line, object) of a file that may still be written, without an incomplete last line.
+
+    A missing file has no objects. Raises RunFolderError for any other line that is not an object.
+    """
+    path = Path(path)
+    if not path.exists():
+        return
+    with path.open("rb") as f:
+        for number, line in enumerate(f, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                said = line[:60].decode(errors="replace")
+                raise RunFolderError(f"{path}:{number}", said, "damaged; restore the line, or remove it")
+            yield f"{path}:{number}", row
+
+
+def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
+    """Yield the objects of `numbered_rows`."""
+    return (row for _, row in numbered_rows(path))
+
+
+def cut_torn_tail(path: Path) -> None:
+    """Truncate a file after its last complete line, in place. A rewrite that is killed could lose all of it."""
+    if not path.exists():
+        return
+    with path.open("r+b") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - _PIECE)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n") + 1
+            end = start + found if found else start
+            if found:
+                break
+        if end < size:
+            file.truncate(end)
