@@ -16,9 +16,9 @@ import queue
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from hamr.config.pools import DType, EngineConfig
 from hamr.errors import BadInput, EngineDied
@@ -28,48 +28,24 @@ from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout.vllm_adapter import adapter_request, load_adapter
 from hamr.rollout.vllm_core import fail_when_core_dies, is_core_dead, pause_core, resume_core
+from hamr.rollout.vllm_requests import (
+    Classified,
+    Completion,
+    Letter,
+    Ticket,
+    Waiter,
+    finish_reason,
+    logprobs_of,
+    settle,
+    threadsafe,
+)
 from hamr.rollout.vllm_settings import engine_args, sampling_params
 from hamr.types import Rollout, SampleKey, VersionSpan
 
 if TYPE_CHECKING:
     from vllm import RequestOutput, SamplingParams
 
-FinishReason = Literal["stop", "length", "abort"]
 CLOSE_TIMEOUT_S = 30.0
-
-
-class Completion(NamedTuple):
-    """Generated text. `token_ids` include the end-of-sequence token or the stop string's tokens, `text` does not.
-
-    `cached_tokens` is the number of prompt tokens found in the prefix cache. `logprobs`: one per token, if requested.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    cached_tokens: int
-    logprobs: tuple[float, ...] = ()
-
-
-class Classified(NamedTuple):
-    """`cached_tokens` is the number of prompt tokens found in the prefix cache."""
-
-    logprobs: dict[int, float]
-    cached_tokens: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ticket:
-    """One request in flight. `deliver`, `fail` and `watch` run in the engine's thread.
-
-    `watch` gets the partial output after every step.
-    """
-
-    prompt_ids: tuple[int, ...]
-    params: SamplingParams
-    deliver: Callable[[RequestOutput], None]
-    fail: Callable[[BaseException], None]
-    watch: Callable[[RequestOutput], None] | None = None
 
 
 class VllmEngine:
@@ -115,7 +91,7 @@ class VllmEngine:
         self._own_core = False
         self._ids = itertools.count()
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._tickets: dict[str, _Ticket] = {}
+        self._tickets: dict[str, Ticket] = {}
         self._closing = self._reloading = False
         self._error: BaseException | None = None
         self._guard = threading.Lock()
@@ -139,7 +115,7 @@ class VllmEngine:
         for request in requests:
             self._check_room(request.prompt_ids)
         finished: asyncio.Queue[Rollout | BaseException] = asyncio.Queue()
-        put = _threadsafe(finished.put_nowait)
+        put = threadsafe(finished.put_nowait)
         tickets = [
             self._rollout_ticket(request, key, seed, put)
             for request in requests
@@ -177,9 +153,9 @@ class VllmEngine:
         return Completion(
             text,
             tuple(answer.token_ids),
-            _reason(answer.finish_reason),
+            finish_reason(answer.finish_reason),
             output.num_cached_tokens or 0,
-            _logprobs_of(answer) if logprobs else (),
+            logprobs_of(answer) if logprobs else (),
         )
 
     async def classify(self, prompt_ids: Sequence[int], label_ids: Sequence[int]) -> Classified:
@@ -213,12 +189,11 @@ class VllmEngine:
         def load(engine: Any) -> None:
             engine.collective_rpc("load_weight_file", args=(str(path),))
 
-        return await self._call(lambda engine: self._swap(engine, lambda: load(engine), version))
+        return await self._call(lambda engine: self._swap(engine, load, version))
 
     async def load_adapter(self, files: Mapping[str, bytes], version: int) -> None:
         """Replace the adapter by that of a PEFT folder with these files, as `load_weights` does the weights."""
-
-        await self._call(lambda engine: self._swap(engine, lambda: load_adapter(engine, files), version))
+        await self._call(lambda engine: self._swap(engine, lambda own: load_adapter(own, files), version))
 
     async def worker_call(self, method: str, *args: Any) -> None:
         """Call `method` on every vLLM worker of this engine, between two steps.
@@ -273,11 +248,11 @@ class VllmEngine:
     async def _one(self, prompt_ids: Sequence[int], params: SamplingParams) -> RequestOutput:
         self._check_room(prompt_ids)
         future: asyncio.Future[RequestOutput] = asyncio.get_running_loop().create_future()
-        ticket = _Ticket(
+        ticket = Ticket(
             prompt_ids=tuple(prompt_ids),
             params=params,
-            deliver=_threadsafe(lambda output: _settle(future, output)),
-            fail=_threadsafe(lambda error: _settle(future, error)),
+            deliver=threadsafe(lambda output: settle(future, output)),
+            fail=threadsafe(lambda error: settle(future, error)),
         )
         ids = await self._submit([ticket])
         try:
@@ -285,12 +260,12 @@ class VllmEngine:
         finally:
             self._abandon(ids)
 
-    async def _submit(self, tickets: Sequence[_Ticket]) -> list[str]:
+    async def _submit(self, tickets: Sequence[Ticket]) -> list[str]:
         ids = [str(next(self._ids)) for _ in tickets]
         self._post(lambda engine: self._add(engine, ids, tickets), tickets)
         return ids
 
-    def _add(self, engine: Any, ids: Sequence[str], tickets: Sequence[_Ticket]) -> None:
+    def _add(self, engine: Any, ids: Sequence[str], tickets: Sequence[Ticket]) -> None:
         from vllm.exceptions import VLLMClientError
 
         for request_id, ticket in zip(ids, tickets, strict=True):
@@ -315,19 +290,19 @@ class VllmEngine:
 
     async def _call(self, action: Callable[[Any], Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        settle = _threadsafe(lambda outcome: _settle(future, outcome))
+        deliver = threadsafe(lambda outcome: settle(future, outcome))
 
         def run(engine: Any) -> None:
             from vllm.v1.engine.exceptions import EngineDeadError
 
             try:
-                settle(action(engine))
+                deliver(action(engine))
             except EngineDeadError:
                 raise
             except Exception as error:
-                settle(error)
+                deliver(error)
 
-        self._post(run, [_Waiter(fail=settle)])
+        self._post(run, [Waiter(fail=deliver)])
         return await future
 
     def _post(self, action: Callable[[Any], None], waiters: Sequence[Any]) -> None:
@@ -335,7 +310,7 @@ class VllmEngine:
         with self._guard:
             if self._error is not None or self._closing:
                 raise EngineDied(f"the engine has stopped: {self._error or 'closed'}")
-            self._inbox.put(_Letter(action=action, waiters=waiters, owner=self))
+            self._inbox.put(Letter(action=lambda: action(self._engine), waiters=waiters))
 
     # --- the thread ---
 
@@ -398,11 +373,11 @@ class VllmEngine:
             waiter.fail(died)
         self._tickets.clear()
 
-    def _swap(self, engine: Any, load: Callable[[], None], version: int) -> float:
+    def _swap(self, engine: Any, load: Callable[[Any], None], version: int) -> float:
         start = time.perf_counter()
         self._pause(engine)
         try:
-            load()
+            load(engine)
             self._commit(engine, version)
         finally:
             self._resume(engine)
@@ -435,7 +410,7 @@ class VllmEngine:
 
     def _rollout_ticket(
         self, request: GenerationRequest, key: SampleKey, seed: int, put: Callable[[Any], None]
-    ) -> _Ticket:
+    ) -> Ticket:
         sampling = request.sampling
         params = sampling_params(sampling, seed, stop=sampling.stop, logprobs=True, mark=sampling.mark, keep_stop=True)
         start = time.perf_counter()
@@ -453,7 +428,7 @@ class VllmEngine:
             put(rollout)
 
         watching = watch if sampling.mark else None
-        return _Ticket(prompt_ids=request.prompt_ids, params=params, deliver=deliver, fail=put, watch=watching)
+        return Ticket(prompt_ids=request.prompt_ids, params=params, deliver=deliver, fail=put, watch=watching)
 
     def _rollout(
         self, prompt_ids: tuple[int, ...], key: SampleKey, seed: int, output: RequestOutput, seconds: float
@@ -464,63 +439,10 @@ class VllmEngine:
             key=key,
             prompt_ids=prompt_ids,
             token_ids=tuple(answer.token_ids),
-            logprobs=_logprobs_of(answer),
+            logprobs=logprobs_of(answer),
             text=answer.text or self.tokenizer.decode(answer.token_ids),
-            finish_reason=_reason(answer.finish_reason),
+            finish_reason=finish_reason(answer.finish_reason),
             versions=tuple(VersionSpan(version=int(s.version), start=s.start, end=s.end) for s in spans),
             seed=seed,
             seconds=seconds,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Waiter:
-    fail: Callable[[BaseException], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Letter:
-    """An action in the inbox, with the waiters to notify if it can never run or ends the engine."""
-
-    action: Callable[[Any], None]
-    waiters: Sequence[Any]
-    owner: VllmEngine
-
-    def __call__(self) -> None:
-        try:
-            self.action(self.owner._engine)
-        except BaseException as error:
-            for waiter in self.waiters:
-                waiter.fail(EngineDied(f"{type(error).__name__}: {error}"))
-            raise
-
-
-def _threadsafe(callback: Callable[[Any], Any]) -> Callable[[Any], None]:
-    """Wrap `callback` to run in the current event loop, from any thread."""
-    loop = asyncio.get_running_loop()
-
-    def call(value: Any) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(callback, value)
-
-    return call
-
-
-def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
-    """Set a waiter's result or exception, unless it was cancelled."""
-    if future.done():
-        return
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
-
-def _logprobs_of(answer: Any) -> tuple[float, ...]:
-    """Return the log-probability of every sampled token."""
-    flat = answer.logprobs
-    return tuple(flat.logprobs[start] for start in flat.start_indices)
-
-
-def _reason(reason: str | None) -> FinishReason:
-    return reason if reason in ("stop", "length") else "abort"  # type: ignore[return-value]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from hamr.protocols import GenerationRequest
-from tests.integration.test_rollout_engine import TOLERANCE, ask, check_update_in_flight, gap
+from tests.integration.test_rollout_engine import TOLERANCE, ask, check_weights_in_flight, gap
 
 pytestmark = [pytest.mark.integration, pytest.mark.deep, pytest.mark.timeout(600)]
 
@@ -47,9 +47,7 @@ def test_an_update_in_flight_records_version_spans(
     tmp_path: Path,
 ) -> None:
     """The core process would run steps between the new weights, the emptied cache and the new version."""
-    old, new = oracle(tiny), oracle(tiny, noise=0.02)
-    path = str(new.save(tmp_path / "new.safetensors"))
-    check_update_in_flight(host, path, old, new, prompt_ids, request_of)
+    check_weights_in_flight(host, tiny, prompt_ids, request_of, oracle, tmp_path)
 
 
 def test_leaving_early_aborts_the_rest(

@@ -212,9 +212,19 @@ def test_update_in_flight_records_version_spans(
     oracle: Any,
     tmp_path: Path,
 ) -> None:
-    old, new = oracle(tiny), oracle(tiny, noise=0.02)
-    path = str(new.save(tmp_path / "new.safetensors"))
-    check_update_in_flight(fresh, path, old, new, prompt_ids, request_of)
+    check_weights_in_flight(fresh, tiny, prompt_ids, request_of, oracle, tmp_path)
+
+
+def check_weights_in_flight(
+    engine: Any,
+    model: Path,
+    prompt: tuple[int, ...],
+    request_of: Callable[..., GenerationRequest],
+    oracle: Any,
+    folder: Path,
+) -> None:
+    old, new = oracle(model), oracle(model, noise=0.02)
+    check_update_in_flight(engine, str(new.save(folder / "new.safetensors")), old, new, prompt, request_of)
 
 
 def check_update_in_flight(

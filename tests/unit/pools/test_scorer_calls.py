@@ -13,7 +13,7 @@ from hamr.pools.chat_reply import ChatReply
 from hamr.pools.scorer_openai import OpenAIScorer
 from hamr.pools.scorer_written import REASK_TEMPERATURE
 from hamr.pools.scorers import JudgeScorer, RerankerScorer
-from hamr.rollout.vllm_engine import Classified, Completion
+from hamr.rollout.vllm_requests import Classified, Completion
 from hamr.types import Question, ScorerCall
 
 QUESTION = Question(variables={})
