@@ -25,7 +25,7 @@ from hamr.config.resources import resource
 from hamr.config.safe_yaml import check_aliases, load_yaml
 from hamr.config.schema import GROUPS, Config
 from hamr.errors import BadInput, ConfigError
-from hamr.security.redaction import name_secret_variables
+from hamr.security.redaction import name_secret_variables, redact
 
 log = logging.getLogger(__name__)
 
@@ -139,17 +139,19 @@ def _remove_unknown_keys(raw: dict[str, Any], path: Path) -> None:
     """Remove the keys that the schema does not have, so that a run of another version of hamr can be read."""
     try:
         Config.model_validate(raw)
+        return
     except ValidationError as error:
-        removed = []
-        for found in error.errors(include_url=False):
-            *sections, leaf = found["loc"] if found["type"] == "extra_forbidden" else [""]
-            section: Any = raw
-            for name in sections:
-                section = section.get(name) if isinstance(section, dict) else None
-            if isinstance(section, dict) and leaf in section:
-                removed.append(f"{'.'.join(map(str, (*sections, leaf)))}={section.pop(leaf)}")
-        if removed:
-            log.warning("%s: ignored keys of another version of hamr: %s", path, ", ".join(removed))
+        unknown = [found["loc"] for found in error.errors(include_url=False) if found["type"] == "extra_forbidden"]
+    removed = {}
+    for *sections, leaf in unknown:
+        section: Any = raw
+        for name in sections:
+            section = section.get(name) if isinstance(section, dict) else None
+        if isinstance(section, dict) and leaf in section:
+            removed[".".join(map(str, (*sections, leaf)))] = section.pop(leaf)
+    if removed:
+        said = ", ".join(f"{key}={value}" for key, value in redact(removed).items())
+        log.warning("%s: ignored keys of another version of hamr: %s", path, said)
 
 
 def _restrict_functions(config: Config, named: Collection[str] | None = None) -> Config:

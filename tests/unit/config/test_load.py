@@ -367,12 +367,15 @@ def test_a_dump_with_keys_of_another_version_is_read_without_them(
     config = load_config(["experiment=smoke"])
     raw = yaml.safe_load(dump_config(config))
     raw["trainer"]["of_another_version"] = 3
+    raw["logging"]["api_key"] = "sk-not-for-a-log"
     raw["rewards"]["consistency"]["budget"]["older"] = {"deep": 1}
     file = tmp_path / "config.yaml"
     file.write_text(yaml.safe_dump(raw))
     assert load_dumped(file) == config
     assert "trainer.of_another_version=3" in caplog.text
     assert "rewards.consistency.budget.older" in caplog.text
+    assert "logging.api_key" in caplog.text
+    assert "sk-not-for-a-log" not in caplog.text
 
 
 def test_an_unknown_key_among_the_overrides_of_a_dump_is_an_error(tmp_path: Path) -> None:
