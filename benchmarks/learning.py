@@ -142,7 +142,8 @@ def judged(folder: Path) -> float | None:
     shares = [
         row.get("router/escalated_frac") for row in read_metrics(folder / "metrics.jsonl") if row["stage"] == "rl"
     ]
-    return fmean(found) if (found := [share for share in shares if share is not None]) else None
+    known = [share for share in shares if share is not None]
+    return fmean(known) if known else None
 
 
 def equal_time(folder: Path) -> int:
