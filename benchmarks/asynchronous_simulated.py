@@ -33,6 +33,7 @@ sys.path[:0] = [str(HERE)]
 
 import simulated_time  # noqa: E402
 
+from hamr.algorithms.batch import BatchBuilder  # noqa: E402
 from hamr.apps.shared.summary import versions  # noqa: E402
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig  # noqa: E402
 from hamr.config.experiment import ExperimentConfig  # noqa: E402
@@ -217,6 +218,7 @@ async def simulate(setting: Setting, seed: int, *, age: int = 0, oversample: flo
         trainer=world,  # type: ignore[arg-type]
         weights=world,
         recorder=world,  # type: ignore[arg-type]
+        batches=BatchBuilder(algorithm=AlgorithmConfig(), max_new_tokens=RolloutConfig().max_new_tokens, seed=seed),
     )
     if age or oversample > 1:
         controller.experience = Experience(

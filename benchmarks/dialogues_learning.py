@@ -39,6 +39,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 from benchmarks.learning import crossed  # noqa: E402
 from hamr.algorithms.aggregation import divisors  # noqa: E402
+from hamr.algorithms.batch import BatchBuilder  # noqa: E402
 from hamr.algorithms.losses import Correction, policy_loss, sft_loss  # noqa: E402
 from hamr.algorithms.objectives import configured_objective  # noqa: E402
 from hamr.algorithms.packing import pack  # noqa: E402
@@ -455,7 +456,10 @@ class Lab:
             run="run", experiment=config.experiment, rollout=config.rollout, algorithm=config.algorithm,
             encode=prepared.codec.prompt, engine=engine, rewarder=rewarder, trainer=trainer,
             weights=Copy(trainer, engine), recorder=quiet, dialogues=runner,
-            answer=prepared.codec.answer if config.algorithm.all_wrong.reference else None,
+            batches=BatchBuilder(
+                algorithm=config.algorithm, max_new_tokens=config.rollout.max_new_tokens, seed=config.experiment.seed,
+                answer=prepared.codec.answer if config.algorithm.all_wrong.reference else None,
+            ),
         )  # fmt: skip
         if isinstance(controller, UnpairedController):
             controller.customers = PromptStream(prepared.splits.train, self.seed + 2)

@@ -19,6 +19,7 @@ from typing import Any
 
 from workload import Channel, Work, reward
 
+from hamr.algorithms.batch import BatchBuilder
 from hamr.cluster.session import ray_session
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig, ImportanceConfig
 from hamr.config.experiment import ExperimentConfig
@@ -174,6 +175,11 @@ async def world(work: Work) -> AsyncIterator[tuple[Controller, Prompts, PythonRe
         trainer=trainers,
         weights=weights,
         recorder=NoRecorder(),
+        batches=BatchBuilder(
+            algorithm=sections.algorithm,
+            max_new_tokens=sections.rollout.max_new_tokens,
+            seed=sections.experiment.seed,
+        ),
     )
     try:
         yield controller, prompts, rewarder

@@ -29,11 +29,11 @@ from typing import Any
 
 import numpy as np
 
+from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.shared.preparation import load_splits
 from hamr.apps.shared.summary import machine, versions
 from hamr.config.load import load_dumped
 from hamr.config.schema import SageDataConfig
-from hamr.controller import Controller
 from hamr.data.sage_samples import generate_samples
 from hamr.rewards.truth import ExactAct
 from hamr.telemetry.ledger import Ledger
@@ -92,7 +92,7 @@ class RuleScorer:
     def close(self) -> None: ...
 
 
-class ShufflingController(Controller):
+class ShufflingBatchBuilder(BatchBuilder):
     """Deals each group's rewards out anew: the same spread, nothing to learn."""
 
     def rewards(self, group: RolloutGroup) -> list[float | None]:
@@ -113,7 +113,7 @@ def run_here(arm: str, overrides: list[str]) -> int:
     if arm in ("true", "shuffled"):
         world.start_pools = functools.partial(world.start_pools, scorer_factory=RuleScorer)  # type: ignore[assignment]
     if arm == "shuffled":
-        stages.Controller = ShufflingController  # type: ignore[misc]
+        stages.BatchBuilder = ShufflingBatchBuilder  # type: ignore[misc]
     return parse_command(["train", *overrides]).run()
 
 

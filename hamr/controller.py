@@ -20,22 +20,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
-from hamr.algorithms.advantages import Weighted, decoupled_advantages, unit_scale
-from hamr.algorithms.credit import EpisodeRewards, comparisons, episode_rewards, turn_advantages
-from hamr.algorithms.dynamic_sampling import carries_signal
-from hamr.algorithms.estimators import configured_estimator
+from hamr.algorithms.batch import BatchBuilder
 from hamr.algorithms.group_outcomes import group_metrics, outcome, redrawn_length, right_share
-from hamr.algorithms.overlong import is_overlong, overlong_penalty
-from hamr.algorithms.reinforce_pp import WHITENED, whiten
 from hamr.cascade.rescoring import Settled, settle
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.experiment import ExperimentConfig
-from hamr.config.rewards import Normalisation
 from hamr.config.schema import RolloutConfig
 from hamr.data.stream import PromptStream
 from hamr.experience import Draw, Experience
 from hamr.protocols import (
-    AnswerEncoder,
     Dialogues,
     GenerationRequest,
     Metrics,
@@ -56,8 +49,6 @@ from hamr.types import (
     ServiceSample,
     Stale,
     TrainBatch,
-    TrainGroup,
-    TrainSequence,
     derive_seed,
 )
 
@@ -91,13 +82,10 @@ class Controller:
     trainer: Trainer
     weights: WeightSync
     recorder: Recorder
-    normalise: Normalisation = "sum"
-    """`gdpo`: normalise each component within its group before they are summed, instead of the total reward."""
+    batches: BatchBuilder
     version: int = 0
     mark: Callable[[ServiceSample], str] = lambda sample: ""
     """Returns the text that ends a sample's answer if further text may follow it, else ""."""
-    answer: AnswerEncoder | None = None
-    """Encodes an action as a completion of the policy. Used for references that join a group."""
     dialogues: Dialogues | None = None
     """Holds the dialogues of a step. None: every prompt is a single decision."""
     note: Callable[[str], None] = lambda line: None
@@ -118,7 +106,7 @@ class Controller:
         finally:
             self.collecting = False
         lap = clock.lap("rollout_score", start)
-        batch = self.estimate(groups)
+        batch = self.batches.build(groups)
         trained = {**describe_batch(batch), **await self.trainer.train(batch)} if batch.groups else {}
         lap = clock.lap("train", lap)
         async with self.pause():
@@ -156,7 +144,7 @@ class Controller:
             settled = await self.settle(step, groups, seen)
             paused.update(settled.metrics)
             seen += settled.groups
-            kept += self.filter(settled.groups)
+            kept += self.batches.trainable(settled.groups)
         self.learn_order(prompts, seen)
         records = [record for group in seen for record in group.records]
         self.recorder.records(step, records)
@@ -183,7 +171,7 @@ class Controller:
             fresh = [group for group in ready if not self.is_stale(group)]
             settled = await self.settle(step, fresh, scored)
             scored += settled.groups
-            chosen = self.filter(settled.groups)
+            chosen = self.batches.trainable(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
             seen += [*dropped, *settled.groups, *(_as_stale(group, TOO_OLD) for group in stale)]
             kept += chosen
@@ -219,32 +207,12 @@ class Controller:
 
     def may_train(self, group: RolloutGroup) -> bool:
         """Return whether a scored group can be trained on, or could once its failed responses are scored again."""
-        return any(isinstance(r.total, Failure) for r in group.records) or bool(self.filter([group]))
+        return any(isinstance(r.total, Failure) for r in group.records) or bool(self.batches.trainable([group]))
 
     def is_stale(self, group: RolloutGroup) -> bool:
         """Return whether a token of the group was sampled more than `max_policy_age` versions ago."""
         oldest = min((span.version for r in group.rollouts for span in r.versions), default=self.version)
         return self.experience is not None and self.version - oldest > self.experience.max_policy_age
-
-    def filter(self, groups: Sequence[RolloutGroup]) -> list[RolloutGroup]:
-        """Return the groups that the optimiser can learn from."""
-        sampling = self.algorithm.dynamic_sampling
-        if not sampling.enabled:
-            return list(groups)
-        return [g for g in groups if self.has_signal(g) or self.takes_reference(g)]
-
-    def has_signal(self, group: RolloutGroup) -> bool:
-        """Return whether the rewards that are normalised differ within the group: the totals, or any component.
-
-        A group without a response in the loss has no signal.
-        """
-        if all(self.is_filtered(r) for r in group.rollouts):
-            return False
-        if self.normalise == "gdpo":
-            values = [values for _, values in self.components(group)]
-        else:
-            values = comparisons(self.episodes(group), self.algorithm.credit)
-        return any(carries_signal(own, self.algorithm.dynamic_sampling.tolerance) for own in values)
 
     async def sample_more(
         self, step: int, groups: Sequence[RolloutGroup], attempts: Counter[str]
@@ -264,27 +232,6 @@ class Controller:
             for old, new in zip(wrong, further, strict=True)
         }
         return [joined.get(id(group), group) for group in groups]
-
-    def takes_reference(self, group: RolloutGroup) -> bool:
-        """Return whether a reference joins the group: the option is on and all of its responses are wrong."""
-        wanted = self.algorithm.all_wrong.reference and self.answer is not None
-        return wanted and outcome(group) == "all_wrong"
-
-    def reference(self, group: RolloutGroup) -> tuple[TrainSequence, float]:
-        """Return one of the sample's references as a completion, drawn by the group's key, and its reward."""
-        assert self.answer is not None, "takes_reference checks this"
-        key, references = group.rollouts[0].key, group.sample.references
-        drawn = references[derive_seed(self.experiment.seed, key.step, key.prompt, "reference") % len(references)]
-        best = max(
-            (
-                total - (own.contribution or 0.0) + own.weight
-                for total, record in zip(self.rewards(group), group.records, strict=True)
-                for own in record.components
-                if total is not None and own.name == "consistency"
-            ),
-            default=1.0,
-        )
-        return TrainSequence(token_ids=self.answer(drawn.action)), best
 
     async def score_groups(
         self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
@@ -335,94 +282,6 @@ class Controller:
             sampling=self.rollout.sampling(mark=self.mark(sample)),
         )
 
-    def rewards(self, group: RolloutGroup) -> list[float | None]:
-        """Return the total reward per response, with DAPO's soft overlong penalty if enabled; None if unscored."""
-        overlong = self.algorithm.overlong
-        if not overlong.enabled:
-            return list(group.rewards)
-        return [
-            None if reward is None else reward + overlong.weight * self.overlong(r)
-            for reward, r in zip(group.rewards, group.rollouts, strict=True)
-        ]
-
-    def episodes(self, group: RolloutGroup) -> list[EpisodeRewards]:
-        """Return the rewards of a group by dialogue."""
-        return episode_rewards(group.records, self.rewards(group))
-
-    def components(self, group: RolloutGroup) -> list[Weighted]:
-        """Return the components with a weight, and the overlong penalty if enabled. A response without a total reward
-        has no value for any."""
-        weights = {c.name: c.weight for record in group.records for c in record.components if c.weight}
-        values = [
-            {} if total is None else {c.name: c.value for c in record.components}
-            for total, record in zip(group.rewards, group.records, strict=True)
-        ]
-        found: list[Weighted] = [(weight, [own.get(name) for own in values]) for name, weight in weights.items()]
-        overlong = self.algorithm.overlong
-        if overlong.enabled:
-            penalties = [
-                None if total is None else self.overlong(r)
-                for total, r in zip(group.rewards, group.rollouts, strict=True)
-            ]
-            found.append((overlong.weight, penalties))
-        return found
-
-    def overlong(self, rollout: Rollout) -> float:
-        """Return DAPO's soft overlong penalty before its weight."""
-        return overlong_penalty(_acting_tokens(rollout), self.rollout.max_new_tokens, self.algorithm.overlong.cache)
-
-    def is_filtered(self, rollout: Rollout) -> bool:
-        """Return whether DAPO's overlong filtering is on and takes the response out of the loss."""
-        return self.algorithm.overlong.filter and is_overlong(rollout)
-
-    def estimate(self, groups: Sequence[RolloutGroup]) -> TrainBatch:
-        """Estimate group-relative advantages and build the training batch.
-
-        A response whose scoring failed is excluded from its group's baseline and from the batch. It contributes neither
-        to the policy gradient nor to the entropy bonus. A response that overlong filtering takes out is in the
-        baseline, but not in the batch. Turns of dialogues with the same prompt, such as all first ones, share it.
-        """
-        batch: list[TrainGroup] = []
-        for group, (advantages, extra) in zip(groups, self.advantages(groups), strict=True):
-            by_prompt: dict[tuple[int, ...], list[TrainSequence]] = {}
-            for r, a, reward in zip(group.rollouts, advantages, group.rewards, strict=True):
-                if reward is not None and r.token_ids and not self.is_filtered(r):
-                    sequence = TrainSequence(token_ids=r.token_ids, advantage=a, old_logprobs=r.logprobs)
-                    by_prompt.setdefault(r.prompt_ids, []).append(sequence)
-            if extra:
-                by_prompt.setdefault(group.rollouts[0].prompt_ids, []).extend(extra)
-            batch += [TrainGroup(prompt_ids=ids, sequences=tuple(own)) for ids, own in by_prompt.items()]
-        if self.algorithm.advantage in WHITENED:
-            batch = whiten(batch)
-        return TrainBatch(
-            groups=tuple(batch), aggregation=self.algorithm.loss_aggregation, horizon=self.rollout.max_new_tokens
-        )
-
-    def advantages(self, groups: Sequence[RolloutGroup]) -> list[tuple[list[float], tuple[TrainSequence, ...]]]:
-        """Return, for each group, the advantages of its responses, and the reference that joins it, if any."""
-        if self.normalise == "sum":
-            return [self.advantages_of_totals(group) for group in groups]
-        floor = self.algorithm.std_floor
-        estimated = [decoupled_advantages(self.components(group), std_floor=floor) for group in groups]
-        scored = [
-            a
-            for group, own in zip(groups, estimated, strict=True)
-            for a, reward in zip(own, group.rewards, strict=True)
-            if reward is not None
-        ]
-        scale = unit_scale(scored)
-        return [([scale * a for a in own], ()) for own in estimated]
-
-    def advantages_of_totals(self, group: RolloutGroup) -> tuple[list[float], tuple[TrainSequence, ...]]:
-        """Return the advantages of one group, by its total rewards, and the reference that joins it, if any."""
-        rewards = self.rewards(group)
-        normalise = configured_estimator(self.algorithm)
-        if not self.takes_reference(group):
-            return turn_advantages(self.episodes(group), self.algorithm.credit, normalise), ()
-        reference, reward = self.reference(group)
-        *advantages, last = normalise([*rewards, reward])
-        return advantages, (replace(reference, advantage=last),)
-
     def describe(self, seen: Sequence[RolloutGroup], kept: Sequence[RolloutGroup], rounds: int) -> dict[str, float]:
         """Return metrics of the step's responses."""
         rollouts = [r for group in seen for r in group.rollouts]
@@ -439,7 +298,7 @@ class Controller:
             "rollout/policy_age/max": max(age, default=0),
             **group_metrics(seen),
             **reduce_stats(
-                "groups/kept_reward", [r for g in kept for r in self.rewards(g) if r is not None], ("mean",)
+                "groups/kept_reward", [r for g in kept for r in self.batches.rewards(g) if r is not None], ("mean",)
             ),
         }
 
@@ -455,8 +314,3 @@ def describe_batch(batch: TrainBatch) -> dict[str, float]:
     """Return quantiles of the batch's advantages."""
     advantages = [s.advantage for group in batch.groups for s in group.sequences]
     return reduce_stats("policy/advantage", advantages, ("min", "p10", "p50", "p90", "max"))
-
-
-def _acting_tokens(rollout: Rollout) -> int:
-    """Return the number of tokens up to the end of the answer. Later tokens do not affect the reward."""
-    return len(rollout.token_ids) if rollout.answer_tokens is None else rollout.answer_tokens

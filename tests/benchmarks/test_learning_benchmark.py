@@ -11,7 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from learning import RuleScorer, ShufflingController, as_rows, compared, crossed, equal_time, from_rows, markdown
+from learning import RuleScorer, ShufflingBatchBuilder, as_rows, compared, crossed, equal_time, from_rows, markdown
 
 from hamr.config.load import dump_config, load_config
 from hamr.types import Question
@@ -36,16 +36,10 @@ async def test_rule_scorer_accepts_only_paraphrases_with_right_facts() -> None:
 async def test_shuffled_rewards_keep_group_values_and_are_repeatable() -> None:
     controller, _, _, _ = build(by_index, n=8)
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
-    shuffling = ShufflingController(**{name: getattr(controller, name) for name in FIELDS})
+    shuffling = ShufflingBatchBuilder(algorithm=controller.algorithm, max_new_tokens=8, seed=1)
     dealt = shuffling.rewards(group)
-    assert sorted(dealt) == sorted(controller.rewards(group)) and dealt != controller.rewards(group)
+    assert sorted(dealt) == sorted(controller.batches.rewards(group)) and dealt != controller.batches.rewards(group)
     assert dealt == shuffling.rewards(group)
-
-
-FIELDS = (
-    *("run", "experiment", "rollout", "algorithm", "encode", "engine"),
-    *("rewarder", "trainer", "weights", "recorder"),
-)
 
 
 def test_interval_resamples_seeds_and_items() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hamr.algorithms.batch import BatchBuilder
 from hamr.config.algorithm import AlgorithmConfig, AllWrongConfig, DynamicSamplingConfig, OverlongConfig
 from hamr.config.experiment import ExperimentConfig
 from hamr.config.faults import UnscoredConfig
@@ -121,17 +122,19 @@ def build(
     reward: Callable[[Rollout], Outcome], *, prompts: int = 2, n: int = 4, algorithm: AlgorithmConfig | None = None
 ) -> tuple[Controller, ScriptedEngine, ScriptedTrainer, ListRecorder]:
     engine, trainer, recorder = ScriptedEngine(), ScriptedTrainer(), ListRecorder()
+    algorithm = algorithm or AlgorithmConfig()
     controller = Controller(
         run="r",
         experiment=ExperimentConfig(prompts_per_step=prompts, seed=1),
         rollout=RolloutConfig(samples_per_prompt=n, max_new_tokens=8),
-        algorithm=algorithm or AlgorithmConfig(),
+        algorithm=algorithm,
         encode=lambda s: (1, 2, 3),
         engine=engine,
         rewarder=ScriptedRewarder(reward, engine),
         trainer=trainer,
         weights=ScriptedSync(),
         recorder=recorder,
+        batches=BatchBuilder(algorithm=algorithm, max_new_tokens=8, seed=1),
     )
     return controller, engine, trainer, recorder
 
@@ -214,7 +217,7 @@ async def test_overlong_penalty_lowers_the_reward_of_long_responses() -> None:
     groups, _ = await controller.collect(0, PromptStream([sample(0)], seed=0))
     assert groups == []  # all equal: 3 of 8 tokens, penalty (8 - 7 - 3) / 7 for each
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
-    assert controller.rewards(group) == pytest.approx([1.0 - 2.0 / 7.0] * 4)
+    assert controller.batches.rewards(group) == pytest.approx([1.0 - 2.0 / 7.0] * 4)
 
 
 async def test_tokens_after_the_answer_mark_get_no_overlong_penalty() -> None:
@@ -226,7 +229,7 @@ async def test_tokens_after_the_answer_mark_get_no_overlong_penalty() -> None:
     assert [request.sampling.stop for request in requests] == [(), ()], "in training the rationale is written"
     (group,) = await controller.score_groups([sample(0)], requests[:1])
     short = replace(group, rollouts=tuple(replace(r, answer_tokens=1) for r in group.rollouts))
-    assert controller.rewards(short) == pytest.approx([1.0] * 4)  # 1 of 3 tokens, within the 8 - 7 that are free
+    assert controller.batches.rewards(short) == pytest.approx([1.0] * 4)  # 1 of 3 tokens, and 8 - 7 are free
 
 
 def truncate(group: RolloutGroup, *numbers: int) -> RolloutGroup:
@@ -240,7 +243,8 @@ async def test_overlong_filtering_takes_truncated_responses_out_of_the_loss_alon
     algorithm = AlgorithmConfig(overlong=OverlongConfig(filter=filtered))
     controller, *_ = build(by_index, prompts=1, algorithm=algorithm)
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
-    whole, (cut,) = controller.estimate([group]).groups[0], controller.estimate([truncate(group, 0, 3)]).groups
+    (whole,) = controller.batches.build([group]).groups
+    (cut,) = controller.batches.build([truncate(group, 0, 3)]).groups
     left = whole.sequences[1:3] if filtered else whole.sequences
     assert cut.sequences == left, "the rewards of truncated responses stay in the baseline"
 
@@ -249,10 +253,11 @@ async def test_group_of_truncated_responses_has_no_signal() -> None:
     algorithm = AlgorithmConfig(overlong=OverlongConfig(filter=True))
     controller, *_ = build(by_index, prompts=1, algorithm=algorithm)
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
-    assert controller.has_signal(truncate(group, 0, 1, 2)) and not controller.has_signal(truncate(group, 0, 1, 2, 3))
-    assert controller.estimate([truncate(group, 0, 1, 2, 3)]).groups == ()
+    assert controller.batches.has_signal(truncate(group, 0, 1, 2))
+    assert not controller.batches.has_signal(truncate(group, 0, 1, 2, 3))
+    assert controller.batches.build([truncate(group, 0, 1, 2, 3)]).groups == ()
     answered = replace(group, rollouts=tuple(replace(r, answer_tokens=1) for r in truncate(group, 0, 1).rollouts))
-    assert len(controller.estimate([answered]).groups[0].sequences) == 4, "text after the answer may be truncated"
+    assert len(controller.batches.build([answered]).groups[0].sequences) == 4, "text after the answer may be truncated"
 
 
 async def test_reinforce_pp_normalises_over_the_tokens_of_scored_responses_of_the_batch() -> None:
@@ -266,7 +271,7 @@ async def test_reinforce_pp_normalises_over_the_tokens_of_scored_responses_of_th
     controller, *_ = build(reward, prompts=2, algorithm=algorithm)
     samples = [sample(0), sample(1)]
     groups = await controller.score_groups(samples, [controller.request(0, s) for s in samples])
-    batch = controller.estimate(groups)
+    batch = controller.batches.build(groups)
     tokens = [s.advantage for g in batch.groups for s in g.sequences for _ in s.token_ids]
     assert sum(len(g.sequences) for g in batch.groups) == 7
     assert sum(tokens) == pytest.approx(0.0, abs=1e-9)
@@ -317,7 +322,7 @@ def wrong_but_for(prompt: str) -> Callable[[Rollout], Outcome]:
 
 async def test_reference_is_added_to_all_wrong_groups() -> None:
     controller, _, trainer, recorder = build(wrong_but_for("s0"), algorithm=AlgorithmConfig(all_wrong=ALL_WRONG))
-    controller.answer = lambda action: (7, 8)
+    controller.batches = replace(controller.batches, answer=lambda action: (7, 8))
     metrics = await controller.step(0, PromptStream([sample(0), sample(1)], seed=0))
     groups = sorted(trainer.batches[0].groups, key=lambda g: len(g.sequences))
     assert [len(g.sequences) for g in groups] == [4, 5], "a group with a right response needs no help"
@@ -335,11 +340,11 @@ async def test_reference_is_added_to_all_wrong_groups() -> None:
 
 async def test_reference_gets_full_consistency_and_the_best_side_rewards() -> None:
     controller, _, _, _ = build(lambda r: Scored(value=0.0), prompts=1)
-    controller.answer = lambda action: (7,)
+    controller.batches = replace(controller.batches, answer=lambda action: (7,))
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
     side = Component(name="format", outcome=Scored(value=1.0), weight=0.2)
     first = replace(group.records[0], total=Scored(value=0.2), components=(*group.records[0].components, side))
-    assert controller.reference(replace(group, records=(first, *group.records[1:])))[1] == pytest.approx(1.2)
+    assert controller.batches.reference(replace(group, records=(first, *group.records[1:])))[1] == pytest.approx(1.2)
 
 
 async def test_further_responses_are_sampled_for_all_wrong_groups() -> None:
@@ -357,7 +362,7 @@ async def test_further_responses_are_sampled_for_all_wrong_groups() -> None:
 
 async def test_all_wrong_remedies_are_off_by_default() -> None:
     controller, engine, trainer, _ = build(lambda r: Scored(value=0.0))
-    controller.answer = lambda action: (7,)
+    controller.batches = replace(controller.batches, answer=lambda action: (7,))
     await controller.step(0, PromptStream([sample(0)], seed=0))
     assert trainer.batches == [] and {len(r.keys) for r in engine.requests} == {4}
 
@@ -389,10 +394,10 @@ async def test_decoupled_rewards_give_signal_for_equal_totals() -> None:
     controller, engine, trainer, _ = build(by_index)
     controller.rewarder = TwoRewards(by_index, engine)
     groups = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
-    assert controller.rewards(groups[0]) == [None, 0.0, 0.0, 0.0] and not controller.filter(groups)
-    controller.normalise = "gdpo"
-    assert controller.filter(groups) == groups
-    (group,) = controller.estimate(groups).groups
+    assert controller.batches.rewards(groups[0]) == [None, 0.0, 0.0, 0.0] and not controller.batches.trainable(groups)
+    controller.batches = replace(controller.batches, normalise="gdpo")
+    assert controller.batches.trainable(groups) == groups
+    (group,) = controller.batches.build(groups).groups
     first, second, third = (s.advantage for s in group.sequences)
     assert len(group.sequences) == 3, "the failed response is not trained on"
     assert first == third > 0 > second, "consistency has the larger weight"
@@ -403,6 +408,6 @@ async def test_the_overlong_penalty_is_a_component_of_decoupled_rewards() -> Non
     overlong = OverlongConfig(enabled=True, cache=8, weight=0.5)
     controller, engine, _, _ = build(by_index, algorithm=AlgorithmConfig(overlong=overlong))
     (group,) = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
-    penalty = controller.overlong(group.rollouts[0])
-    assert penalty < 0 and controller.components(group) == [(1.0, [0.0, 1.0, 0.0, 1.0]), (0.5, [penalty] * 4)]
-    assert controller.rewards(group)[1] == 1.0 + 0.5 * penalty
+    penalty = controller.batches.overlong(group.rollouts[0])
+    assert penalty < 0 and controller.batches.components(group) == [(1.0, [0.0, 1.0, 0.0, 1.0]), (0.5, [penalty] * 4)]
+    assert controller.batches.rewards(group)[1] == 1.0 + 0.5 * penalty

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.algorithms.batch import BatchBuilder
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
 from hamr.config.experiment import ExperimentConfig
 from hamr.config.faults import UnscoredConfig
@@ -448,17 +449,19 @@ def alternating(rollout: Rollout) -> Outcome:
 
 def build(outcome: Callable[[Rollout], Outcome] = alternating, *, age: int = 1, engine: Engine | None = None, **given):
     engine, records = engine or Engine(), Records()
+    algorithm = given.get("algorithm") or AlgorithmConfig()
     controller = Controller(
         run="r",
         experiment=ExperimentConfig(prompts_per_step=2, seed=1, unscored=UnscoredConfig(first_s=0.01, longest_s=0.01)),
         rollout=RolloutConfig(samples_per_prompt=2, max_new_tokens=8),
-        algorithm=given.get("algorithm") or AlgorithmConfig(),
+        algorithm=algorithm,
         encode=lambda s: (1, 2, 3),
         engine=engine,
         rewarder=Rewarder(outcome),
         trainer=Trainer(),
         weights=engine,
         recorder=records,
+        batches=BatchBuilder(algorithm=algorithm, max_new_tokens=8, seed=1),
     )
     stream = PromptStream(SAMPLES, seed=0)
     controller.experience = Experience(

@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared
 from hamr.apps.train.dialogues import simulate
@@ -279,12 +280,17 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         trainer=run.world.learner,
         weights=run.world.weights,
         recorder=run.recorder,
-        normalise=run.config.rewards.normalise,
+        batches=BatchBuilder(
+            algorithm=run.config.algorithm,
+            max_new_tokens=run.config.rollout.max_new_tokens,
+            seed=experiment.seed,
+            normalise=run.config.rewards.normalise,
+            answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
+        ),
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,
         dialogues=replace(run.episodes, engine=engine, rewarder=counted) if run.config.holds_dialogues else None,
-        answer=run.prepared.codec.answer if run.config.algorithm.all_wrong.reference else None,
     )
     asynchrony = experiment.asynchrony
     age, oversample = run.config.algorithm.dynamic_sampling.bounds(asynchrony.max_policy_age)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.shared.own_functions import check_own_functions
 from hamr.cascade.replay import replay
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
@@ -104,6 +105,7 @@ def controller(dialogues: EpisodeRunner, *, n: int = 3, prompts: int = 1, **algo
         trainer=ScriptedTrainer(),
         weights=ScriptedSync(),
         recorder=ListRecorder(),
+        batches=BatchBuilder(algorithm=AlgorithmConfig(**algorithm), max_new_tokens=8, seed=1),
         dialogues=dialogues,
     )
 
@@ -193,14 +195,14 @@ async def test_metrics_of_a_step_describe_its_dialogues() -> None:
 
 async def test_advantages_differ_by_turn() -> None:
     own, group = await hold(counting)
-    own.algorithm = AlgorithmConfig(normalize_std=False)
-    ((advantages, _),) = own.advantages([group])
+    own.batches = replace(own.batches, algorithm=AlgorithmConfig(normalize_std=False))
+    ((advantages, _),) = own.batches.advantages([group])
     completion = [-1 / 3, 2 / 3, -1 / 3]
     # Turn rewards 0, 1, 2 in the first two turns; the third turn has no other to compare with.
     wanted = [-1 + completion[0]] * 2 + [completion[1]] * 2 + [completion[1]] + [1 + completion[2]] * 2
     assert advantages == pytest.approx(wanted)
-    own.algorithm = AlgorithmConfig(normalize_std=False, credit="outcome")
-    ((advantages, _),) = own.advantages([group])
+    own.batches = replace(own.batches, algorithm=AlgorithmConfig(normalize_std=False, credit="outcome"))
+    ((advantages, _),) = own.batches.advantages([group])
     assert advantages == pytest.approx([completion[0]] * 2 + [completion[1]] * 3 + [completion[2]] * 2)
 
 
@@ -210,9 +212,9 @@ async def test_group_with_equal_outcomes_has_signal_in_its_turns_alone() -> None
         return episode.end(turn_rewards=[float(episode.key.sample)], completion=1.0)
 
     own, group = await hold(run)
-    assert own.has_signal(group)
-    own.algorithm = AlgorithmConfig(credit="outcome")
-    assert not own.has_signal(group)
+    assert own.batches.has_signal(group)
+    own.batches = replace(own.batches, algorithm=AlgorithmConfig(credit="outcome"))
+    assert not own.batches.has_signal(group)
 
 
 async def test_decision_points_are_scored_by_the_reward_system() -> None:
@@ -267,7 +269,7 @@ async def test_failed_dialogue_is_typed_and_leaves_the_baseline() -> None:
     failed = group.records[0]
     assert isinstance(failed.total, FunctionFailed) and "KeyError: 'order'" in failed.total.detail
     assert failed.episode.outcome == "failed"
-    batch = own.estimate([group])
+    batch = own.batches.build([group])
     assert [s.advantage for g in batch.groups for s in g.sequences] == pytest.approx([-1.0, 1.0], abs=1e-4)
 
 
@@ -277,7 +279,7 @@ async def test_dialogue_that_fails_before_its_first_turn_is_recorded() -> None:
 
     own, group = await hold(run)
     assert [r.key.sample for r in group.records] == [0, 1, 2]
-    assert own.estimate([group]).groups == ()
+    assert own.batches.build([group]).groups == ()
 
 
 async def test_faulty_customer_is_a_typed_failure_and_leaves_the_baseline(tmp_path: Path) -> None:
@@ -289,7 +291,9 @@ async def test_faulty_customer_is_a_typed_failure_and_leaves_the_baseline(tmp_pa
 
     own, group = await hold(run)
     assert group.records[0].total == FaultyCustomer(detail="left_role")
-    assert [s.advantage for g in own.estimate([group]).groups for s in g.sequences] == pytest.approx([-1, 1], abs=1e-4)
+    assert [s.advantage for g in own.batches.build([group]).groups for s in g.sequences] == pytest.approx(
+        [-1, 1], abs=1e-4
+    )
     with Ledger(tmp_path / "l.sqlite") as ledger:
         ledger.add(group.records)
         assert list(ledger.rows()) == list(group.records)
