@@ -19,7 +19,7 @@ def with_replicas(
     """Return the sections of the pools in `wanted` with the new numbers of replicas.
 
     A fixed pool gets the number. An autoscaled pool gets it as its minimum, within the bounds of `pools`; autoscaling
-    may still add more. Raises BadInput for an unknown pool, for an empty request, and for a number beyond the bounds.
+    may still add more. Raises BadInput for an unknown pool and for a number beyond the bounds.
     """
     changed = {}
     for name, count in wanted.items():

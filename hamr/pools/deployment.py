@@ -288,11 +288,12 @@ async def _all_healthy(pools: Mapping[str, str], timeout_s: float, note: Callabl
         waiting = {}
         for app, pool in pools.items():
             status = applications[app]
-            message = "\n".join([status.message, *(d.message for d in status.deployments.values())])
+            messages = [status.message, *(d.message for d in status.deployments.values())]
+            last = _last_line([str(status.status.value), *"\n".join(messages).splitlines()])
             if status.status in ("DEPLOY_FAILED", "UNHEALTHY"):
-                raise ScorerUnavailable(f"pool {pool!r} could not start: {_last_line(message.splitlines())}")
+                raise ScorerUnavailable(f"pool {pool!r} could not start: {last}")
             if status.status != "RUNNING":
-                waiting[pool] = _last_line([str(status.status.value), *message.splitlines()])
+                waiting[pool] = last
         if not waiting:
             return
         states, now = "; ".join(f"{pool}: {state}" for pool, state in sorted(waiting.items())), time.monotonic()

@@ -120,8 +120,13 @@ class RouterCalls:
     async def _call(self, asked: Sequence[tuple[Arguments, asyncio.Future[RewardRecord]]]) -> None:
         """Run one call until each response has a record, the actor has died, or all callers were cancelled."""
         futures = [future for _, future in asked]
-        calls = pack([arguments for arguments, _ in asked])
-        stream = self._actor.score_many.options(num_returns="streaming").remote(calls)
+        try:
+            calls = pack([arguments for arguments, _ in asked])
+            stream = self._actor.score_many.options(num_returns="streaming").remote(calls)
+        except Exception as error:
+            for future in futures:
+                _settle(future, error)
+            return
         reader = asyncio.create_task(_read(stream, futures))
         await asyncio.wait([reader, asyncio.create_task(_all_done(futures))], return_when=asyncio.FIRST_COMPLETED)
         if not reader.done():

@@ -374,13 +374,11 @@ class VllmEngine:
         self._tickets.clear()
 
     def _swap(self, engine: Any, load: Callable[[Any], None], version: int) -> float:
+        """Replace the weights. After an error no step runs again, since the weights are then unknown."""
         start = time.perf_counter()
         self._pause(engine)
-        try:
-            load(engine)
-            self._commit(engine, version)
-        finally:
-            self._resume(engine)
+        load(engine)
+        self._commit(engine, version)
         return time.perf_counter() - start
 
     def _commit(self, engine: Any, version: int) -> None:

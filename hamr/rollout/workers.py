@@ -20,7 +20,7 @@ from hamr.cluster.actor_death import death_reason
 from hamr.cluster.nodes import Reservation, at
 from hamr.cluster.resource_requests import amounts, ray_options
 from hamr.config.schema import ModelConfig, RolloutConfig
-from hamr.errors import CapacityError, EngineDied
+from hamr.errors import EngineDied
 from hamr.garbage import collect_rarely
 from hamr.protocols import GenerationRequest
 from hamr.rollout.dispatch import Dispatcher
@@ -136,13 +136,12 @@ class RolloutWorkers:
 
         With an `adapter_rank` the engines serve an adapter of at most this rank (`load_adapter`).
 
-        Raises CapacityError if the cluster cannot hold them, EngineDied if one does not start.
+        Raises EngineDied if one does not start.
         """
         import ray
 
         from hamr.rollout.vllm_settings import engine_env
 
-        _check_capacity(config, ray.cluster_resources())
         engine = config.engine
 
         def spawn(worker_seed: int) -> ActorHandle:
@@ -378,11 +377,3 @@ def _rest(request: GenerationRequest, pending: set[SampleKey]) -> GenerationRequ
     """Return `request` restricted to the keys in `pending`, with their seeds."""
     kept = [(key, seed) for key, seed in zip(request.keys, request.seeds, strict=True) if key in pending]
     return replace(request, keys=tuple(key for key, _ in kept), seeds=tuple(seed for _, seed in kept))
-
-
-def _check_capacity(config: RolloutConfig, cluster: Mapping[str, float]) -> None:
-    for resource, share in (("CPU", config.engine.num_cpus), ("GPU", config.engine.num_gpus)):
-        needed, there = config.workers * share, cluster.get(resource, 0.0)
-        if needed > there:
-            remedy = f"need {needed:g} {resource}s but the cluster has {there:g}; lower it or add nodes"
-            raise CapacityError("rollout.workers", config.workers, remedy)

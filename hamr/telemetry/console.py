@@ -164,7 +164,7 @@ class Console:
             return
         texts = [f"{phase.name}: running for {duration(self._clock() - phase.started)}"]
         if phase.total:
-            texts.append(f"step {phase.step + 1}/{phase.total}")
+            texts.append(f"step {min(phase.step + 1, phase.total)}/{phase.total}")
         if phase.part:
             done, total, unit, _ = phase.part
             left = self._part_eta(phase)

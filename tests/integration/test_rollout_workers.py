@@ -14,10 +14,10 @@ import pytest
 
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import ModelConfig, RolloutConfig
-from hamr.errors import BadInput, CapacityError, EngineDied
+from hamr.errors import BadInput, EngineDied
 from hamr.models.weights import weight_file
 from hamr.protocols import GenerationRequest
-from hamr.rollout.workers import RolloutWorkers, _check_capacity
+from hamr.rollout.workers import RolloutWorkers
 from hamr.trainer.weight_sync import SharedMemorySync
 from hamr.types import TrainGroup
 
@@ -150,10 +150,3 @@ async def test_workers_stream_survive_a_crash_and_sync_weights(
         os.kill(pid, signal.SIGSTOP)
     with pytest.raises(EngineDied, match=r"rollout\.deadline_s"):
         _ = [r async for r in workers.generate([request_of(prompt_ids)])]
-
-
-def test_too_many_workers_are_rejected_before_the_start() -> None:
-    config = RolloutConfig(workers=5, engine=EngineConfig(num_cpus=2.0))
-    with pytest.raises(CapacityError, match="need 10 CPUs but the cluster has 8"):
-        _check_capacity(config, {"CPU": 8.0})
-    _check_capacity(config, {"CPU": 10.0})

@@ -38,6 +38,7 @@ class Preemption:
         self.asked = asyncio.Event()
         self.patient = False
         self.grace_s = grace_s
+        self._grace: asyncio.TimerHandle | None = None
 
     @contextlib.contextmanager
     def watching(self, note: Callable[[str], None] = lambda line: None) -> Iterator[None]:
@@ -50,7 +51,7 @@ class Preemption:
             self.asked.set()
             if self.patient:
                 note(f"stopping: a running step has {self.grace_s:g} s to finish; a second signal kills the run")
-                loop.call_later(self.grace_s, task.cancel)
+                self._grace = loop.call_later(self.grace_s, task.cancel)
             else:
                 task.cancel()
 
@@ -62,12 +63,17 @@ class Preemption:
 
     @contextlib.contextmanager
     def patiently(self) -> Iterator[None]:
-        """Let the body poll for a stop request instead of being cancelled."""
+        """Let the body poll for a stop request instead of being cancelled, at most `grace_s` seconds.
+
+        The shutdown that follows the body is not cut off.
+        """
         self.patient = True
         try:
             yield
         finally:
             self.patient = False
+            if self._grace is not None:
+                self._grace.cancel()
 
     async def unless_asked(
         self, work: Coroutine[Any, Any, Result], *, may_drop: Callable[[], bool] = lambda: True

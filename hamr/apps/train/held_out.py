@@ -105,10 +105,14 @@ async def evaluate_held_out(
         own = dataclasses.replace(sampling, stop=(mark,) if mark and stop_at_answer else (), mark=mark)
         requests.append(GenerationRequest(prompt_ids=encode(sample), keys=keys, seeds=seeds, sampling=own))
     scoring = {}
-    async for rollout in engine.generate(requests):
-        grouped = dataclasses.replace(rollout, siblings=responses)
-        scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], grouped))
-    await asyncio.gather(*scoring.values())
+    try:
+        async for rollout in engine.generate(requests):
+            grouped = dataclasses.replace(rollout, siblings=responses)
+            scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], grouped))
+        await asyncio.gather(*scoring.values())
+    finally:
+        for task in scoring.values():
+            task.cancel()
     return summarise(list(by_key.values()), [scoring[key].result() for key in by_key], formats, truth, matching)
 
 

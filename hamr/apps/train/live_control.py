@@ -140,7 +140,7 @@ class LiveControl:
 
     async def _act(self, scaler: PoolScaler, body: Mapping[str, Any]) -> dict[str, Any]:
         wanted = body.get("scale")
-        if not isinstance(wanted, dict) or not all(isinstance(n, int) for n in wanted.values()):
+        if not wanted or not isinstance(wanted, dict) or not all(isinstance(n, int) for n in wanted.values()):
             return {"bad_input": ["request", str(body), "unknown request; the run may use another version of hamr"]}
         try:
             done = await scaler.resize(wanted)
@@ -148,5 +148,8 @@ class LiveControl:
             return {"bad_input": [e.where, e.value, e.remedy]}
         except HamrError as e:
             return {"failed": str(e)}
+        except Exception as e:  # the sender waits for an answer
+            log.exception("a resize of run %s failed", self.run)
+            return {"failed": f"{type(e).__name__}: {e}"}
         self._scaled.update(done.keys())
         return {"scaled": {name: list(change) for name, change in done.items()}}

@@ -48,6 +48,8 @@ class LivePoolScaler:
         self.config, self.run, self.router = config, run, router
         self.pools: dict[str, PoolConfig] = dict(config.pools)
         self._paths, self._factory = model_paths, scorer_factory
+        self._one_at_a_time = asyncio.Lock()
+        """A deployment sets both the replicas and the model's folder, so two at a time would revert each other."""
 
     async def status(self) -> dict[str, dict[str, Any]]:
         found, described = await asyncio.gather(asyncio.to_thread(pool_status, self.run), self._describe())
@@ -62,20 +64,21 @@ class LivePoolScaler:
     async def resize(self, wanted: Mapping[str, int]) -> dict[str, tuple[int, int]]:
         """Resize all pools in `wanted` or none: pools that could not grow are rolled back."""
         changed = with_replicas(self.config.pools, wanted, self.config.rewards)
-        before = {name: self.pools[name] for name in changed}
-        if not self.config.cluster.elastic:
-            running = {name: s["running"] for name, s in (await asyncio.to_thread(pool_status, self.run)).items()}
-            check_growth(before, changed, await asyncio.to_thread(cluster_nodes), running)
-        try:
-            await self._deploy(changed)
-        except HamrError as e:
+        async with self._one_at_a_time:
+            before = {name: self.pools[name] for name in changed}
+            if not self.config.cluster.elastic:
+                running = {name: s["running"] for name, s in (await asyncio.to_thread(pool_status, self.run)).items()}
+                check_growth(before, changed, await asyncio.to_thread(cluster_nodes), running)
             try:
-                await self._deploy(before, BACK_S)
-            except HamrError as again:
-                raise HamrError(f"{e}; the rollback failed too: {again}") from e
-            raise HamrError(f"{e}; the pools are unchanged") from e
-        self.pools.update(changed)
-        await self.router.resize({name: pool.most_replicas for name, pool in changed.items()})
+                await self._deploy(changed)
+            except HamrError as e:
+                try:
+                    await self._deploy(before, BACK_S)
+                except HamrError as again:
+                    raise HamrError(f"{e}; the rollback failed too: {again}") from e
+                raise HamrError(f"{e}; the pools are unchanged") from e
+            self.pools.update(changed)
+            await self.router.resize({name: pool.most_replicas for name, pool in changed.items()})
         return {name: (before[name].first_replicas, pool.first_replicas) for name, pool in changed.items()}
 
     async def reload(self, paths: Mapping[str, Path]) -> None:
@@ -83,9 +86,10 @@ class LivePoolScaler:
 
         Raises HamrError if a replica cannot load it.
         """
-        self._paths = {**self._paths, **paths}
-        await self._deploy({name: self.pools[name] for name in paths})
-        await self.router.forget()
+        async with self._one_at_a_time:
+            self._paths = {**self._paths, **paths}
+            await self._deploy({name: self.pools[name] for name in paths})
+            await self.router.forget()
 
     async def _deploy(self, pools: Mapping[str, PoolConfig], more_s: float = 0.0) -> None:
         limit = self.config.cluster.start_timeout_s + max(pool.deadline_s for pool in pools.values()) + more_s

@@ -283,3 +283,19 @@ async def test_closed_pool_sends_no_queued_questions() -> None:
     ended = await asyncio.gather(*asking, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ended)
     assert len(handle.responses) == 1
+
+
+async def test_late_answer_is_a_failure_while_the_controller_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stuck(session: str, questions: Sequence[Question]) -> list[Answer]:
+        await asyncio.sleep(60)
+        return []
+
+    async def down() -> int:
+        raise RuntimeError("the controller died")
+
+    pool, _ = client(stuck, deadline_s=0.01)
+    monkeypatch.setattr(pool, "_running", down)
+    answer = await pool.ask(question())
+    assert answer.failure == "unavailable"
+    assert answer.detail == "pool 'p': no answer within 0.01 s, and Serve's controller is not responding"
+    await pool.close()

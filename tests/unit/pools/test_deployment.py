@@ -34,3 +34,11 @@ async def test_a_long_start_is_reported_with_the_state_of_the_pools(monkeypatch:
     calls.clear()
     with pytest.raises(ScorerUnavailable, match=r"not ready within -1 s .judge: loading weights."):
         await deployment._all_healthy({"app": "judge"}, -1.0, lines.append)
+
+
+async def test_failed_start_without_a_message_names_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = SimpleNamespace(status=Status("DEPLOY_FAILED"), message="", deployments={})
+    status = SimpleNamespace(applications={"app": failed})
+    monkeypatch.setattr(deployment, "import_serve", lambda: SimpleNamespace(status=lambda: status))
+    with pytest.raises(ScorerUnavailable, match="pool 'judge' could not start: DEPLOY_FAILED"):
+        await deployment._all_healthy({"app": "judge"}, 60.0, lambda line: None)

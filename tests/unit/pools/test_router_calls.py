@@ -142,3 +142,10 @@ async def test_cancellation_inside_the_router_is_reported() -> None:
     good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
     assert good == "record of good"
     assert isinstance(bad, RuntimeError) and "cancelled" in str(bad)
+
+
+async def test_call_that_cannot_be_sent_fails_its_responses() -> None:
+    calls = RouterCalls(Actor(quick))
+    async with asyncio.timeout(5):
+        with pytest.raises(Exception, match="pickle"):
+            await calls.score(lambda: "not data")

@@ -114,6 +114,19 @@ async def test_no_step_runs_while_the_layers_have_no_weights() -> None:
     assert log == ["init_weight_transfer_engine", "step", *transfer, "reset_prefix_cache", "3", "step"]
 
 
+def test_engine_generates_nothing_after_a_failed_update() -> None:
+    """Its weights are unknown until its worker is replaced, and responses may be in flight."""
+    engine = object.__new__(VllmEngine)
+    engine._own_core, engine._reloading = False, False
+
+    def fail(vllm: object) -> None:
+        raise RuntimeError("no such file")
+
+    with pytest.raises(RuntimeError, match="no such file"):
+        engine._swap(SimpleNamespace(), fail, 2)
+    assert engine._reloading
+
+
 async def test_engine_falls_asleep_once_aborted_requests_are_gone() -> None:
     engine, unfinished, calls = VllmEngine.__new__(VllmEngine), [2, 1, 0], []
 

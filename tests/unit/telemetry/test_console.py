@@ -128,7 +128,11 @@ def test_progress_is_reset_at_the_next_step():
         console.step(1, 4, {})
         clock.now += 30
         console.pulse()
+        console.step(4, 4, {})
+        clock.now += 30
+        console.pulse()
     assert "rl: running for 30.0 s, step 2/4\n" in out.getvalue()
+    assert "rl: running for 1 min 00 s, step 4/4\n" in out.getvalue()
 
 
 def test_live_display_estimates_the_end_of_a_phase_without_steps():

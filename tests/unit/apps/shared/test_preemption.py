@@ -71,6 +71,21 @@ async def test_wait_for_a_step_ends_after_the_grace_period() -> None:
     assert ended == ["step"]
 
 
+async def test_grace_period_does_not_cut_off_the_shutdown_after_the_step() -> None:
+    preemption, stopped = Preemption(grace_s=0.05), []
+
+    async def run() -> None:
+        with preemption.watching():
+            with preemption.patiently():
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            stopped.append("actors")
+
+    await asyncio.create_task(run())
+    assert stopped == ["actors"]
+
+
 async def test_work_does_not_start_after_a_stop_request() -> None:
     preemption, begun = Preemption(), []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Sequence
 
@@ -112,6 +113,40 @@ class Echo:
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         said = Reply(content=rollout.text)
         return RewardRecord(key=rollout.key, total=Scored(value=1.0), components=(), action=said, band="inside")
+
+
+async def test_scoring_is_cancelled_if_the_engine_dies() -> None:
+    class Dying(Echo):
+        scoring = 0
+
+        async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+            async for rollout in super().generate(requests):
+                yield rollout
+                await asyncio.sleep(0)
+            raise RuntimeError("the engine died")
+
+        async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+            self.scoring += 1
+            try:
+                await asyncio.sleep(60)
+            finally:
+                self.scoring -= 1
+            raise AssertionError("the engine dies first")
+
+    engine = Dying()
+    with pytest.raises(RuntimeError, match="the engine died"):
+        await evaluate_held_out(
+            [sample(0, ASK, "ask")],
+            run="r",
+            stage="rl",
+            step=1,
+            encode=lambda s: (1,),
+            engine=engine,
+            rewarder=engine,
+            sampling=SamplingConfig(temperature=0.0, max_new_tokens=4),
+        )
+    await asyncio.sleep(0)
+    assert engine.scoring == 0
 
 
 async def test_seeds_are_equal_across_stages_and_distinct_per_prompt() -> None:

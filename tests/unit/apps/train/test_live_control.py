@@ -12,6 +12,7 @@ import pytest
 from hamr.apps.shared.commands import parse_command
 from hamr.apps.train.live_control import LiveControl
 from hamr.errors import BadInput, HamrError, RunFolderError, ScorerUnavailable
+from hamr.telemetry.control_requests import ControlRequests
 from hamr.telemetry.glossary import lookup
 from hamr.telemetry.live import LiveStatus
 
@@ -79,6 +80,25 @@ async def test_live_control_writes_status_and_resizes_on_request(
     control.publish("finished")
     with pytest.raises(BadInput, match=r"is not running \(finished\)"):
         await command("judge=2")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "answer"),
+    [
+        ({"judge": 2}, {"failed": "TimeoutError: the router does not answer"}),
+        ({}, {"bad_input": ["request", "{'scale': {}}", "unknown request; the run may use another version of hamr"]}),
+    ],
+)
+async def test_every_request_gets_an_answer(folder: Path, wanted: dict[str, int], answer: dict[str, Any]) -> None:
+    class Busy(Fleet):
+        async def resize(self, wanted: Mapping[str, int]) -> Mapping[str, tuple[int, int]]:
+            raise TimeoutError("the router does not answer")
+
+    control = LiveControl(folder, "mine", note=lambda figures: None, phase=lambda: "rl", period_s=0.01)
+    control.scaler = Busy()
+    async with control.serving():
+        asked = asyncio.to_thread(ControlRequests(folder).ask, {"scale": wanted}, timeout_s=1.0)
+        assert await asked == answer
 
 
 @pytest.mark.parametrize(

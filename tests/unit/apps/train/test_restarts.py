@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,13 @@ def test_restarts_have_a_limit(
 def test_other_ends_are_final(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ended, asked = run_with([code], tmp_path, monkeypatch, "experiment.max_restarts=3")
     assert (ended, len(asked)) == (code, 1)
+
+
+@pytest.mark.parametrize(("code", "told"), [(-9, 137), (DIED, 1), (130, 130)])
+def test_stopped_run_is_not_restarted(code: int, told: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restarts.signals, "pending_signal", lambda: signal.SIGTERM)
+    ended, asked = run_with([code], tmp_path, monkeypatch, "experiment.max_restarts=3")
+    assert (ended, len(asked)) == (told, 1)
 
 
 def test_run_that_died_before_its_first_file_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
