@@ -73,8 +73,8 @@ class CachedPool:
         self._known.pop(_key(question), None)
 
     def forget(self) -> None:
-        """Clear the cache. Call it when the model or prompt of the pool changes."""
-        self._known.clear()
+        """Clear the cache. Call it when the model or prompt of the pool changes. Pending answers are not cached."""
+        self._known = OrderedDict()
 
     async def close(self) -> None:
         """Cancel the pending questions."""
@@ -86,6 +86,7 @@ class CachedPool:
         self._pending.clear()
 
     async def _put(self, key: bytes, question: Question) -> Answer:
+        known = self._known  # until `forget`
         try:
             async with asyncio.timeout(self._deadline_s):
                 answer = await self._ask(question)
@@ -98,9 +99,9 @@ class CachedPool:
         finally:
             self._pending.pop(key, None)
         if answer.failure is None and self._cache_size:
-            self._known[key] = answer
-            if len(self._known) > self._cache_size:
-                self._known.popitem(last=False)
+            known[key] = answer
+            if len(known) > self._cache_size:
+                known.popitem(last=False)
         return answer
 
 

@@ -201,7 +201,7 @@ class Checkpoints:
                 # Rename first: a half-removed folder under its own name would look like a corrupt checkpoint.
                 gone = self.folder / f".step_{step}.gone"
                 path.rename(gone)
-                shutil.rmtree(gone)
+                shutil.rmtree(gone, ignore_errors=True)  # if files are left, the next start removes them
 
     def _clean_up(self) -> None:
         """Remove the files of a killed process, and restore a checkpoint whose replacement was interrupted."""

@@ -207,11 +207,11 @@ def check_room(config: Config, model_path: Path, run_dir: Path) -> None:
 
 def shared_bytes(config: Config, model_path: Path) -> int:
     """Return the shared memory in bytes that the policy's weights need on their way to the engines."""
-    return 2 * _policy_bytes(config, describe(model_path)["parameters"])
+    return 2 * _bytes(describe(model_path)["parameters"], config.model.dtype)
 
 
-def _policy_bytes(config: Config, parameters: int) -> int:
-    return parameters * (2 if config.trainer.dtype == "bfloat16" else 4)
+def _bytes(parameters: int, dtype: str) -> int:
+    return parameters * (2 if dtype == "bfloat16" else 4)
 
 
 def check_checkpoint_room(config: Config, model_path: Path, run_dir: Path) -> None:
@@ -222,7 +222,7 @@ def check_checkpoint_room(config: Config, model_path: Path, run_dir: Path) -> No
     space.
     """
     parameters = describe(model_path)["parameters"]
-    policy = _policy_bytes(config, parameters)
+    policy = _bytes(parameters, config.trainer.dtype)
     optimizer = 0 if config.trainer.lora else 12 * parameters
     checkpoints = (config.experiment.checkpoint.keep + 1) * (policy + optimizer)
     present = sum(file.stat().st_size for file in (run_dir / "checkpoints").rglob("*") if file.is_file())

@@ -236,7 +236,8 @@ async def _train(
         except BaseException as e:
             asked = preemption.asked.is_set()
             error = await dropped_error(run) if run and asked and isinstance(e, asyncio.CancelledError) else e
-            control.publish("preempted" if asked else "failed", str(error) or type(error).__name__)
+            failed = not asked or (isinstance(error, Exception) and not isinstance(error, Preempted))
+            control.publish("failed" if failed else "preempted", str(error) or type(error).__name__)
             if error is e:
                 raise
             raise error from None

@@ -1,5 +1,6 @@
 """Equality of questions in the cache."""
 
+import asyncio
 from dataclasses import fields, replace
 
 import pytest
@@ -40,3 +41,20 @@ async def test_cache_key_covers_every_field_that_affects_the_answer(field):
         await asker.ask(question, until=1e12)
     # Which replica answers is no part of the question.
     assert asked == ([QUESTION] if field == "affinity" else [QUESTION, other])
+
+
+async def test_answer_of_the_previous_model_is_not_cached():
+    asked, loaded, scores = asyncio.Event(), asyncio.Event(), [0.2, 0.8]
+
+    async def pool(question):
+        asked.set()
+        await loaded.wait()
+        return Answer(score=scores.pop(0))
+
+    asker = CachedPool(pool, deadline_s=5.0)
+    pending = asyncio.create_task(asker.ask(QUESTION, until=1e12))
+    await asked.wait()
+    asker.forget()
+    loaded.set()
+    assert (await pending).answer.score == 0.2
+    assert (await asker.ask(QUESTION, until=1e12)).answer.score == 0.8

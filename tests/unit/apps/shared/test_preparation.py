@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.shared import preparation
-from hamr.apps.shared.preparation import Codec, check_reranker_context, check_room, fit_prompts
+from hamr.apps.shared.preparation import Codec, check_reranker_context, check_room, fit_prompts, shared_bytes
 from hamr.config.load import load_config
 from hamr.data.sage_samples import generate_samples
 from hamr.data.splits import Splits
@@ -87,6 +87,12 @@ def test_insufficient_disk_space_for_checkpoints_is_rejected(tmp_path: Path, mon
     with pytest.raises(BadInput, match="rollout.transfer.*/dev/shm"):
         check_room(config, tmp_path, tmp_path)
     check_room(load_config(["experiment=smoke", "cluster.address=auto"]), tmp_path, tmp_path)  # it is another host's
+
+
+def test_shared_memory_holds_weights_in_the_engines_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparation, "describe", lambda path: {"parameters": 100})
+    config = load_config(["experiment=smoke", "trainer.dtype=bfloat16", "model.dtype=float32"])
+    assert shared_bytes(config, tmp_path) == 800
 
 
 @pytest.mark.parametrize(
