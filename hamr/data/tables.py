@@ -194,7 +194,7 @@ def _encoding(raw: bytes, path: Path) -> str:
 
 def _decode(raw: bytes, path: Path, encoding: str) -> str:
     try:
-        return raw.decode(encoding)
+        return raw.decode(encoding).removeprefix("\ufeff")
     except UnicodeError as error:
         line = raw.count(b"\n", 0, getattr(error, "start", 0)) + 1
         remedy = f"is not {encoding}; give encoding=<name>, for example cp1252 or gb18030"

@@ -58,6 +58,10 @@ def test_given_options_replace_detection(tmp_path: Path) -> None:
     assert read(tmp_path, '{"a": "ß"}'.encode("cp850"), "t.jsonl", encoding="cp850").rows == [(1, {"a": "ß"})]
 
 
+def test_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    assert read(tmp_path, GERMAN.encode("utf-8-sig"), encoding="utf-8").rows[0][1]["id"] == "1"
+
+
 def test_json_lines_array_and_single_object_are_read(tmp_path: Path) -> None:
     rows = [{"id": 1}, {"id": 2}]
     lines = "\n".join(map(json.dumps, rows)).encode()
