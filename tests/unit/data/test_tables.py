@@ -33,6 +33,8 @@ def read(folder: Path, raw: bytes, name: str = "t.csv", **options: str) -> Expor
         (b"sep=;\r\nid;text\r\n1;Hi, you\r\n", "CSV, delimiter semicolon, encoding utf-8", "text", "Hi, you"),
         (b"text\nHi; you\n", "CSV, delimiter comma, encoding utf-8", "text", "Hi; you"),
         (b'"id","a;b"\n1,Hi\n', "CSV, delimiter comma, encoding utf-8", "a;b", "Hi"),
+        (b"id;a, b;text\n1;2;Hi\n", "CSV, delimiter semicolon, encoding utf-8", "a, b", "2"),
+        (b'id\t"a, ""b"", c"\ttext\n1\t2\tHi\n', "CSV, delimiter tab, encoding utf-8", 'a, "b", c', "2"),
     ],
 )
 def test_csv_delimiter_and_encoding_are_detected_and_stated(
