@@ -170,7 +170,7 @@ def _csv_rows(text: str, path: Path, delimiter: str, first: int) -> Iterator[tup
 
 def _delimiter(text: str) -> str:
     """Return the delimiter that is most frequent in the header outside quotes, a comma if it has one column."""
-    header = re.sub(r'"[^"]*"', "", text.partition("\n")[0])
+    header = re.sub(r'"[^"]*"', "", re.split(r"[\r\n]", text, maxsplit=1)[0])
     return max(DELIMITERS.values(), key=header.count)
 
 
@@ -224,7 +224,7 @@ def _columns(raw: bytes, path: Path) -> list[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a table value to JSON: times as ISO 8601, other objects as text, NaN as null."""
+    """Convert a table value to JSON: times as ISO 8601, bytes and other objects as text, NaN as null."""
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -233,4 +233,6 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
+    if isinstance(value, bytes):  # texts whose writer did not mark them as such
+        return value.decode("utf-8", "replace")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -121,3 +121,11 @@ def test_whole_column_decides_order_of_day_and_month() -> None:
         date_order("at", [early, late], "month_first")
     with pytest.raises(DataError, match="f:9: at: '31/01/2026': has the day first, but that of f:3 the month"):
         date_order("at", [early, ("f:3", "01/31/2026"), late])
+
+
+def test_bytes_of_parquet_are_read_as_text(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        pyarrow.table({"text": pyarrow.array(["für".encode()], pyarrow.binary())}), tmp_path / "t.parquet"
+    )
+    assert read_table(tmp_path / "t.parquet").rows == [(1, {"text": "für"})]
