@@ -19,7 +19,7 @@ from hamr.data.hiding import without_pii
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
-from hamr.data.samples import parse_line
+from hamr.data.samples import parse_json, parse_line
 from hamr.data.tables import Row, TicketFault, read_table
 from hamr.data.times import DateOrder, date_order, moment
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
@@ -316,7 +316,7 @@ def _parameters(value: Any, place: str) -> dict[str, Any]:
         return {}
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except (ValueError, RecursionError) as error:
             raise DataError(place, value, f"the call's parameters are not JSON ({error})") from error
     if not isinstance(value, dict):

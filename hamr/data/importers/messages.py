@@ -14,7 +14,6 @@ calls becomes a reply and then its calls. The completion, or the ground truth, i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
-from hamr.data.samples import parse_line
+from hamr.data.samples import parse_json, parse_line
 from hamr.data.tables import read_table
 from hamr.data.tools import tool_spec
 from hamr.data.trajectories import Trajectory, trajectory_from_json
@@ -135,7 +134,7 @@ def _sharegpt(turn: Any, place: str) -> dict[str, Any]:
     if sender != "function_call":
         return {**turn, "role": _SHAREGPT[sender], "content": text}
     try:
-        called = json.loads(text) if isinstance(text, str) else text
+        called = parse_json(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}.value", text, f"the call is not JSON ({error})") from error
     return {"role": "assistant", "content": None, "tool_calls": called if isinstance(called, list) else [called]}
@@ -194,7 +193,7 @@ def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Ite
         arguments = inner.get("arguments") or {}
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments)
+                arguments = parse_json(arguments)
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{where}.arguments", arguments, f"are not JSON ({error})") from error
         if not isinstance(arguments, dict):

@@ -81,6 +81,10 @@ def test_forms_are_detected_in_every_file_format(
     assert found.policy == ("" if row.get("prompt") == "Where is order 7?" else "Be kind.")
 
 
+def call(arguments: str) -> dict[str, Any]:
+    return {"messages": [USER, {**CALL, "tool_calls": [{"function": {"name": "find", "arguments": arguments}}]}]}
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
@@ -97,6 +101,11 @@ def test_forms_are_detected_in_every_file_format(
         ({"prompt": [USER], "reward_model": {"ground_truth": 7}}, "reward_model.ground_truth: 7: must be the right"),
         ({"prompt": [{"role": "user", "content": 7}], "completion": "x"}, "t.jsonl:1: prompt[0].content: 7"),
         ({"messages": [USER, ASSISTANT], "tools": "["}, "t.jsonl:1: tools: '[': bad JSON"),
+        (
+            call('{"x": NaN}'),
+            "t.jsonl:1: messages[1].tool_calls[0].arguments: '{\"x\": NaN}': are not JSON (NaN is not JSON)",
+        ),
+        (call('{"x": 1e999}'), "are not JSON (1e999 is out of range)"),
         ([], "contains no line; give chats"),
     ],
 )

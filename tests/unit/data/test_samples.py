@@ -150,6 +150,7 @@ def test_malformed_line_is_reported_in_one_line(tmp_path, row, field, said):
     [
         (b'{"id": ', "1: line", "bad JSON"),
         (b'{"id": NaN}', "1: line", "bad JSON"),
+        (b'{"id": 1e999}', "1: line", "bad JSON (1e999 is out of range)"),
         (b'"\\ud800"', "1: line", "bad JSON"),
         (b"[" * 100_000, "1: line", "bad JSON"),
         (b"", "1: line", "empty"),
