@@ -2,7 +2,7 @@
 
     messages  {"messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text or null,
                              "tool_calls"?: [{"id"?, "function": {"name", "arguments": object or JSON text}}],
-                             "tool_call_id"?, "name"?}, ...]}
+                             "function_call"?: {"name", "arguments"}, "tool_call_id"?, "name"?}, ...]}
     ShareGPT  {"conversations": [{"from": "human" | "gpt" | "system" | "function_call" | "observation", "value"}, ...],
                "system"?: text}
     TRL       {"prompt": text or messages, "completion": text or messages}
@@ -117,7 +117,7 @@ def _messages(row: Mapping[str, Any], where: str) -> tuple[str, str, list[Any]]:
         if not isinstance(truth, str) or not truth.strip():
             raise DataError(f"{where}: reward_model.ground_truth", truth, "must be the right answer as text")
         return "verl", "prompt", _as_list(row["prompt"], "user") + _as_list(truth, "assistant")
-    remedy = "must have messages, conversations, prompt and completion, or prompt and reward_model"
+    remedy = "must have lists of messages or conversations, prompt and completion, or prompt and reward_model"
     raise DataError(f"{where}: messages", sorted(row), remedy)
 
 
@@ -129,7 +129,7 @@ def _sharegpt(turn: Any, place: str) -> dict[str, Any]:
     if not isinstance(turn, dict):
         raise DataError(place, turn, "must be an object with from and value")
     sender, text = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
-    if sender not in _SHAREGPT:
+    if not isinstance(sender, str) or sender not in _SHAREGPT:
         raise DataError(f"{place}.from", sender, f"unknown role; use {', '.join(_SHAREGPT)}")
     if sender != "function_call":
         return {**turn, "role": _SHAREGPT[sender], "content": text}
@@ -164,7 +164,9 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]
     tools = row.get("tools") or []
     if isinstance(tools, str):
         tools = parse_line(tools, f"{where}: tools")
-    identity = str(row.get("id") or unnamed)
+    if not isinstance(tools, list):
+        raise DataError(f"{where}: tools", tools, "must be a list")
+    identity = unnamed if row.get("id") in (None, "") else str(row["id"])
     meta = {"dataset": form, "dialogue": identity}
     return {
         "id": identity, "ticket": {}, "policy": "\n".join(policy), "tools": tools, "turns": turns, "meta": meta,
@@ -182,7 +184,8 @@ def _text(content: Any, place: str) -> str:
 
 def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the calls of an assistant message. `names` receives the tool of each call id."""
-    called = message.get("tool_calls") or ()
+    older = message.get("function_call")
+    called = message.get("tool_calls") or ([older] if older else ())
     if not isinstance(called, list | tuple):
         raise DataError(f"{place}.tool_calls", called, "must be a list of calls")
     for j, call in enumerate(called):
