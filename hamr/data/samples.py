@@ -285,8 +285,14 @@ def _schemas(tools: tuple[Any, ...], where: str) -> dict[str, Mapping[str, Any]]
             raise DataError(f"{place}.name", name, "must be a non-empty text")
         if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
             raise DataError(f"{place}.parameters", schema, "must be a JSON schema with an object of properties")
-        if not isinstance(schema.get("required", []), list):
-            raise DataError(f"{place}.parameters.required", schema["required"], "must be a list of names")
+        for parameter, described in schema.get("properties", {}).items():
+            if not isinstance(described, dict):
+                raise DataError(
+                    f"{place}.parameters.properties.{parameter}", described, 'must be an object: {"type": ...}'
+                )
+        required = schema.get("required", [])
+        if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+            raise DataError(f"{place}.parameters.required", required, "must be a list of names")
         if name in schemas:
             raise DataError(f"{place}.name", name, "two tools have this name; rename one")
         schemas[name] = schema

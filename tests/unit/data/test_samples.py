@@ -130,6 +130,18 @@ MALFORMED = [
         _edited(references=[_call(order=1, mode="warp")]), "references[0].parameters.mode", "not among", id="enum"
     ),
     pytest.param(_edited(privileged=3), "privileged", "must be an object", id="privileged type"),
+    pytest.param(
+        _edited(tools=[{"name": "look", "parameters": {"properties": {"order": "integer"}}}]),
+        "tools[0].parameters.properties.order",
+        "must be an object",
+        id="property",
+    ),
+    pytest.param(
+        _edited(tools=[{"name": "look", "parameters": {"properties": {}, "required": [["order"]]}}]),
+        "tools[0].parameters.required",
+        "must be a list of names",
+        id="required names",
+    ),
 ]
 
 
