@@ -85,7 +85,7 @@ def _import_helpdesk(
     policy = ""
     if command.policy is not None:
         try:
-            policy = command.policy.read_text(encoding="utf-8").strip()
+            policy = command.policy.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput("policy", str(command.policy), f"cannot be read ({error})") from error
     options = dataclasses.replace(

@@ -131,6 +131,20 @@ def test_csv_rows_with_one_id_form_a_ticket(tmp_path: Path) -> None:
     assert found.trajectories[0].turns[2].tool_call == ToolCall(name="refund", parameters={"order": 7})
 
 
+def test_column_filled_in_a_later_row_belongs_to_the_ticket(tmp_path: Path) -> None:
+    (tmp_path / "policy.txt").write_bytes("Be kind.".encode("utf-8-sig"))
+    (tmp_path / "t.csv").write_text("no,who,said,tier,result\n1,customer,Hi,gold,\n1,agent,Hello,silver,solved\n")
+    mapping = TicketMapping.model_validate(
+        {
+            "id": "no", "ticket": {"tier": "tier"}, "privileged": {"result": "result"},
+            "policy": {"file": "policy.txt"}, "turn": {"role": "who", "content": "said"},
+        }
+    )  # fmt: skip
+    (found,) = read_tickets(tmp_path / "t.csv", mapping, beside=tmp_path).trajectories
+    assert (found.ticket, found.privileged) == ({"tier": "gold"}, {"result": "solved"})
+    assert found.policy == "Be kind."
+
+
 def test_csv_line_with_too_many_fields_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("no,who,said\nA,customer,Hi\nA,agent,Hello, you\n")
