@@ -415,6 +415,11 @@ def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, cap
         (["input=bad.jsonl", "mapping=map.yaml"], "none of them is valid; the first: bad.jsonl:1"),
         (["input=empty.csv", "mapping=map.yaml"], "input: 'empty.csv': contains no ticket; give an export with rows"),
         (["input=header.csv", "--preview"], "input: 'header.csv': contains no ticket; give an export with rows"),
+        (
+            ["input=comma.jsonl", "--preview"],
+            "contains no ticket; the first line: comma.jsonl:1: line: '{\"a\": 1},': bad",
+        ),
+        (["input=greeting.jsonl", "mapping=map.yaml", "split=false"], "input: '1 dialogues': none has an agent's turn"),
     ],
 )
 def test_bad_input_is_reported_in_one_line_with_exit_code_2(
@@ -424,6 +429,10 @@ def test_bad_input_is_reported_in_one_line_with_exit_code_2(
     export(tmp_path, ticket())
     late = {**RESULT, "args": "{}", "at": 1}
     (tmp_path / "bad.jsonl").write_text(json.dumps(ticket("X", [CUSTOMER, late])) + "\n")
+    (tmp_path / "greeting.jsonl").write_text(
+        json.dumps(ticket("X", [{**AGENT, "tool": "", "args": "", "at": 1}, CUSTOMER])) + "\n"
+    )
+    (tmp_path / "comma.jsonl").write_text('{"a": 1},\n')
     (tmp_path / "empty.csv").touch()
     (tmp_path / "header.csv").write_text("id;role;text\n")
     output = [] if "--preview" in args else ["output=out"]
