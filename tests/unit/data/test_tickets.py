@@ -303,6 +303,8 @@ def test_tickets_with_equal_turns_are_duplicates(tmp_path: Path) -> None:
         ("id: ticket_no\n", "id: ticket_no\ntickets: {a: b}\n", "'tickets': unknown key; did you mean 'ticket'?"),
         ("  role: from\n", "", "turn.role: None: missing"),
         ("id: ticket_no", "id: [", "is not YAML"),
+        ("agent: [staff]", "agent: staff", "turn.roles.agent: 'staff': must be a list; write [staff]"),
+        ("agent: [staff]", "agent: [1]", "turn.roles.agent.0: 1: must be a valid string; put quotes around it"),
     ],
 )  # fmt: skip
 def test_invalid_mapping_is_rejected(tmp_path: Path, old: str, new: str, said: str) -> None:
