@@ -31,8 +31,7 @@ from hamr.errors import BadInput, DataError
 from hamr.models.bundled import describe, resolve_model
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
 from hamr.models.weights import check_shared_room
-from hamr.rewards.judged import check_prompts
-from hamr.rewards.rules import load_rules
+from hamr.rewards.judged import check_reward_files
 from hamr.rewards.sage_logic import check_gold
 from hamr.rewards.truth import ExactAct
 from hamr.trainer.weight_sync import SHARED_MEMORY
@@ -113,10 +112,11 @@ def prepare(config: Config) -> Prepared:
     Raises BadInput (one line: where, what, what to change).
     """
     started = time.perf_counter()
-    check_prompts(config.rewards)
+    check_reward_files(config.rewards)
     check_extras(config.pools, config.rollout)
     check_reranker_context(config)
-    _check_files(config)
+    if config.data.labelled_pairs:
+        read_pairs(config.data.labelled_pairs)  # a fault is reported now rather than after hours of training
     is_tau2 = config.env.type == "tau2"
     splits = tau2_splits(config.env) if is_tau2 else load_splits(config.data, config.experiment.seed)
     check_gold(config.rewards.sage_logic, splits.train)
@@ -147,14 +147,6 @@ def check_reranker_context(config: Config) -> None:
             f"is below model.max_context={policy}, so the reranker cannot read the longest dialogues of the policy; "
             "raise the first or lower the second",
         )
-
-
-def _check_files(config: Config) -> None:
-    """Read files that are needed only later, some of them after hours of training."""
-    if config.rewards.rules.weight:
-        load_rules(config.rewards.rules.file)
-    if config.data.labelled_pairs:
-        read_pairs(config.data.labelled_pairs)
 
 
 def load_splits(data: DataConfig, seed: int) -> Splits:
