@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import time
 from array import array
@@ -26,7 +25,7 @@ from hamr.data.policy_chat import PolicyChat
 from hamr.data.reply_clusters import ReplyClusters
 from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import read_samples
-from hamr.data.splits import Splits, split_samples
+from hamr.data.splits import Splits, add_sft, split_samples
 from hamr.errors import BadInput, DataError
 from hamr.models.bundled import describe, resolve_model
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
@@ -160,7 +159,7 @@ def load_splits(data: DataConfig, seed: int) -> Splits:
         assert data.train is not None, "the schema checks this"
         train = read_samples(data.train)
     splits = split_samples(train, given, held_out_frac=data.held_out_frac, seed=seed)
-    return dataclasses.replace(splits, sft=tuple(read_samples(data.sft))) if data.sft else splits
+    return add_sft(splits, read_samples(data.sft)) if data.sft else splits
 
 
 def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, dict[str, int]]:
