@@ -86,7 +86,8 @@ def explain(
         return Contradiction(where, None, _one_line(str(first["ctx"]["error"])) + tail)
     if kind == "missing":
         return Contradiction(where, None, f"required, but not set; set {where}=..." + tail)
-    return ConfigError(where, value, _requirement(first, value) + tail)
+    quoted = f"; quote it: \"'{value}'\"" if kind == "string_type" and isinstance(value, int | float) else ""
+    return ConfigError(where, value, requirement(first) + quoted + tail)
 
 
 def _leaf(path: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
@@ -122,13 +123,16 @@ def _depth(key: str) -> tuple[int, int]:
     return key.count("."), len(key)
 
 
-def _requirement(detail: ErrorDetails, value: Any) -> str:
+def requirement(detail: ErrorDetails) -> str:
+    """Return what a value must be instead of the faulty one."""
     if detail["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return "must be a section of keys, not a single value"
-    text = _one_line(detail["msg"]).replace("Input should be", "must be", 1).replace("String should", "must", 1)
-    if detail["type"] == "string_type" and isinstance(value, int | float):
-        text += f"; quote it: \"'{value}'\""
-    return text
+    if detail["type"] in ("tuple_type", "list_type"):
+        return f"must be a list; write [{detail['input']}]" if isinstance(detail["input"], str) else "must be a list"
+    if detail["type"] == "too_short":
+        return f"must have {detail['ctx']['min_length']} or more entries"
+    text = _one_line(detail["msg"]).removeprefix("Value error, ")
+    return re.sub(r"^(Input|String) should", "must", text)
 
 
 def _one_line(text: str) -> str:

@@ -229,7 +229,8 @@ class DataConfig(Section):
     test: str | None = None
     """JSONL files in the sample format. `type: jsonl` needs `train`; the others are split off if null."""
     sft: str | None = None
-    """JSONL of the samples for supervised fine-tuning. null: those of `train`."""
+    """JSONL of the samples for supervised fine-tuning, of which those of the held-out splits are left out. null: those
+    of `train`."""
     held_out_frac: Fraction = 0.15
     """Share of the training samples, in [0, 1], that is split off for each missing split, in whole dialogues."""
     sage: SageDataConfig = SageDataConfig()

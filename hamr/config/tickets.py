@@ -55,8 +55,8 @@ class TicketMapping(Section):
 
     `turns` names the column with the turns of a ticket, as a list or as JSON text of one. Without it every row of the
     export is one turn, and the rows of one `id` form a ticket, in the order of the file. Tickets with the same `group`,
-    for example a customer, are in one split. `ticket` and `privileged` map
-    the keys of the sample to columns of the ticket.
+    for example a customer, are in one split. `ticket` and `privileged` map the keys of the sample to columns of the
+    ticket; of several rows the first value that is not empty counts.
     """
 
     id: Column

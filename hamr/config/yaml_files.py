@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from hamr.config.explain import requirement
 from hamr.config.safe_yaml import line_of, load_yaml
 from hamr.errors import ConfigError, did_you_mean
 
@@ -74,8 +75,8 @@ def _validation_error(error: ValidationError, model: type[BaseModel], tree: yaml
         return ConfigError(where, key, f"unknown key; {did_you_mean(key, _keys(model))}remove it or correct it")
     if first["type"] == "missing":
         return ConfigError(where, None, "missing; add it")
-    said = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    return ConfigError(where, first["input"], said)
+    quoted = first["type"] == "string_type" and isinstance(first["input"], int | float)
+    return ConfigError(where, first["input"], requirement(first) + ("; put quotes around it" if quoted else ""))
 
 
 def _keys(model: type[BaseModel]) -> list[str]:

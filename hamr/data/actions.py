@@ -170,7 +170,7 @@ def _checked_text(what: str, text: str) -> str:
 
 def _parse_call(body: str) -> ToolCall | MalformedResponse:
     try:
-        call = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
+        call = json.loads(body, parse_constant=refuse_constant, parse_float=finite_number)
         readable = _encodable(json.dumps(call, ensure_ascii=False))
     except (ValueError, RecursionError) as error:
         return MalformedResponse(detail=f"tool call is not JSON: {str(error)[:80]}")
@@ -226,11 +226,13 @@ def _deeper(value: Any, most: int) -> bool:
     return any(isinstance(value, dict | list) for value in level)
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Raise ValueError for NaN and Infinity."""
     raise ValueError(f"{name} is not JSON")
 
 
-def _finite(number: str) -> float:
+def finite_number(number: str) -> float:
+    """Parse a number of JSON. Raise ValueError for one that is out of range (1e999), which could not be written."""
     value = float(number)
     if not math.isfinite(value):
         raise ValueError(f"{number} is out of range")

@@ -228,7 +228,7 @@ def _line(place: str) -> int:
 
 
 class _Markup(HTMLParser):
-    """Text of HTML, with a line per block and a dash per item of a list."""
+    """Text of HTML, with a line per block, a dash per item of a list and a space between the cells of a table."""
 
     _BLOCKS = frozenset({"p", "div", "br", "li", "ul", "ol", "tr", "h1", "h2", "h3", "h4", "blockquote", "pre"})
 
@@ -243,9 +243,12 @@ class _Markup(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         if tag in self._BLOCKS and tag != "br":
             self.parts.append("\n")
+        elif tag in ("td", "th"):
+            self.parts.append(" ")
 
     def handle_data(self, data: str) -> None:
-        self.parts.append(data)
+        if self.cdata_elem is None:  # the inside of <style> and <script> is no text
+            self.parts.append(data)
 
 
 def _from_html(body: Any) -> str:
@@ -309,7 +312,8 @@ class _ZendeskExport:
             self._add_comments(str(ticket["id"]), ticket["comments"])
 
     def _add_comments(self, ticket: str, comments: list[Any]) -> None:
-        self.comments.setdefault(ticket, []).extend(comments)
+        found = self.comments.setdefault(ticket, [])
+        found += [comment for comment in comments if comment not in found]  # exports may overlap
         for comment in comments:
             if isinstance(comment, dict):
                 self._add_user(comment.get("author"))

@@ -21,9 +21,9 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from hamr.data.actions import render_action
+from hamr.data.actions import finite_number, refuse_constant, render_action
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError, did_you_mean
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
@@ -125,19 +125,20 @@ def _decode(raw: bytes, where: str, encoding: str) -> str:
 
 
 def parse_line(line: str, where: str) -> Any:
-    """Parse the JSON value of a line. Raise DataError at `where` for invalid JSON, NaN, Infinity, and lone
-    surrogates."""
-
-    def refuse(constant: str) -> NoReturn:
-        raise ValueError(f"{constant} is not JSON")
-
+    """Parse the JSON value of a line. Raise DataError at `where` for everything that `parse_json` refuses."""
     try:
-        row = json.loads(line, parse_constant=refuse)
-        if "\\ud" in line.lower():
-            json.dumps(row, ensure_ascii=False).encode()  # a lone surrogate can be read but not written
-        return row
+        return parse_json(line)
     except (ValueError, RecursionError) as error:
         raise DataError(where, line, f"bad JSON ({error}); write one JSON object per line") from error
+
+
+def parse_json(text: str) -> Any:
+    """Parse JSON. Raise ValueError for what could not be written again (NaN, Infinity, numbers out of range, lone
+    surrogates) and for invalid JSON, RecursionError for deep nesting."""
+    value = json.loads(text, parse_constant=refuse_constant, parse_float=finite_number)
+    if "\\ud" in text.lower():
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def write_samples(path: str | Path, samples: Iterable[ServiceSample]) -> None:
@@ -284,8 +285,14 @@ def _schemas(tools: tuple[Any, ...], where: str) -> dict[str, Mapping[str, Any]]
             raise DataError(f"{place}.name", name, "must be a non-empty text")
         if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
             raise DataError(f"{place}.parameters", schema, "must be a JSON schema with an object of properties")
-        if not isinstance(schema.get("required", []), list):
-            raise DataError(f"{place}.parameters.required", schema["required"], "must be a list of names")
+        for parameter, described in schema.get("properties", {}).items():
+            if not isinstance(described, dict):
+                raise DataError(
+                    f"{place}.parameters.properties.{parameter}", described, 'must be an object: {"type": ...}'
+                )
+        required = schema.get("required", [])
+        if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+            raise DataError(f"{place}.parameters.required", required, "must be a list of names")
         if name in schemas:
             raise DataError(f"{place}.name", name, "two tools have this name; rename one")
         schemas[name] = schema

@@ -69,6 +69,24 @@ def split_samples(
     return Splits(**{name: tuple(samples) for name, samples in splits.items()})
 
 
+def add_sft(splits: Splits, samples: Sequence[ServiceSample]) -> Splits:
+    """Return the splits with `samples` for supervised fine-tuning, without those of the held-out splits.
+
+    Raises:
+        DataError: A sample has the id of a training sample with another prompt. Caches use the id as key.
+    """
+    held_out = {sample.id for sample in (*splits.validation, *splits.test)}
+    kept = tuple(sample for sample in samples if sample.id not in held_out)
+    if not kept:
+        raise DataError("data.sft", f"{len(samples)} samples", "all of them are held out; give others")
+    _check_ids({"train": [_prompt(sample) for sample in splits.train], "sft": [_prompt(sample) for sample in kept]})
+    return dataclasses.replace(splits, sft=kept)
+
+
+def _prompt(sample: ServiceSample) -> ServiceSample:
+    return dataclasses.replace(sample, references=(), privileged={}, meta={})
+
+
 def _check_ids(splits: Mapping[str, Sequence[ServiceSample]]) -> None:
     seen: dict[str, tuple[str, ServiceSample]] = {}
     for name, samples in splits.items():

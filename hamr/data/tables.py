@@ -141,10 +141,7 @@ def _csv(raw: bytes, path: Path, encoding: str | None, delimiter: str | None) ->
     if hint:
         delimiter, text, first = delimiter or hint[1], text[hint.end() :], 1
     delimiter = delimiter or _delimiter(text)
-    try:
-        rows = [(first + line, row) for line, row in _csv_rows(text, path, delimiter, first)]
-    except csv.Error as error:
-        raise DataError("input", str(path), f"cannot be read as CSV ({error})") from error
+    rows = [(first + line, row) for line, row in _csv_rows(text, path, delimiter, first)]
     name = next((name for name, character in DELIMITERS.items() if character == delimiter), repr(delimiter))
     form = f"CSV, delimiter {name}, encoding {encoding}"
     sign = next(iter(re.findall(r"\w*[^\W\x00-\x7f]\w*", text)), "") if encoding in _LEGACY else ""
@@ -154,22 +151,27 @@ def _csv(raw: bytes, path: Path, encoding: str | None, delimiter: str | None) ->
 def _csv_rows(text: str, path: Path, delimiter: str, first: int) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(1 << 30)  # a column may hold a whole conversation
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
-    names = [name for name in reader.fieldnames or () if name]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{path}:{first + 1}: header", twice, "two columns have this name; rename one")
-    for row in reader:
-        if None in row:  # an unquoted text with a delimiter
-            remedy = f"the line has more fields than the header's {len(row) - 1}; put quotes around its texts"
-            raise DataError(f"{path}:{first + reader.line_num}: line", row[None], remedy)
-        yield reader.line_num, row
+    before = 0
+    try:
+        names = [name for name in reader.fieldnames or () if name]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise DataError(f"{path}:{first + 1}: header", twice, "two columns have this name; rename one")
+        before = reader.line_num
+        for row in reader:
+            if None in row:  # an unquoted text with a delimiter
+                remedy = f"the line has more fields than the header's {len(row) - 1}; put quotes around its texts"
+                raise DataError(f"{path}:{first + reader.line_num}: line", row[None], remedy)
+            yield reader.line_num, row
+            before = reader.line_num
+    except csv.Error as error:
+        remedy = f"cannot be read as CSV ({error}); close every quote, and write a quote inside a quoted text twice"
+        raise DataError(f"{path}:{first + before + 1}: line", re.split(r"\r\n?|\n", text)[before], remedy) from error
 
 
 def _delimiter(text: str) -> str:
-    """Return the delimiter of the header, a comma if it has one column."""
-    try:
-        return csv.Sniffer().sniff(text.partition("\n")[0].rstrip(), "".join(DELIMITERS.values())).delimiter
-    except csv.Error:
-        return ","
+    """Return the delimiter that is most frequent in the header outside quotes, a comma if it has one column."""
+    header = re.sub(r'"[^"]*"', "", re.split(r"[\r\n]", text, maxsplit=1)[0])
+    return max(DELIMITERS.values(), key=header.count)
 
 
 def _encoding(raw: bytes, path: Path) -> str:
@@ -194,7 +196,7 @@ def _encoding(raw: bytes, path: Path) -> str:
 
 def _decode(raw: bytes, path: Path, encoding: str) -> str:
     try:
-        return raw.decode(encoding)
+        return raw.decode(encoding).removeprefix("\ufeff")
     except UnicodeError as error:
         line = raw.count(b"\n", 0, getattr(error, "start", 0)) + 1
         remedy = f"is not {encoding}; give encoding=<name>, for example cp1252 or gb18030"
@@ -222,7 +224,7 @@ def _columns(raw: bytes, path: Path) -> list[Row]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a table value to JSON: times as ISO 8601, other objects as text, NaN as null."""
+    """Convert a table value to JSON: times as ISO 8601, bytes and other objects as text, NaN as null."""
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -231,4 +233,6 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
+    if isinstance(value, bytes):  # texts whose writer did not mark them as such
+        return value.decode("utf-8", "replace")
     return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -19,7 +19,7 @@ from hamr.data.hiding import without_pii
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
-from hamr.data.samples import parse_line
+from hamr.data.samples import parse_json, parse_line
 from hamr.data.tables import Row, TicketFault, read_table
 from hamr.data.times import DateOrder, date_order, moment
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
@@ -187,7 +187,12 @@ def _tickets(
                 faults.append(TicketFault(line=line, message=str(error), row=dict(row)))
             continue
         groups.setdefault(str(value_at(row, mapping.id)), (line, row, []))[2].append(row)
-    yield from groups.values()
+    for line, _, rows_of_ticket in groups.values():
+        # A column may be filled in a later row only, such as the resolution in the last one.
+        values = {
+            name: value for row in reversed(rows_of_ticket) for name, value in row.items() if value not in (None, "")
+        }
+        yield line, {**rows_of_ticket[0], **values}, rows_of_ticket
 
 
 def _turns(value: Any, where: str) -> list[Row]:
@@ -224,7 +229,7 @@ def _shared_value(name: str, source: str | TicketSource | None, beside: Path) ->
     text = source.text or ""
     if source.file is not None:
         try:
-            text = (beside / source.file).read_text(encoding="utf-8")
+            text = (beside / source.file).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"mapping: {name}.file", source.file, f"cannot be read ({error})") from error
     return parse_line(text, f"mapping: {name}") if name == "tools" else text
@@ -316,7 +321,7 @@ def _parameters(value: Any, place: str) -> dict[str, Any]:
         return {}
     if isinstance(value, str):
         try:
-            value = json.loads(value)
+            value = parse_json(value)
         except (ValueError, RecursionError) as error:
             raise DataError(place, value, f"the call's parameters are not JSON ({error})") from error
     if not isinstance(value, dict):

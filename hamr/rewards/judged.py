@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from hamr.config.judged import ComparedConfig, JudgedRewards
+from hamr.config.rewards import RewardsConfig
 from hamr.errors import ConfigError, DataError
 from hamr.rewards import hallucination, risk, rubric_reward
 from hamr.rewards.graded import DIALOGUE, POLICY, TOOL, GradedReward
 from hamr.rewards.questions import JudgedText
+from hamr.rewards.rules import load_rules
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Judgement, Question, ServiceSample
 
@@ -65,6 +67,13 @@ JUDGED: Mapping[str, JudgedReward] = {
 def find_judged(name: str) -> JudgedReward:
     """Return the shipped reward of this name, or that of a section `rewards.judged.<name>`."""
     return JUDGED.get(name) or GradedReward(name)
+
+
+def check_reward_files(rewards: RewardsConfig) -> None:
+    """Check the prompts and the rule file of all rewards with a weight. Raise ConfigError."""
+    check_prompts(rewards)
+    if rewards.rules.weight:
+        load_rules(rewards.rules.file)
 
 
 def check_prompts(rewards: JudgedRewards) -> None:

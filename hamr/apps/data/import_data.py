@@ -85,7 +85,7 @@ def _import_helpdesk(
     policy = ""
     if command.policy is not None:
         try:
-            policy = command.policy.read_text(encoding="utf-8").strip()
+            policy = command.policy.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput("policy", str(command.policy), f"cannot be read ({error})") from error
     options = dataclasses.replace(
@@ -131,6 +131,9 @@ def _finish(
     command: ImportCommand, imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int] | None
 ) -> int:
     """Split by dialogue, write and report. `hidden` is None if private values were kept."""
+    if not imported.samples:
+        remedy = "none has an agent's turn after one of the customer, so there is nothing to learn from"
+        raise DataError("input", f"{len(imported.trajectories)} dialogues", remedy)
     folder = command.output
     faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
     _left_out(folder, faults, duplicates)

@@ -32,7 +32,8 @@ def preview_tickets(command: PreviewTickets) -> int:
     DataError."""
     table = read_table(command.input, encoding=command.encoding, delimiter=command.delimiter)
     if not table.rows:
-        raise DataError("input", str(command.input), "contains no ticket; give an export with rows")
+        first = f"; the first line: {table.faults[0].message}" if table.faults else "; give an export with rows"
+        raise DataError("input", str(command.input), f"contains no ticket{first}")
     proposal = propose_mapping([row for _, row in table.rows], str(command.input))
     tickets = read_tickets(
         command.input,

@@ -57,7 +57,7 @@ class GenerateCommand(ConfiguredCommand):
 
     def check(self) -> Config:
         from hamr.apps.shared.pools_up import writing_pool
-        from hamr.rewards.judged import check_prompts
+        from hamr.rewards.judged import check_reward_files
 
         config = self.config()
         if self.policy in config.pools:
@@ -69,5 +69,5 @@ class GenerateCommand(ConfiguredCommand):
         elif self.step is not None and not (Path(self.policy).expanduser() / "config.yaml").is_file():
             raise BadInput("step", self.step, f"{self.policy} is not a run folder; remove it")
         if self.with_rewards:
-            check_prompts(config.rewards)
+            check_reward_files(config.rewards)
         return config

@@ -41,7 +41,9 @@ class ScoringProgress:
 
 
 class ScoreOutput:
-    """Output file that is written group by group. A context manager; locked by one process at a time."""
+    """Output file that is written group by group. A context manager; locked by one process at a time.
+
+    A new file without a record is removed if an exception ends the context."""
 
     def __init__(
         self,
@@ -61,12 +63,12 @@ class ScoreOutput:
         self.sidecar = path.with_name(path.name + SIDECAR)
         self.done = ScoringProgress()
         self._digest = hashlib.sha256()
-        fresh = not path.exists() or not path.stat().st_size
-        if not fresh and not resume:
+        self._fresh = not path.exists() or not path.stat().st_size
+        if not self._fresh and not resume:
             raise BadInput("output", str(path), "exists; continue with resume=true, or name another file")
         self._file = _lock_file(path)
         try:
-            if fresh:
+            if self._fresh:
                 self._note()
             else:
                 self._check_sidecar()
@@ -79,6 +81,9 @@ class ScoreOutput:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._file.close()
+        if error is not None and self._fresh and not self.done.responses:  # such as a pool that did not start
+            self.path.unlink()
+            self.sidecar.unlink()
 
     def remaining(self, seen: Callable[[Sequence[RewardRecord]], None]) -> Groups:
         """Yield the input's groups that are not scored yet.

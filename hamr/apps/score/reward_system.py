@@ -35,7 +35,7 @@ from hamr.pools.deployment import pool_status, start_pools, stop_pools
 from hamr.pools.function_pool import check_functions
 from hamr.pools.router_actor import RouterClient
 from hamr.pools.scorers import build_scorer
-from hamr.rewards.judged import check_prompts
+from hamr.rewards.judged import check_reward_files
 from hamr.types import Failure, RewardRecord
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class RewardSystem:
         import ray
 
         config = self.config
-        check_prompts(config.rewards)
+        check_reward_files(config.rewards)
         check_functions(config.rewards)
         check_pool_room(config, config.pools, router=True)
         trained = any(pool.learns_pairs for pool in config.pools.values())

@@ -15,6 +15,7 @@ from hamr.apps.score.file import SkippedRows, check_input, needs_scoring, progre
 from hamr.apps.score.output import ScoreOutput
 from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.summary import Tally, plot, summary_tables
+from hamr.apps.shared.outputs import output_file
 from hamr.cascade.replay import replay
 from hamr.config.load import load_dumped
 from hamr.config.pools import SPEED_ONLY
@@ -23,6 +24,7 @@ from hamr.errors import BadInput
 from hamr.pools.function_pool import check_functions
 from hamr.prompting.templates import is_path, read_template
 from hamr.report.terminal import show
+from hamr.rewards.judged import check_reward_files
 from hamr.telemetry.ledger import Ledger
 
 
@@ -37,7 +39,9 @@ def score(
 
     if source.resolve() == target.resolve():
         raise BadInput("output", str(target), "is the input; name another file")
+    output_file(target, overwrite=True)
     config = config.model_copy(update={"rewards": check_functions(config.rewards)})
+    check_reward_files(config.rewards)
     tally = Tally(audit_by=config.rewards.consistency.audit.by)
     faults = SkippedRows(note) if skip else None
     checked = check_input(source, skip=faults)
@@ -64,8 +68,9 @@ def score(
                     todo = chain([first], groups)
                     signals.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))
             except BaseException:
-                again = "retry=failed" if before else "resume=true"
-                note(f"stopped: {output.path} has {output.done.responses} records; {again} continues after them")
+                if output.done.responses:
+                    again = "retry=failed" if before else "resume=true"
+                    note(f"stopped: {output.path} has {output.done.responses} records; {again} continues after them")
                 raise
         if before:
             output.replace(before)

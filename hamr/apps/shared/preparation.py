@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import time
 from array import array
@@ -26,13 +25,12 @@ from hamr.data.policy_chat import PolicyChat
 from hamr.data.reply_clusters import ReplyClusters
 from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import read_samples
-from hamr.data.splits import Splits, split_samples
+from hamr.data.splits import Splits, add_sft, split_samples
 from hamr.errors import BadInput, DataError
 from hamr.models.bundled import describe, resolve_model
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
 from hamr.models.weights import check_shared_room
-from hamr.rewards.judged import check_prompts
-from hamr.rewards.rules import load_rules
+from hamr.rewards.judged import check_reward_files
 from hamr.rewards.sage_logic import check_gold
 from hamr.rewards.truth import ExactAct
 from hamr.trainer.weight_sync import SHARED_MEMORY
@@ -113,10 +111,11 @@ def prepare(config: Config) -> Prepared:
     Raises BadInput (one line: where, what, what to change).
     """
     started = time.perf_counter()
-    check_prompts(config.rewards)
+    check_reward_files(config.rewards)
     check_extras(config.pools, config.rollout)
     check_reranker_context(config)
-    _check_files(config)
+    if config.data.labelled_pairs:
+        read_pairs(config.data.labelled_pairs)  # a fault is reported now rather than after hours of training
     is_tau2 = config.env.type == "tau2"
     splits = tau2_splits(config.env) if is_tau2 else load_splits(config.data, config.experiment.seed)
     check_gold(config.rewards.sage_logic, splits.train)
@@ -149,14 +148,6 @@ def check_reranker_context(config: Config) -> None:
         )
 
 
-def _check_files(config: Config) -> None:
-    """Read files that are needed only later, some of them after hours of training."""
-    if config.rewards.rules.weight:
-        load_rules(config.rewards.rules.file)
-    if config.data.labelled_pairs:
-        read_pairs(config.data.labelled_pairs)
-
-
 def load_splits(data: DataConfig, seed: int) -> Splits:
     """Return generated splits, or those of the files. Missing splits are taken from the training file by `seed`."""
     if data.type == "sage":
@@ -168,7 +159,7 @@ def load_splits(data: DataConfig, seed: int) -> Splits:
         assert data.train is not None, "the schema checks this"
         train = read_samples(data.train)
     splits = split_samples(train, given, held_out_frac=data.held_out_frac, seed=seed)
-    return dataclasses.replace(splits, sft=tuple(read_samples(data.sft))) if data.sft else splits
+    return add_sft(splits, read_samples(data.sft)) if data.sft else splits
 
 
 def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, dict[str, int]]:

@@ -63,8 +63,8 @@ class TrainCommand(TrainingCommand):
     work = "hamr.apps.train.run:start"
 
     def check(self) -> Config:
-        from hamr.rewards.judged import check_prompts
+        from hamr.rewards.judged import check_reward_files
 
         config = super().check()
-        check_prompts(config.rewards)
+        check_reward_files(config.rewards)
         return config

@@ -2,7 +2,7 @@
 
     messages  {"messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text or null,
                              "tool_calls"?: [{"id"?, "function": {"name", "arguments": object or JSON text}}],
-                             "tool_call_id"?, "name"?}, ...]}
+                             "function_call"?: {"name", "arguments"}, "tool_call_id"?, "name"?}, ...]}
     ShareGPT  {"conversations": [{"from": "human" | "gpt" | "system" | "function_call" | "observation", "value"}, ...],
                "system"?: text}
     TRL       {"prompt": text or messages, "completion": text or messages}
@@ -14,7 +14,6 @@ calls becomes a reply and then its calls. The completion, or the ground truth, i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
-from hamr.data.samples import parse_line
+from hamr.data.samples import parse_json, parse_line
 from hamr.data.tables import read_table
 from hamr.data.tools import tool_spec
 from hamr.data.trajectories import Trajectory, trajectory_from_json
@@ -118,7 +117,7 @@ def _messages(row: Mapping[str, Any], where: str) -> tuple[str, str, list[Any]]:
         if not isinstance(truth, str) or not truth.strip():
             raise DataError(f"{where}: reward_model.ground_truth", truth, "must be the right answer as text")
         return "verl", "prompt", _as_list(row["prompt"], "user") + _as_list(truth, "assistant")
-    remedy = "must have messages, conversations, prompt and completion, or prompt and reward_model"
+    remedy = "must have lists of messages or conversations, prompt and completion, or prompt and reward_model"
     raise DataError(f"{where}: messages", sorted(row), remedy)
 
 
@@ -130,12 +129,12 @@ def _sharegpt(turn: Any, place: str) -> dict[str, Any]:
     if not isinstance(turn, dict):
         raise DataError(place, turn, "must be an object with from and value")
     sender, text = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
-    if sender not in _SHAREGPT:
+    if not isinstance(sender, str) or sender not in _SHAREGPT:
         raise DataError(f"{place}.from", sender, f"unknown role; use {', '.join(_SHAREGPT)}")
     if sender != "function_call":
         return {**turn, "role": _SHAREGPT[sender], "content": text}
     try:
-        called = json.loads(text) if isinstance(text, str) else text
+        called = parse_json(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}.value", text, f"the call is not JSON ({error})") from error
     return {"role": "assistant", "content": None, "tool_calls": called if isinstance(called, list) else [called]}
@@ -165,7 +164,9 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]
     tools = row.get("tools") or []
     if isinstance(tools, str):
         tools = parse_line(tools, f"{where}: tools")
-    identity = str(row.get("id") or unnamed)
+    if not isinstance(tools, list):
+        raise DataError(f"{where}: tools", tools, "must be a list")
+    identity = unnamed if row.get("id") in (None, "") else str(row["id"])
     meta = {"dataset": form, "dialogue": identity}
     return {
         "id": identity, "ticket": {}, "policy": "\n".join(policy), "tools": tools, "turns": turns, "meta": meta,
@@ -183,7 +184,8 @@ def _text(content: Any, place: str) -> str:
 
 def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the calls of an assistant message. `names` receives the tool of each call id."""
-    called = message.get("tool_calls") or ()
+    older = message.get("function_call")
+    called = message.get("tool_calls") or ([older] if older else ())
     if not isinstance(called, list | tuple):
         raise DataError(f"{place}.tool_calls", called, "must be a list of calls")
     for j, call in enumerate(called):
@@ -194,7 +196,7 @@ def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Ite
         arguments = inner.get("arguments") or {}
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments)
+                arguments = parse_json(arguments)
             except (ValueError, RecursionError) as error:
                 raise DataError(f"{where}.arguments", arguments, f"are not JSON ({error})") from error
         if not isinstance(arguments, dict):

@@ -81,10 +81,14 @@ def test_forms_are_detected_in_every_file_format(
     assert found.policy == ("" if row.get("prompt") == "Where is order 7?" else "Be kind.")
 
 
+def call(arguments: str) -> dict[str, Any]:
+    return {"messages": [USER, {**CALL, "tool_calls": [{"function": {"name": "find", "arguments": arguments}}]}]}
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"text": "x"}, "t.jsonl:1: messages: ['text']: must have messages, conversations, prompt and completion"),
+        ({"text": "x"}, "t.jsonl:1: messages: ['text']: must have lists of messages or conversations, prompt"),
         (
             {"conversations": [{"from": "robot", "value": "x"}]},
             "t.jsonl:1: conversations[0].from: 'robot': unknown role",
@@ -93,10 +97,19 @@ def test_forms_are_detected_in_every_file_format(
             {"conversations": [{"from": "function_call", "value": "find()"}]},
             "conversations[0].value: 'find()': the call is",
         ),
+        ({"conversations": [{"from": ["human"], "value": "x"}]}, "conversations[0].from: ['human']: unknown role"),
+        ({"messages": json.dumps([USER, ASSISTANT])}, "must have lists of messages or conversations, prompt and"),
+        ({"messages": [USER, ASSISTANT], "tools": 3}, "t.jsonl:1: tools: 3: must be a list"),
+        ({"messages": [USER, ASSISTANT], "tools": '{"a": 1}'}, "t.jsonl:1: tools: {'a': 1}: must be a list"),
         ({"conversations": ["x"]}, "t.jsonl:1: conversations[0]: 'x': must be an object"),
         ({"prompt": [USER], "reward_model": {"ground_truth": 7}}, "reward_model.ground_truth: 7: must be the right"),
         ({"prompt": [{"role": "user", "content": 7}], "completion": "x"}, "t.jsonl:1: prompt[0].content: 7"),
         ({"messages": [USER, ASSISTANT], "tools": "["}, "t.jsonl:1: tools: '[': bad JSON"),
+        (
+            call('{"x": NaN}'),
+            "t.jsonl:1: messages[1].tool_calls[0].arguments: '{\"x\": NaN}': are not JSON (NaN is not JSON)",
+        ),
+        (call('{"x": 1e999}'), "are not JSON (1e999 is out of range)"),
         ([], "contains no line; give chats"),
     ],
 )
@@ -105,6 +118,19 @@ def test_malformed_chat_is_refused_with_its_place(tmp_path: Path, row: Any, said
     with pytest.raises(DataError) as refused:
         read(tmp_path / "t.jsonl")
     assert said in str(refused.value)
+
+
+def test_id_zero_is_an_id(tmp_path: Path) -> None:
+    rows = [{"id": number, "messages": [{**USER, "content": f"Wish {number}"}, ASSISTANT]} for number in (0, 1)]
+    (tmp_path / "t.json").write_text(json.dumps(rows))
+    assert [found.id for found in read(tmp_path / "t.json")] == ["0", "1"]
+
+
+def test_older_function_call_becomes_a_call(tmp_path: Path) -> None:
+    called = {"role": "assistant", "content": None, "function_call": {"name": "find", "arguments": '{"order": 7}'}}
+    row = {"messages": [USER, called, {"role": "function", "name": "find", "content": "sent"}, ASSISTANT]}
+    (tmp_path / "t.jsonl").write_text(json.dumps(row))
+    assert read(tmp_path / "t.jsonl")[0].turns == (ASKED, CALLED, RESULT, ANSWERED)
 
 
 def test_folder_without_tables_is_refused(tmp_path: Path) -> None:

@@ -112,6 +112,19 @@ def test_requester_elsewhere_is_no_agent_because_of_a_private_reply(tmp_path: Pa
     assert [fault.line for fault in found.faults] == [2, 3], "not the agent's reply"
 
 
+def test_ticket_of_two_exports_has_its_comments_once(tmp_path: Path) -> None:
+    for name in ("march.json", "april.json"):
+        (tmp_path / name).write_text(json.dumps(ticket()))
+    assert zendesk(tmp_path).trajectories[0].turns == DIALOGUE
+
+
+def test_styles_are_no_text_and_cells_stay_apart(tmp_path: Path) -> None:
+    page = "<style>p {color: red}</style><script>run()</script><table><tr><td>Fee</td><td>$4</td></tr></table>"
+    said = [comment(CUSTOMER, "", 1, html_body=page), comment(AGENT, "Yes.", 2)]
+    (tmp_path / "t.json").write_text(json.dumps(ticket(comments=said)))
+    assert zendesk(tmp_path / "t.json").trajectories[0].turns[0].content == "Fee $4"
+
+
 def test_plain_text_is_no_markup(tmp_path: Path) -> None:
     said = [comment(CUSTOMER, "Use <b>&amp; here", 1), comment(AGENT, "", 2, html_body="<p>So &lt;b&gt;.</p>")]
     (made,) = zendesk(write(tmp_path / "t.jsonl", ticket(comments=said))).trajectories

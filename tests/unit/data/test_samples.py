@@ -130,6 +130,18 @@ MALFORMED = [
         _edited(references=[_call(order=1, mode="warp")]), "references[0].parameters.mode", "not among", id="enum"
     ),
     pytest.param(_edited(privileged=3), "privileged", "must be an object", id="privileged type"),
+    pytest.param(
+        _edited(tools=[{"name": "look", "parameters": {"properties": {"order": "integer"}}}]),
+        "tools[0].parameters.properties.order",
+        "must be an object",
+        id="property",
+    ),
+    pytest.param(
+        _edited(tools=[{"name": "look", "parameters": {"properties": {}, "required": [["order"]]}}]),
+        "tools[0].parameters.required",
+        "must be a list of names",
+        id="required names",
+    ),
 ]
 
 
@@ -150,6 +162,7 @@ def test_malformed_line_is_reported_in_one_line(tmp_path, row, field, said):
     [
         (b'{"id": ', "1: line", "bad JSON"),
         (b'{"id": NaN}', "1: line", "bad JSON"),
+        (b'{"id": 1e999}', "1: line", "bad JSON (1e999 is out of range)"),
         (b'"\\ud800"', "1: line", "bad JSON"),
         (b"[" * 100_000, "1: line", "bad JSON"),
         (b"", "1: line", "empty"),

@@ -10,7 +10,7 @@ from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import reply_pairs
 from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import read_samples, write_samples
-from hamr.data.splits import count_copies, split_samples
+from hamr.data.splits import add_sft, count_copies, split_samples
 from hamr.errors import DataError
 from hamr.types import Reference, Reply, ServiceSample
 
@@ -55,6 +55,19 @@ def test_duplicate_id_across_splits_is_rejected() -> None:
     with pytest.raises(DataError, match="data.test: id: 's3': another sample of data.train has this id"):
         split_samples(SAMPLES, given, held_out_frac=0.1, seed=0)
     assert split_samples(SAMPLES, {"validation": SAMPLES[:2], "test": SAMPLES[2:4]}, held_out_frac=0.1, seed=0)
+
+
+def test_other_sft_data_lose_held_out_samples_and_keep_their_ids() -> None:
+    splits = split_samples([sample(f"s{i}", f"d{i}") for i in range(9)], {}, held_out_frac=0.3, seed=0)
+    other = [
+        dataclasses.replace(s, references=(Reference(action=Reply(content="Wrong.")),))
+        for s in (*splits.train, *splits.test)
+    ]
+    assert {s.id for s in add_sft(splits, other).sft} == {s.id for s in splits.train}
+    with pytest.raises(DataError, match="data.sft: id: .* another sample of data.train has this id"):
+        add_sft(splits, [dataclasses.replace(splits.train[0], policy="Another.")])
+    with pytest.raises(DataError, match="data.sft: .* all of them are held out"):
+        add_sft(splits, splits.test)
 
 
 def test_too_few_samples_are_rejected() -> None:

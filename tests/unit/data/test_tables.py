@@ -33,6 +33,8 @@ def read(folder: Path, raw: bytes, name: str = "t.csv", **options: str) -> Expor
         (b"sep=;\r\nid;text\r\n1;Hi, you\r\n", "CSV, delimiter semicolon, encoding utf-8", "text", "Hi, you"),
         (b"text\nHi; you\n", "CSV, delimiter comma, encoding utf-8", "text", "Hi; you"),
         (b'"id","a;b"\n1,Hi\n', "CSV, delimiter comma, encoding utf-8", "a;b", "Hi"),
+        (b"id;a, b;text\n1;2;Hi\n", "CSV, delimiter semicolon, encoding utf-8", "a, b", "2"),
+        (b'id\t"a, ""b"", c"\ttext\n1\t2\tHi\n', "CSV, delimiter tab, encoding utf-8", 'a, "b", c', "2"),
     ],
 )
 def test_csv_delimiter_and_encoding_are_detected_and_stated(
@@ -56,6 +58,10 @@ def test_given_options_replace_detection(tmp_path: Path) -> None:
     table = read(tmp_path, "a;b,c\n1;ß,2\n".encode("cp850"), encoding="cp850", delimiter=",")
     assert table.rows == [(2, {"a;b": "1;ß", "c": "2"})]
     assert read(tmp_path, '{"a": "ß"}'.encode("cp850"), "t.jsonl", encoding="cp850").rows == [(1, {"a": "ß"})]
+
+
+def test_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
+    assert read(tmp_path, GERMAN.encode("utf-8-sig"), encoding="utf-8").rows[0][1]["id"] == "1"
 
 
 def test_json_lines_array_and_single_object_are_read(tmp_path: Path) -> None:
@@ -83,7 +89,14 @@ def test_non_object_element_is_reported_with_its_line(tmp_path: Path) -> None:
         ("t.csv", b"a,b\n1,2\n1,2,3\n", {}, "t.csv:3: line: ['3']: the line has more fields than the header's 2"),
         ("t.csv", b"a,b\n1,\xfc\n", {"encoding": "utf-8"}, "t.csv:2: line: b'1,\\xfc': is not utf-8; give encoding="),
         ("t.csv", b"a,b\n1,\xff\xff\x81\x98\n", {}, "its encoding is neither UTF-8 nor cp1252, gb18030"),
-        ("t.csv", b'a,b\n1,"2\n', {}, "cannot be read as CSV"),
+        (
+            "t.csv",
+            b'a,b\n1,2\n3,"4\n5,6\n',
+            {},
+            "t.csv:3: line: '3,\"4': cannot be read as CSV (unexpected end of data)",
+        ),
+        ("t.csv", b'a,b\n1,"2 \\" 3"\n', {}, "write a quote inside a quoted text twice"),
+        ("t.csv", b'sep=;\na;b\n1;"2"3\n', {}, "t.csv:3: line: '1;\"2\"3': cannot be read as CSV"),
         ("t.json", b'[{"a": 1},\n {"a": }]', {}, "t.json:2: line: '{\"a\": }]': bad JSON"),
         ("t.json", b'[{"a": 1}', {}, "t.json:1: line: '': bad JSON"),
     ],
@@ -108,3 +121,11 @@ def test_whole_column_decides_order_of_day_and_month() -> None:
         date_order("at", [early, late], "month_first")
     with pytest.raises(DataError, match="f:9: at: '31/01/2026': has the day first, but that of f:3 the month"):
         date_order("at", [early, ("f:3", "01/31/2026"), late])
+
+
+def test_bytes_of_parquet_are_read_as_text(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        pyarrow.table({"text": pyarrow.array(["für".encode()], pyarrow.binary())}), tmp_path / "t.parquet"
+    )
+    assert read_table(tmp_path / "t.parquet").rows == [(1, {"text": "für"})]

@@ -131,6 +131,20 @@ def test_csv_rows_with_one_id_form_a_ticket(tmp_path: Path) -> None:
     assert found.trajectories[0].turns[2].tool_call == ToolCall(name="refund", parameters={"order": 7})
 
 
+def test_column_filled_in_a_later_row_belongs_to_the_ticket(tmp_path: Path) -> None:
+    (tmp_path / "policy.txt").write_bytes("Be kind.".encode("utf-8-sig"))
+    (tmp_path / "t.csv").write_text("no,who,said,tier,result\n1,customer,Hi,gold,\n1,agent,Hello,silver,solved\n")
+    mapping = TicketMapping.model_validate(
+        {
+            "id": "no", "ticket": {"tier": "tier"}, "privileged": {"result": "result"},
+            "policy": {"file": "policy.txt"}, "turn": {"role": "who", "content": "said"},
+        }
+    )  # fmt: skip
+    (found,) = read_tickets(tmp_path / "t.csv", mapping, beside=tmp_path).trajectories
+    assert (found.ticket, found.privileged) == ({"tier": "gold"}, {"result": "solved"})
+    assert found.policy == "Be kind."
+
+
 def test_csv_line_with_too_many_fields_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("no,who,said\nA,customer,Hi\nA,agent,Hello, you\n")
@@ -289,6 +303,8 @@ def test_tickets_with_equal_turns_are_duplicates(tmp_path: Path) -> None:
         ("id: ticket_no\n", "id: ticket_no\ntickets: {a: b}\n", "'tickets': unknown key; did you mean 'ticket'?"),
         ("  role: from\n", "", "turn.role: None: missing"),
         ("id: ticket_no", "id: [", "is not YAML"),
+        ("agent: [staff]", "agent: staff", "turn.roles.agent: 'staff': must be a list; write [staff]"),
+        ("agent: [staff]", "agent: [1]", "turn.roles.agent.0: 1: must be a valid string; put quotes around it"),
     ],
 )  # fmt: skip
 def test_invalid_mapping_is_rejected(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -401,6 +417,11 @@ def test_duplicate_dialogue_is_counted_and_kept_in_one_split(tmp_path: Path, cap
         (["input=bad.jsonl", "mapping=map.yaml"], "none of them is valid; the first: bad.jsonl:1"),
         (["input=empty.csv", "mapping=map.yaml"], "input: 'empty.csv': contains no ticket; give an export with rows"),
         (["input=header.csv", "--preview"], "input: 'header.csv': contains no ticket; give an export with rows"),
+        (
+            ["input=comma.jsonl", "--preview"],
+            "contains no ticket; the first line: comma.jsonl:1: line: '{\"a\": 1},': bad",
+        ),
+        (["input=greeting.jsonl", "mapping=map.yaml", "split=false"], "input: '1 dialogues': none has an agent's turn"),
     ],
 )
 def test_bad_input_is_reported_in_one_line_with_exit_code_2(
@@ -410,6 +431,10 @@ def test_bad_input_is_reported_in_one_line_with_exit_code_2(
     export(tmp_path, ticket())
     late = {**RESULT, "args": "{}", "at": 1}
     (tmp_path / "bad.jsonl").write_text(json.dumps(ticket("X", [CUSTOMER, late])) + "\n")
+    (tmp_path / "greeting.jsonl").write_text(
+        json.dumps(ticket("X", [{**AGENT, "tool": "", "args": "", "at": 1}, CUSTOMER])) + "\n"
+    )
+    (tmp_path / "comma.jsonl").write_text('{"a": 1},\n')
     (tmp_path / "empty.csv").touch()
     (tmp_path / "header.csv").write_text("id;role;text\n")
     output = [] if "--preview" in args else ["output=out"]

@@ -164,6 +164,13 @@ def test_invalid_lines_are_named_and_skipped_on_request(tmp_path: Path, capsys: 
     assert "0of2responseshavenoscore;4invalidlinesskipped" in shown
 
 
+def test_run_without_a_record_leaves_no_output(tmp_path: Path) -> None:
+    source = write_input(tmp_path, [1])
+    with pytest.raises(KeyboardInterrupt):
+        run(source, stop=1)
+    assert list(tmp_path.iterdir()) == [source]
+
+
 def test_input_without_a_valid_line_is_rejected(tmp_path: Path) -> None:
     source = write_lines(tmp_path, "not json", json.dumps(ROW))
     with pytest.raises(BadInput, match="has no valid line"):

@@ -128,6 +128,11 @@ def test_invalid_requests_are_rejected_before_the_start(tmp_path: Path) -> None:
     bad.write_text(good.read_text() + json.dumps({**ROW, "references": [], "response": "ok"}) + "\n")
     with pytest.raises(DataError, match=r"bad\.jsonl:2: references"):
         parse_command(["score", f"input={bad}", f"output={out}", smoke]).run()
+    rules = ["rewards.rules.weight=1", f"rewards.rules.file={tmp_path / 'none.yaml'}"]
+    with pytest.raises(BadInput, match=r"rewards\.rules\.file: .*: cannot read it"):
+        parse_command(["score", f"input={good}", f"output={out}", smoke, *rules]).run()
+    with pytest.raises(BadInput, match=r"output: '.*': is a folder; give a file"):
+        parse_command(["score", f"input={good}", f"output={tmp_path}", smoke]).run()
     assert not out.exists()
     out.write_text("{}\n")
     with pytest.raises(BadInput, match=r"exists; continue with resume=true"):
