@@ -169,6 +169,7 @@ class Controller:
             ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
             stale = [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
+            scored += dropped
             settled = await self.settle(step, fresh, scored)
             scored += settled.groups
             chosen = self.batches.trainable(settled.groups)

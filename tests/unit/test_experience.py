@@ -599,6 +599,24 @@ def test_failed_responses_are_scored_again_before_their_group_is_judged():
     asyncio.run(run())
 
 
+def test_groups_without_signal_count_as_scored_and_teach_the_order():
+    order = [sample.id for sample in PromptStream(SAMPLES, seed=0).take(4)]
+
+    def outcome(rollout: Rollout) -> Outcome:
+        if rollout.key.prompt == order[3]:
+            return JudgeTimeout(detail="slow")
+        return Scored(value=1.0) if rollout.key.prompt in order else alternating(rollout)
+
+    controller, stream, records = build(outcome)
+    unscored = UnscoredConfig(max_frac=0.4, wait_s=0.0, first_s=0.01, longest_s=0.01)
+    controller.experiment = controller.experiment.model_copy(update={"unscored": unscored})
+    learned: dict[str, float] = {}
+    stream.learn = lambda sample, share: learned.update({sample.id: share})
+    steps(controller, stream, 1)
+    assert len(controller.trainer.batches) == 1 and len(records) == 6 * 2
+    assert [learned.get(prompt) for prompt in order] == [1.0, 1.0, 1.0, None]
+
+
 def test_step_ends_when_no_group_has_signal():
     algorithm = AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=2))
     controller, stream, records = build(lambda rollout: Scored(value=1.0), algorithm=algorithm)
