@@ -56,7 +56,11 @@ class BatchBuilder:
         if self.normalise == "sum":
             return [self.advantages_of_totals(group) for group in groups]
         floor = self.algorithm.std_floor
-        estimated = [decoupled_advantages(self.components(group), std_floor=floor) for group in groups]
+        estimated = [
+            # A group that no scorer answered has no components.
+            decoupled_advantages(self.components(group), std_floor=floor) or [0.0] * len(group.records)
+            for group in groups
+        ]
         scored = [
             a
             for group, own in zip(groups, estimated, strict=True)

@@ -404,6 +404,15 @@ async def test_decoupled_rewards_give_signal_for_equal_totals() -> None:
     assert first**2 + second**2 + third**2 == pytest.approx(3.0, abs=1e-3)
 
 
+async def test_decoupled_rewards_leave_out_groups_that_no_scorer_answered() -> None:
+    controller, _, _, _ = build(by_index)
+    groups = await controller.score_groups([sample(0), sample(1)], [controller.request(0, sample(i)) for i in (0, 1)])
+    lost = [replace(r, total=JudgeTimeout(detail="no router"), components=()) for r in groups[0].records]
+    groups[0] = replace(groups[0], records=tuple(lost))
+    (group,) = replace(controller.batches, normalise="gdpo").build(groups).groups
+    assert [s.advantage for s in group.sequences] == pytest.approx([-1.0, 1.0, -1.0, 1.0], abs=1e-5)
+
+
 async def test_the_overlong_penalty_is_a_component_of_decoupled_rewards() -> None:
     overlong = OverlongConfig(enabled=True, cache=8, weight=0.5)
     controller, engine, _, _ = build(by_index, algorithm=AlgorithmConfig(overlong=overlong))
