@@ -256,6 +256,8 @@ async def test_group_of_truncated_responses_has_no_signal() -> None:
     assert controller.batches.has_signal(truncate(group, 0, 1, 2))
     assert not controller.batches.has_signal(truncate(group, 0, 1, 2, 3))
     assert controller.batches.build([truncate(group, 0, 1, 2, 3)]).groups == ()
+    lost = replace(group.records[3], total=JudgeTimeout(detail="late"))
+    assert not controller.batches.has_signal(truncate(replace(group, records=(*group.records[:3], lost)), 0, 1, 2))
     answered = replace(group, rollouts=tuple(replace(r, answer_tokens=1) for r in truncate(group, 0, 1).rollouts))
     assert len(controller.batches.build([answered]).groups[0].sequences) == 4, "text after the answer may be truncated"
 
