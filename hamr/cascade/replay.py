@@ -13,7 +13,18 @@ from hamr.config.judged import JudgeSection
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
 from hamr.rewards.mix import mix
-from hamr.types import TURN_REWARD, Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
+from hamr.types import (
+    TURN_REWARD,
+    Component,
+    Failure,
+    JudgeUnavailable,
+    Outcome,
+    RewardRecord,
+    Scored,
+    Stale,
+    Total,
+    Vetoed,
+)
 
 
 def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | None = None) -> Total:
@@ -21,7 +32,8 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
 
     Another configuration answers "what if" questions: other weights, another mode, another scale of the judges' grades,
     as far as the recorded scores allow. Length, rules and the user's own functions and episodes keep their recorded
-    values, since their texts are not read again. A response that no scorer was asked about keeps its failure.
+    values, since their texts are not read again. A response that no scorer was asked about keeps its failure, and one
+    that no step trained on stays stale.
 
     A correction by audits belongs to the cascade value that it was estimated for. It is applied if `rewards` has one
     and gives the reply that value.
@@ -33,7 +45,7 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
         MissingScore: The configuration needs a score that was never requested.
         DataError: The configuration does not know a component.
     """
-    if isinstance(record.total, Failure) and not record.components:
+    if isinstance(record.total, Stale) or (isinstance(record.total, Failure) and not record.components):
         return record.total
     if cascade is None and record.cascade is not None:
         cascade = Cascade(*record.cascade)
