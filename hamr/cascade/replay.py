@@ -43,7 +43,7 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
 
     Raises:
         MissingScore: The configuration needs a score that was never requested.
-        DataError: The configuration does not know a component.
+        DataError: The configuration does not know a component with a weight.
     """
     if isinstance(record.total, Stale) or (isinstance(record.total, Failure) and not record.components):
         return record.total
@@ -56,9 +56,9 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
 def _again(
     component: Component, record: RewardRecord, rewards: RewardsConfig, consistency: ConsistencyConfig
 ) -> Component:
-    if component.name == TURN_REWARD:
-        return component
     section: Any = rewards.section(component.name)
+    if component.name == TURN_REWARD or (section is None and not component.weight):
+        return component
     if section is None:
         known = sorted(
             name for name in (*type(rewards).model_fields, *rewards.custom, *rewards.judged) if rewards.section(name)

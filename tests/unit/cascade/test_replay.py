@@ -190,6 +190,12 @@ def test_stale_response_stays_stale():
     assert replay(record, RewardsConfig()) == record.total
 
 
+def test_unknown_component_without_weight_is_ignored():
+    record = recorded(outcome=Scored(value=1.0))
+    own = Component(name="exact_act", outcome=Scored(value=0.0), weight=0.0)
+    assert replay(replace(record, components=(*record.components, own)), RewardsConfig()) == record.total
+
+
 def test_an_unknown_component_is_named():
     with pytest.raises(DataError, match="charm"):
         replay(recorded(outcome=Scored(value=1.0), name="charm"), RewardsConfig())
