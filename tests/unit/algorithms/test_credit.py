@@ -46,3 +46,8 @@ def test_turn_normalised_compares_equal_turns_and_adds_the_outcome():
 def test_failed_dialogue_is_excluded_from_the_baselines(credit):
     failed = EpisodeRewards(turns=(None, None))
     assert turn_advantages([*GROUP, failed], credit, centred) == [*turn_advantages(GROUP, credit, centred), 0.0, 0.0]
+
+
+def test_failed_turn_leaves_the_turns_before_it_without_a_sum():
+    failed = EpisodeRewards(turns=(1.0, None, 0.5), outcome=1.0)
+    assert comparisons([failed], "turn") == [[None, None, 1.5]]
