@@ -512,7 +512,7 @@ def test_group_that_became_too_old_is_recorded_as_stale():
         engine.release.set()
         await settle_tasks()
         metrics = await controller.step(3, stream)
-        assert metrics["rollout/stale_groups"] == 1.0
+        assert metrics["rollout/stale_groups"] == 1.0 and metrics["rollout/groups_dropped"] == 0.0
         stale = [r for r in records if isinstance(r.total, Stale)]
         assert {r.key.prompt for r in stale} == set(engine.slow) and len(stale) == 2
         assert all(r.components[0].outcome.ok for r in stale)  # what was scored stays in the record
@@ -633,6 +633,7 @@ def test_oversampled_step_trains_on_the_first_groups_of_its_own_policy():
     assert [m["rollout/policy_age/max"] for m in found] == [0.0] * 3
     assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
     unused = sum(m["rollout/surplus_groups"] for m in found)
+    assert unused and not any(m["rollout/groups_dropped"] for m in found), "all groups have a signal"
     assert len({r.key for r in records}) == len(records) == 2 * (3 * 2 + unused)
     stale = [r.total for r in records if isinstance(r.total, Stale)]
     assert len(stale) == 2 * unused and all("oversample" in total.detail for total in stale)
