@@ -169,6 +169,7 @@ class Controller:
             ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
             stale = [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
+            scored += dropped
             settled = await self.settle(step, fresh, scored)
             scored += settled.groups
             chosen = self.batches.trainable(settled.groups)
@@ -185,7 +186,9 @@ class Controller:
             flow["rollout/surplus_groups"] = len(surplus)
             lengths = redrawn_length(seen, self.experience.redrawn)
         self.recorder.records(step, [record for group in seen for record in group.records])
-        return kept, {**self.describe(seen, kept, rounds=1), **flow, **lengths}
+        found = self.describe(seen, kept, rounds=1)
+        found["rollout/groups_dropped"] -= flow["rollout/stale_groups"] + flow["rollout/surplus_groups"]
+        return kept, {**found, **flow, **lengths}
 
     def learn_order(self, prompts: PromptStream, groups: Sequence[RolloutGroup]) -> None:
         """Tell the stream the share of right responses to each prompt."""

@@ -41,7 +41,7 @@ class BatchBuilder:
         for group, (advantages, extra) in zip(groups, self.advantages(groups), strict=True):
             by_prompt: dict[tuple[int, ...], list[TrainSequence]] = {}
             for r, a, reward in zip(group.rollouts, advantages, group.rewards, strict=True):
-                if reward is not None and r.token_ids and not self.is_filtered(r):
+                if self.is_in_loss(r, reward):
                     sequence = TrainSequence(token_ids=r.token_ids, advantage=a, old_logprobs=r.logprobs)
                     by_prompt.setdefault(r.prompt_ids, []).append(sequence)
             if extra:
@@ -56,7 +56,11 @@ class BatchBuilder:
         if self.normalise == "sum":
             return [self.advantages_of_totals(group) for group in groups]
         floor = self.algorithm.std_floor
-        estimated = [decoupled_advantages(self.components(group), std_floor=floor) for group in groups]
+        estimated = [
+            # A group that no scorer answered has no components.
+            decoupled_advantages(self.components(group), std_floor=floor) or [0.0] * len(group.records)
+            for group in groups
+        ]
         scored = [
             a
             for group, own in zip(groups, estimated, strict=True)
@@ -88,7 +92,7 @@ class BatchBuilder:
 
         A group without a response in the loss has no signal.
         """
-        if all(self.is_filtered(r) for r in group.rollouts):
+        if not any(map(self.is_in_loss, group.rollouts, group.rewards)):
             return False
         if self.normalise == "gdpo":
             values = [values for _, values in self.components(group)]
@@ -153,9 +157,10 @@ class BatchBuilder:
         """Return DAPO's soft overlong penalty before its weight."""
         return overlong_penalty(_acting_tokens(rollout), self.max_new_tokens, self.algorithm.overlong.cache)
 
-    def is_filtered(self, rollout: Rollout) -> bool:
-        """Return whether DAPO's overlong filtering is on and takes the response out of the loss."""
-        return self.algorithm.overlong.filter and is_overlong(rollout)
+    def is_in_loss(self, rollout: Rollout, reward: float | None) -> bool:
+        """Return whether a response has a reward and tokens, and DAPO's overlong filtering does not take it out."""
+        filtered = self.algorithm.overlong.filter and is_overlong(rollout)
+        return reward is not None and bool(rollout.token_ids) and not filtered
 
 
 def _acting_tokens(rollout: Rollout) -> int:

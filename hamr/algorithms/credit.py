@@ -40,8 +40,8 @@ def comparisons(episodes: Sequence[EpisodeRewards], credit: Credit) -> list[Valu
     """Return the lists of rewards that are normalised, each within itself.
 
     `outcome`: the outcome of each dialogue; where no dialogue has one, the sum of its turns. `turn`: for each turn the
-    sum of its own reward, the later ones and the outcome, over the turns of all dialogues. `turn_normalised`: the
-    rewards at each turn index, and last the outcomes.
+    sum of its own reward, the later ones and the outcome, over the turns of all dialogues; None if one of the turns was
+    not scored. `turn_normalised`: the rewards at each turn index, and last the outcomes.
     """
     if credit == "outcome":
         outcomes = [e.outcome for e in episodes]
@@ -77,8 +77,5 @@ def _total(turns: Values) -> float | None:
 
 
 def _to_go(episode: EpisodeRewards) -> list[float | None]:
-    known = [value or 0.0 for value in episode.turns]
-    return [
-        None if value is None else math.fsum((*known[t:], episode.outcome or 0.0))
-        for t, value in enumerate(episode.turns)
-    ]
+    later = [_total(episode.turns[t:]) for t in range(len(episode.turns))]
+    return [None if total is None else total + (episode.outcome or 0.0) for total in later]

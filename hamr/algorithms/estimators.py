@@ -1,6 +1,7 @@
 """Advantage estimators: functions of the rewards of a group, chosen by `algorithm.advantage`.
 
-In all of them None marks a response whose scoring failed: it does not count and has advantage 0.
+In all of them None marks a response whose scoring failed: it does not count and has advantage 0, before the
+normalisation over the batch in REINFORCE++ that of the mean.
 """
 
 from __future__ import annotations

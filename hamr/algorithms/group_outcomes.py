@@ -48,13 +48,22 @@ def group_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
             continue
         counts[found] += 1
         if (act := group.sample.meta.get("act")) is not None:
-            by_act.setdefault(re.sub(r"[^A-Za-z0-9_.-]+", "_", str(act)), Counter())[found] += 1
+            by_act.setdefault(metric_word(str(act)), Counter())[found] += 1
     if not counts:
         return {}
     metrics = {f"groups/{name}_frac": counts[name] / counts.total() for name in OUTCOMES}
     for act, own in sorted(by_act.items()):
         metrics |= {f"groups/{name}_by_act/{act}": own[name] / own.total() for name in OUTCOMES}
     return metrics
+
+
+def metric_word(act: str) -> str:
+    """Return the name of an act as one word of a metric name.
+
+    >>> metric_word("ask EmotionTag")
+    'ask_EmotionTag'
+    """
+    return re.sub(r"[^A-Za-z0-9_.-]+", "_", act)
 
 
 def redrawn_length(groups: Sequence[RolloutGroup], redrawn: Collection[str]) -> dict[str, float]:

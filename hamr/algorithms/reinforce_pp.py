@@ -10,8 +10,11 @@ from hamr.types import TrainGroup
 
 
 def reward_itself(rewards: Sequence[float | None]) -> list[float]:
-    """Return the rewards, and 0 for None. The baseline is that of the batch (`whiten`)."""
-    return [r or 0.0 for r in rewards]
+    """Return the rewards, and their mean for None. The baseline is that of the batch (`whiten`), in which a failure
+    must not count as a reward of 0."""
+    scored = [r for r in rewards if r is not None]
+    mean = math.fsum(scored) / max(1, len(scored))
+    return [mean if r is None else r for r in rewards]
 
 
 WHITENED = ("reinforce_pp", "reinforce_pp_baseline")

@@ -56,7 +56,7 @@ def value_of(record: RewardRecord) -> float | None:
 
 
 def judge_audit(record: RewardRecord) -> Audit | None:
-    """Return the audit of a record if the judge answered it."""
+    """Return the audit of a record if the judge is its auditor."""
     return record.audit if record.audit is not None and record.audit.by == "judge" else None
 
 

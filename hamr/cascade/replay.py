@@ -13,7 +13,18 @@ from hamr.config.judged import JudgeSection
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import DataError, MissingScore
 from hamr.rewards.mix import mix
-from hamr.types import TURN_REWARD, Component, Failure, JudgeUnavailable, Outcome, RewardRecord, Scored, Total, Vetoed
+from hamr.types import (
+    TURN_REWARD,
+    Component,
+    Failure,
+    JudgeUnavailable,
+    Outcome,
+    RewardRecord,
+    Scored,
+    Stale,
+    Total,
+    Vetoed,
+)
 
 
 def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | None = None) -> Total:
@@ -21,7 +32,8 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
 
     Another configuration answers "what if" questions: other weights, another mode, another scale of the judges' grades,
     as far as the recorded scores allow. Length, rules and the user's own functions and episodes keep their recorded
-    values, since their texts are not read again. A response that no scorer was asked about keeps its failure.
+    values, since their texts are not read again. A response that no scorer was asked about keeps its failure, and one
+    that no step trained on stays stale.
 
     A correction by audits belongs to the cascade value that it was estimated for. It is applied if `rewards` has one
     and gives the reply that value.
@@ -31,9 +43,9 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
 
     Raises:
         MissingScore: The configuration needs a score that was never requested.
-        DataError: The configuration does not know a component.
+        DataError: The configuration does not know a component with a weight.
     """
-    if isinstance(record.total, Failure) and not record.components:
+    if isinstance(record.total, Stale) or (isinstance(record.total, Failure) and not record.components):
         return record.total
     if cascade is None and record.cascade is not None:
         cascade = Cascade(*record.cascade)
@@ -44,9 +56,9 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
 def _again(
     component: Component, record: RewardRecord, rewards: RewardsConfig, consistency: ConsistencyConfig
 ) -> Component:
-    if component.name == TURN_REWARD:
-        return component
     section: Any = rewards.section(component.name)
+    if component.name == TURN_REWARD or (section is None and not component.weight):
+        return component
     if section is None:
         known = sorted(
             name for name in (*type(rewards).model_fields, *rewards.custom, *rewards.judged) if rewards.section(name)

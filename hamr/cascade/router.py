@@ -250,8 +250,7 @@ class RewardRouter:
 
 def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:
     """Return the parameters of Eq. 4 for the record."""
-    cascade = config.cascade
-    return (cascade.tau_a, cascade.tau_b, cascade.w1, cascade.w2) if config.weight and config.mode == "hybrid" else None
+    return Cascade.from_config(config.cascade).parameters if config.weight and config.mode == "hybrid" else None
 
 
 def _encodable(text: str) -> str:

@@ -80,8 +80,7 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
     name and all of its parameters agree with some reference, else 0; extra and missing parameters disagree. For a
     reply, `ask` holds the reply references; tool-call references are ignored as alternative actions. Under
     `rules.verbatim` a reply that repeats a reference scores 1. With `rules.call_credit` c, a call of the right tool
-    with k of n agreeing parameters scores c (1 + k) / (1 + n); n includes extra and missing ones. An empty list raises
-    DataError.
+    with k of n agreeing parameters scores c (1 + k) / (1 + n); n includes extra and missing ones.
 
     >>> match_action(Reply(content="Hi"), [Reference(action=ToolCall(name="lookup"))]).score
     0.0

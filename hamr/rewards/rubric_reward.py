@@ -85,8 +85,6 @@ def passed_share(items: Sequence[tuple[float, bool]]) -> float:
 
     >>> passed_share([(5.0, True), (3.0, False), (-2.0, True)])
     0.7
-
-    Raises MissingScore for no items.
     """
     if not items:
         raise MissingScore("the judgement has no rubric items")

@@ -127,12 +127,3 @@ def _nearness(said: Counter[str], due: Counter[str]) -> float:
 
 def _words(text: str) -> Counter[str]:
     return Counter(word.lower() for word in _WORD.findall(FACT.sub(" ", text)))
-
-
-def metric_word(act: str) -> str:
-    """Return the name of an act as one word of a metric name.
-
-    >>> metric_word("ask EmotionTag")
-    'ask_EmotionTag'
-    """
-    return re.sub(r"[^A-Za-z0-9_.-]+", "_", act)

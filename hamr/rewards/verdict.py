@@ -60,9 +60,6 @@ def soft_score(probabilities: Mapping[str, float], *, renormalise: bool = True) 
 
     >>> round(soft_score({"Yes": 0.3, "Part": 0.2, "No": 0.1}), 6)
     0.666667
-
-    Raises ValueError for an unknown or doubled label or a number that is no probability, VerdictUnparsable when
-    no label has any mass.
     """
     mass: dict[Label, float] = {}
     for written, p in probabilities.items():

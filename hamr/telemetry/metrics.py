@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from hamr.algorithms.group_outcomes import metric_word
 from hamr.files import JsonlWriter, read_jsonl
-from hamr.rewards.truth import metric_word
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import failure_kinds
 from hamr.types import (

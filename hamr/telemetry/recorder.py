@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from hamr.algorithms.group_outcomes import metric_word
 from hamr.cascade.audit import AuditWindow, joint_errors, with_labels
 from hamr.config.logging import AlarmsConfig
 from hamr.data.samples import action_json
 from hamr.errors import Preempted
 from hamr.experience import ATTEMPTS
 from hamr.files import JsonlWriter
-from hamr.rewards.truth import ExactAct, metric_word
+from hamr.rewards.truth import ExactAct
 from hamr.telemetry.callbacks import Callbacks
 from hamr.telemetry.console import Console
 from hamr.telemetry.ledger import Ledger

@@ -112,8 +112,9 @@ class Audit:
 
     `s_r` and `s_j`, the auditor's score, belong to the decisive reference. `best` is the highest score of the auditor
     over all references. `mix` is the reward that follows: for the judge Eq. 4 with every reference outside the trust
-    interval, the highest over the references; for any other auditor `best`. All are None if the auditor failed, and
-    `failure` is the kind of its first failure; `best` and `mix` are also None in older ledgers.
+    interval, the highest over the references; for any other auditor `best`. If the auditor failed for a reference,
+    `failure` is the kind of its first failure, and `best` and `mix` are None, as in older ledgers; `s_j` is None if it
+    failed for the decisive one.
     """
 
     s_r: float

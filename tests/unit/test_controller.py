@@ -256,6 +256,8 @@ async def test_group_of_truncated_responses_has_no_signal() -> None:
     assert controller.batches.has_signal(truncate(group, 0, 1, 2))
     assert not controller.batches.has_signal(truncate(group, 0, 1, 2, 3))
     assert controller.batches.build([truncate(group, 0, 1, 2, 3)]).groups == ()
+    lost = replace(group.records[3], total=JudgeTimeout(detail="late"))
+    assert not controller.batches.has_signal(truncate(replace(group, records=(*group.records[:3], lost)), 0, 1, 2))
     answered = replace(group, rollouts=tuple(replace(r, answer_tokens=1) for r in truncate(group, 0, 1).rollouts))
     assert len(controller.batches.build([answered]).groups[0].sequences) == 4, "text after the answer may be truncated"
 
@@ -402,6 +404,15 @@ async def test_decoupled_rewards_give_signal_for_equal_totals() -> None:
     assert len(group.sequences) == 3, "the failed response is not trained on"
     assert first == third > 0 > second, "consistency has the larger weight"
     assert first**2 + second**2 + third**2 == pytest.approx(3.0, abs=1e-3)
+
+
+async def test_decoupled_rewards_leave_out_groups_that_no_scorer_answered() -> None:
+    controller, _, _, _ = build(by_index)
+    groups = await controller.score_groups([sample(0), sample(1)], [controller.request(0, sample(i)) for i in (0, 1)])
+    lost = [replace(r, total=JudgeTimeout(detail="no router"), components=()) for r in groups[0].records]
+    groups[0] = replace(groups[0], records=tuple(lost))
+    (group,) = replace(controller.batches, normalise="gdpo").build(groups).groups
+    assert [s.advantage for s in group.sequences] == pytest.approx([-1.0, 1.0, -1.0, 1.0], abs=1e-5)
 
 
 async def test_the_overlong_penalty_is_a_component_of_decoupled_rewards() -> None:

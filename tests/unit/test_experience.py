@@ -512,7 +512,7 @@ def test_group_that_became_too_old_is_recorded_as_stale():
         engine.release.set()
         await settle_tasks()
         metrics = await controller.step(3, stream)
-        assert metrics["rollout/stale_groups"] == 1.0
+        assert metrics["rollout/stale_groups"] == 1.0 and metrics["rollout/groups_dropped"] == 0.0
         stale = [r for r in records if isinstance(r.total, Stale)]
         assert {r.key.prompt for r in stale} == set(engine.slow) and len(stale) == 2
         assert all(r.components[0].outcome.ok for r in stale)  # what was scored stays in the record
@@ -599,6 +599,24 @@ def test_failed_responses_are_scored_again_before_their_group_is_judged():
     asyncio.run(run())
 
 
+def test_groups_without_signal_count_as_scored_and_teach_the_order():
+    order = [sample.id for sample in PromptStream(SAMPLES, seed=0).take(4)]
+
+    def outcome(rollout: Rollout) -> Outcome:
+        if rollout.key.prompt == order[3]:
+            return JudgeTimeout(detail="slow")
+        return Scored(value=1.0) if rollout.key.prompt in order else alternating(rollout)
+
+    controller, stream, records = build(outcome)
+    unscored = UnscoredConfig(max_frac=0.4, wait_s=0.0, first_s=0.01, longest_s=0.01)
+    controller.experiment = controller.experiment.model_copy(update={"unscored": unscored})
+    learned: dict[str, float] = {}
+    stream.learn = lambda sample, share: learned.update({sample.id: share})
+    steps(controller, stream, 1)
+    assert len(controller.trainer.batches) == 1 and len(records) == 6 * 2
+    assert [learned.get(prompt) for prompt in order] == [1.0, 1.0, 1.0, None]
+
+
 def test_step_ends_when_no_group_has_signal():
     algorithm = AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=2))
     controller, stream, records = build(lambda rollout: Scored(value=1.0), algorithm=algorithm)
@@ -615,6 +633,7 @@ def test_oversampled_step_trains_on_the_first_groups_of_its_own_policy():
     assert [m["rollout/policy_age/max"] for m in found] == [0.0] * 3
     assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
     unused = sum(m["rollout/surplus_groups"] for m in found)
+    assert unused and not any(m["rollout/groups_dropped"] for m in found), "all groups have a signal"
     assert len({r.key for r in records}) == len(records) == 2 * (3 * 2 + unused)
     stale = [r.total for r in records if isinstance(r.total, Stale)]
     assert len(stale) == 2 * unused and all("oversample" in total.detail for total in stale)

@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hamr.algorithms.group_outcomes import metric_word
 from hamr.bench.statistics import share_interval
 from hamr.cascade.audit import DebiasedRewards, debiased_metrics, reward_rows
 from hamr.config.matching import MatchingConfig
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.matching import MatchRules, match_action
-from hamr.rewards.truth import ExactAct, metric_word
+from hamr.rewards.truth import ExactAct
 from hamr.types import Action, AuditBy, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
 
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from hamr.algorithms.advantages import group_advantages
 from hamr.algorithms.credit import Credit, EpisodeRewards, comparisons, turn_advantages
+from hamr.algorithms.reinforce_pp import reward_itself
 
 CREDITS: tuple[Credit, ...] = ("outcome", "turn", "turn_normalised")
 rewards = st.none() | st.floats(-10, 10)
@@ -46,3 +47,14 @@ def test_turn_normalised_compares_equal_turns_and_adds_the_outcome():
 def test_failed_dialogue_is_excluded_from_the_baselines(credit):
     failed = EpisodeRewards(turns=(None, None))
     assert turn_advantages([*GROUP, failed], credit, centred) == [*turn_advantages(GROUP, credit, centred), 0.0, 0.0]
+
+
+def test_failed_turn_leaves_the_turns_before_it_without_a_sum():
+    failed = EpisodeRewards(turns=(1.0, None, 0.5), outcome=1.0)
+    assert comparisons([failed], "turn") == [[None, None, 1.5]]
+
+
+def test_turn_without_a_value_has_the_mean_reward_in_reinforce_pp():
+    group = [EpisodeRewards(turns=(1.0,), outcome=3.0), EpisodeRewards(turns=(1.0,)), EpisodeRewards(turns=(None,))]
+    assert turn_advantages(group, "outcome", reward_itself) == [3.0, 3.0, 3.0]
+    assert turn_advantages(group, "turn_normalised", reward_itself) == [4.0, 4.0, 4.0]

@@ -26,6 +26,7 @@ from hamr.types import (
     RewardRecord,
     SampleKey,
     Scored,
+    Stale,
     ToolCall,
 )
 
@@ -182,6 +183,17 @@ def test_replay_reproduces_judged_components_exactly(data, rewards, text, with_r
 def test_a_response_that_was_never_scored_keeps_its_failure():
     record = replace(recorded(outcome=Absent(detail="")), components=(), total=JudgeTimeout(detail="router deadline"))
     assert replay(record, RewardsConfig()) == record.total
+
+
+def test_stale_response_stays_stale():
+    record = replace(recorded(ReferenceScore(reference=0, s_r=0.7), outcome=Scored(value=0.7)), total=Stale(detail=""))
+    assert replay(record, RewardsConfig()) == record.total
+
+
+def test_unknown_component_without_weight_is_ignored():
+    record = recorded(outcome=Scored(value=1.0))
+    own = Component(name="exact_act", outcome=Scored(value=0.0), weight=0.0)
+    assert replay(replace(record, components=(*record.components, own)), RewardsConfig()) == record.total
 
 
 def test_an_unknown_component_is_named():
