@@ -349,7 +349,8 @@ class PoolClient:
             self._status = asyncio.get_running_loop().create_task(self._running())
         try:
             running = await asyncio.wait_for(asyncio.shield(self._status), STATUS_TIMEOUT_S)
-        except Exception:  # it is silent, or dead
+        except Exception as error:  # it is silent, or dead
+            log.debug("no status of pool %r: %s", self.name, _reason(error))
             return (
                 "unavailable",
                 f"no answer within {self.config.deadline_s:g} s, and Serve's controller is not responding",

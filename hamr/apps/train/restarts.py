@@ -34,7 +34,9 @@ def supervise(command: TrainCommand, job: Job) -> int:
     for restart in range(1, limit + 2):
         code = _run(words)
         if signals.pending_signal() is not None:
-            return 1 if code == DIED else code if code >= 0 else 128 - code  # the shell's convention
+            if code < 0:  # killed by this signal
+                return 128 - code
+            return 1 if code == DIED else code
         if code != DIED and code >= 0:
             return code
         how = "a process of the run died" if code == DIED else f"the run was killed by signal {-code}"
