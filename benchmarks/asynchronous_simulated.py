@@ -211,7 +211,6 @@ async def simulate(setting: Setting, seed: int, *, age: int = 0, oversample: flo
         run="simulated",
         experiment=ExperimentConfig(prompts_per_step=setting.prompts, seed=seed, steps=steps + 1),
         rollout=RolloutConfig(samples_per_prompt=setting.samples),
-        algorithm=AlgorithmConfig(),
         encode=lambda sample: (1,),
         engine=world,
         rewarder=world,

@@ -453,7 +453,7 @@ class Lab:
         runner = episode_runner(prepared, engine, rewarder, {}) if config.holds_dialogues else None
         kind = UnpairedController if name == "unpaired" else Controller
         controller = kind(
-            run="run", experiment=config.experiment, rollout=config.rollout, algorithm=config.algorithm,
+            run="run", experiment=config.experiment, rollout=config.rollout,
             encode=prepared.codec.prompt, engine=engine, rewarder=rewarder, trainer=trainer,
             weights=Copy(trainer, engine), recorder=quiet, dialogues=runner,
             batches=BatchBuilder(

@@ -168,7 +168,6 @@ async def world(work: Work) -> AsyncIterator[tuple[Controller, Prompts, PythonRe
         run="benchmark",
         experiment=sections.experiment,
         rollout=sections.rollout,
-        algorithm=sections.algorithm,
         encode=prompts.encode,
         engine=workers,
         rewarder=rewarder,

@@ -75,7 +75,6 @@ class Controller:
     run: str
     experiment: ExperimentConfig
     rollout: RolloutConfig
-    algorithm: AlgorithmConfig
     encode: PromptEncoder
     engine: RolloutEngine
     rewarder: Rewarder
@@ -96,6 +95,11 @@ class Controller:
     """Pauses generation while the engines load new weights. By default responses continue under the new weights."""
     collecting: bool = field(default=False, init=False)
     """True while the step can be repeated without side effects, i.e. before any optimiser update."""
+
+    @property
+    def algorithm(self) -> AlgorithmConfig:
+        """Settings of the algorithm, those of `batches`."""
+        return self.batches.algorithm
 
     async def step(self, step: int, prompts: PromptStream) -> Metrics:
         """Run one training step: collect, estimate, train, sync. Return the step's metrics."""

@@ -127,7 +127,6 @@ def build(
         run="r",
         experiment=ExperimentConfig(prompts_per_step=prompts, seed=1),
         rollout=RolloutConfig(samples_per_prompt=n, max_new_tokens=8),
-        algorithm=algorithm,
         encode=lambda s: (1, 2, 3),
         engine=engine,
         rewarder=ScriptedRewarder(reward, engine),

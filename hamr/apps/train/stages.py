@@ -273,7 +273,6 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         run=run.run_id,
         experiment=experiment,
         rollout=run.config.rollout,
-        algorithm=run.config.algorithm,
         encode=run.prepared.codec.prompt,
         engine=engine,
         rewarder=counted,

@@ -98,7 +98,6 @@ def controller(dialogues: EpisodeRunner, *, n: int = 3, prompts: int = 1, **algo
         run="r",
         experiment=ExperimentConfig(prompts_per_step=prompts, seed=1),
         rollout=RolloutConfig(samples_per_prompt=n, max_new_tokens=8),
-        algorithm=AlgorithmConfig(**algorithm),
         encode=lambda s: (1, 2, 3),
         engine=dialogues.engine,
         rewarder=dialogues.rewarder,
