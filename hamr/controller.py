@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from hamr.algorithms.batch import BatchBuilder
 from hamr.algorithms.group_outcomes import group_metrics, outcome, redrawn_length, right_share
+from hamr.cascade.audited_rewards import share_audits
 from hamr.cascade.rescoring import Settled, settle
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.experiment import ExperimentConfig
@@ -202,9 +203,11 @@ class Controller:
                 prompts.learn(group.sample, share)
 
     async def settle(self, step: int, groups: Sequence[RolloutGroup], before: Sequence[RolloutGroup]) -> Settled:
-        """Score failed responses again until few enough are left, those of the step's groups `before` included."""
+        """Score failed responses again until few enough are left, those of the step's groups `before` included. Then
+        copies of an audited reply take its reward."""
         unscored = self.experiment.unscored
-        return await settle(groups, self.rewarder, unscored, step=step, note=self.note, before=before)
+        settled = await settle(groups, self.rewarder, unscored, step=step, note=self.note, before=before)
+        return replace(settled, groups=[share_audits(group) for group in settled.groups])
 
     async def produce(self, draw: Draw) -> RolloutGroup:
         """Generate and score the group of one draw."""

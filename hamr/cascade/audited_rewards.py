@@ -1,4 +1,4 @@
-"""Correction of records by audits: strata of a reply, its corrected record, and the residual of an audited one."""
+"""Correction of records by audits: strata of a reply, its corrected record, its copies, and an audit's residual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from dataclasses import replace
 from hamr.calibration.audit_correction import WORD_BUCKETS, AuditCorrection, Residual, strata
 from hamr.cascade.audit import is_auditable, value_of
 from hamr.rewards.mix import mix
-from hamr.types import Audit, AuditBy, Component, Reply, RewardCorrection, RewardRecord, Scored, ServiceSample
+from hamr.types import (
+    Audit,
+    AuditBy,
+    Component,
+    Reply,
+    RewardCorrection,
+    RewardRecord,
+    RolloutGroup,
+    Scored,
+    ServiceSample,
+)
 
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 """A word, or one character of a script without spaces."""
@@ -44,6 +54,35 @@ def correct(
         shift=model.shift(own),
         residual=None if audited is None else audited - value,
     )
+    return _with(record, correction)
+
+
+def share_audits(group: RolloutGroup) -> RolloutGroup:
+    """Return the group in which every corrected reply has the auditor's reward if an identical reply was audited.
+
+    The auditor has answered for that text, so its copies need no estimate and no call of their own. Replies are
+    identical if prompt and text are, so that turns of different dialogues are not mixed up. The residuals of copies are
+    no further evidence: each audit counts once.
+    """
+    known: dict[tuple[tuple[int, ...], str], float] = {}
+    copies = []
+    for i, (rollout, record) in enumerate(zip(group.rollouts, group.records, strict=True)):
+        if record.correction is None or not isinstance(record.action, Reply):
+            continue
+        text = rollout.prompt_ids, record.action.content
+        if record.audit is not None and record.audit.mix is not None:
+            known.setdefault(text, record.audit.mix)
+        else:
+            copies.append((i, text, record.correction))
+    records = list(group.records)
+    for i, text, correction in copies:
+        if text in known:
+            records[i] = _with(records[i], replace(correction, shared=known[text]))
+    return replace(group, records=tuple(records)) if known else group
+
+
+def _with(record: RewardRecord, correction: RewardCorrection) -> RewardRecord:
+    """Return the record with its consistency value corrected."""
     reward = Scored(value=corrected_value(correction, record.audit))
     components: Sequence[Component] = tuple(
         replace(c, outcome=reward) if c.name == "consistency" else c for c in record.components
@@ -53,7 +92,9 @@ def correct(
 
 def corrected_value(correction: RewardCorrection, audit: Audit | None) -> float:
     """Return the consistency value of a corrected record. The replay of a ledger uses it too."""
-    return correction.shifted if audit is None or audit.mix is None else audit.mix
+    if audit is not None and audit.mix is not None:
+        return audit.mix
+    return correction.shifted if correction.shared is None else correction.shared
 
 
 def residuals(records: Sequence[RewardRecord], step: int) -> list[Residual]:

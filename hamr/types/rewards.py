@@ -131,7 +131,7 @@ class RewardCorrection:
 
     `value` is the cascade's value, `strata` are those of the reply, `propensity` is the probability with which it was
     drawn for an audit, `shift` is the mean residual in its strata. `residual` is `Audit.mix` - `value` if the audit was
-    answered.
+    answered. `shared` is the `Audit.mix` of an identical reply of the group, for a reply without an answered audit.
     """
 
     value: float
@@ -139,6 +139,7 @@ class RewardCorrection:
     propensity: float
     shift: float
     residual: float | None = None
+    shared: float | None = None
 
     @property
     def shifted(self) -> float:

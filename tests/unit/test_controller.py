@@ -22,12 +22,14 @@ from hamr.protocols import GenerationRequest
 from hamr.rewards.mix import mix
 from hamr.telemetry.ledger import Ledger
 from hamr.types import (
+    Audit,
     Component,
     JudgeTimeout,
     JudgeUnavailable,
     Outcome,
     Reference,
     Reply,
+    RewardCorrection,
     RewardRecord,
     Rollout,
     RolloutGroup,
@@ -303,6 +305,30 @@ async def test_unscored_batch_waits_and_records_each_response_once(tmp_path: Pat
         assert ledger.add(recorder.kept) == len(recorder.kept) == 8
     assert metrics["rollout/rescored"] == 16
     assert "8 of 8 responses have no reward" in notes[0]
+
+
+async def test_copies_of_an_audited_reply_are_trained_on_with_its_reward() -> None:
+    controller, _, trainer, recorder = build(by_index, prompts=1)
+
+    class Audited(ScriptedRewarder):
+        async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+            record = await super().score(sample, rollout)
+            found = Audit(s_r=0.9, s_j=0.25, mix=0.25) if rollout.key.sample == 2 else None
+            value = 0.25 if found else 0.9
+            outcome = Scored(value=value)
+            return replace(
+                record,
+                total=outcome,
+                components=(Component(name="consistency", outcome=outcome, weight=1.0),),
+                action=Reply(content="Hello!" if rollout.key.sample % 2 == 0 else f"{rollout.key.sample}"),
+                audit=found,
+                correction=RewardCorrection(value=0.9, strata=(), propensity=0.1, shift=0.0),
+            )
+
+    controller.rewarder = Audited(by_index, controller.engine)
+    await controller.step(0, PromptStream([sample(0)], seed=0))
+    assert [r.components[0].value for r in recorder.kept] == [0.25, 0.9, 0.25, 0.9]
+    assert [s.advantage > 0 for s in trainer.batches[0].groups[0].sequences] == [False, True, False, True]
 
 
 async def test_run_without_scorers_stops_and_discards_the_step() -> None:

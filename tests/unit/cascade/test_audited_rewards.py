@@ -1,6 +1,7 @@
 """Rewards corrected by audits: what a record holds, that it replays, and that `off` changes nothing."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,15 +9,15 @@ from hypothesis import strategies as st
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
 from hamr.calibration.audit_correction import AuditCorrection, Residual
-from hamr.cascade.audit import AuditWindow
-from hamr.cascade.audited_rewards import correct, text_features
+from hamr.cascade.audit import AuditWindow, value_of
+from hamr.cascade.audited_rewards import correct, residuals, share_audits, text_features
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import RewardsConfig
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import record_from_json, record_to_json
-from hamr.types import Answer, Scored
+from hamr.types import Answer, Reply, RolloutGroup, Scored
 
 POINT = sample("May I ask why?")
 GONE = Answer(failure="timeout")
@@ -26,15 +27,20 @@ def rewards_with(**consistency):
     return RewardsConfig.model_validate({"consistency": {"audit_frac": 0.5, **consistency}, "format": {"weight": 0.5}})
 
 
-def train(rewards, answers, steps=3):
-    """Score `answers` ((S_R, judge's answer) each) in every step as a run does. Return its records and metrics."""
+def scored_by(answers, rewards):
+    """Return a router whose scorers answer "Why i now?" with `answers[i]`: (S_R, judge's answer)."""
     pools = {
         "reranker": ScriptedPool(
             "reranker", lambda q: reranked(answers[int(q.variables["statement_b"].split()[1])][0])
         ),
         "judge": ScriptedPool("judge", lambda q: answers[int(q.variables["statement_b"].split()[1])][1]),
     }
-    router = RewardRouter(rewards, pools, count_tokens=len, deadline_s=5.0, cache_size=0)
+    return RewardRouter(rewards, pools, count_tokens=len, deadline_s=5.0, cache_size=0)
+
+
+def train(rewards, answers, steps=3):
+    """Score `answers` in every step as a run does. Return its records and metrics."""
+    router = scored_by(answers, rewards)
     rewarder = ControlledRewarder(router, CascadeController(rewards.consistency))
 
     async def run():
@@ -93,6 +99,44 @@ def test_unaudited_replies_are_shifted_and_audited_ones_take_the_judge():
     assert {r.correction.propensity for r in records} == {0.5}
     assert metrics["audit/correction_max"] > 0.4
     assert 0.0 < metrics["audit/correction_audits"] < len(audited), "those of the last step count in the next one"
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 2), min_size=2, max_size=12), answers)
+def test_copies_of_an_audited_reply_take_its_reward(texts, answers):
+    rewards = rewards_with(correction="stratified", audit_frac=0.3)
+    router = scored_by((answers * 3)[:3], rewards)
+    rewarder = ControlledRewarder(router, CascadeController(rewards.consistency))
+    rollouts = tuple(rollout(f"Why {text} now?", number) for number, text in enumerate(texts))
+
+    async def score():
+        records = [await rewarder.score(POINT, one) for one in rollouts]
+        await router.close()
+        return tuple(records)
+
+    group = RolloutGroup(sample=POINT, rollouts=rollouts, records=asyncio.run(score()))
+    shared = share_audits(group)
+    judged_texts = {
+        t: r.audit.mix for t, r in zip(texts, group.records, strict=True) if r.audit and r.audit.mix is not None
+    }
+    for text, before, after in zip(texts, group.records, shared.records, strict=True):
+        if text in judged_texts and before.correction is not None:
+            assert after.components[0].value == judged_texts[text]
+            assert replay(record_from_json(record_to_json(after)), rewards) == after.total
+        else:
+            assert after == before
+        assert value_of(after) == value_of(before), "estimates over unaudited replies do not change"
+    assert residuals(shared.records, 0) == residuals(group.records, 0), "an audit counts once"
+
+
+def test_copies_in_other_contexts_keep_their_own_reward():
+    rewards = rewards_with(correction="stratified", audit_frac=0.5)
+    records, _ = train(rewards, [(0.8, judged(0.1))] * 8, steps=1)
+    rollouts = tuple(replace(rollout("Why 0 now?", i), prompt_ids=(i,)) for i in range(8))
+    records = tuple(replace(record, action=Reply(content="Why 0 now?")) for record in records)
+    group = RolloutGroup(sample=POINT, rollouts=rollouts, records=records)
+    assert {bool(record.audit) for record in records} == {True, False}
+    assert share_audits(group) == group
 
 
 def test_failed_audit_leaves_the_shifted_value():
