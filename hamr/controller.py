@@ -96,6 +96,8 @@ class Controller:
     """Pauses generation while the engines load new weights. By default responses continue under the new weights."""
     collecting: bool = field(default=False, init=False)
     """True while the step can be repeated without side effects, i.e. before any optimiser update."""
+    recorded: set[SampleKey] = field(default_factory=set, init=False)
+    """Keys of the responses that the latest step recorded."""
 
     @property
     def algorithm(self) -> AlgorithmConfig:
@@ -151,8 +153,7 @@ class Controller:
             seen += settled.groups
             kept += self.batches.trainable(settled.groups)
         self.learn_order(prompts, seen)
-        records = [record for group in seen for record in group.records]
-        self.recorder.records(step, records)
+        self.record(step, seen)
         return kept, {**self.describe(seen, kept, rounds), **paused}
 
     async def take(self, step: int, prompts: PromptStream) -> tuple[list[RolloutGroup], Metrics]:
@@ -190,10 +191,16 @@ class Controller:
             seen += [_as_stale(group, SURPLUS) for group in surplus]
             flow["rollout/surplus_groups"] = len(surplus)
             lengths = redrawn_length(seen, self.experience.redrawn)
-        self.recorder.records(step, [record for group in seen for record in group.records])
+        self.record(step, seen)
         found = self.describe(seen, kept, rounds=1)
         found["rollout/groups_dropped"] -= flow["rollout/stale_groups"] + flow["rollout/surplus_groups"]
         return kept, {**found, **flow, **lengths}
+
+    def record(self, step: int, groups: Sequence[RolloutGroup]) -> None:
+        """Write the records of the step's groups."""
+        records = [record for group in groups for record in group.records]
+        self.recorded = {record.key for record in records}
+        self.recorder.records(step, records)
 
     def learn_order(self, prompts: PromptStream, groups: Sequence[RolloutGroup]) -> None:
         """Tell the stream the share of right responses to each prompt."""

@@ -1,14 +1,16 @@
 """Controller of what the run learns between steps: the cascade in force, its certificate and the correction by audits.
 
 It runs on the driver and sends the cascade with every response (`ControlledRewarder`). The router keeps no copy: a
-restarted or replaced router uses the cascade of the request, never the starting values. All responses of a step are
-scored by the same cascade and corrected by the same audits, those of earlier steps.
+restarted or replaced router uses the cascade of the request, never the starting values. All responses of a group are
+scored by the same cascade and corrected by the same audits. In synchronous training this holds for the whole step; with
+groups in flight, those that started before the last step ended keep what was in force then.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from hamr.cascade.budget import balance, balance_interval, without_audits
 from hamr.cascade.certificate import Certificate, Ends
 from hamr.cascade.reply_window import ReplyWindow, WindowReply
 from hamr.config.rewards import ConsistencyConfig
+from hamr.experience import ATTEMPTS
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
 
@@ -33,32 +36,35 @@ class CascadeController:
         self._seen: deque[WindowReply] = deque(maxlen=config.budget.window)
         self._below: float | None = None
         self._certificate = Certificate() if config.audit_frac and config.mode == "hybrid" else None
-        self._correction = AuditCorrection() if config.correction == "stratified" else None
+        self.correction = AuditCorrection() if config.correction == "stratified" else None
         self._step = 0
 
-    def correct(self, record: RewardRecord, sample: ServiceSample) -> RewardRecord:
-        """Return the record corrected by the audits of earlier steps. Without `correction` it is the record itself."""
-        if self._correction is None:
+    def correct(self, record: RewardRecord, sample: ServiceSample, model: AuditCorrection | None) -> RewardRecord:
+        """Return the record corrected by `model`, a present or earlier `correction`. None: the record itself."""
+        if model is None:
             return record
-        return correct(record, sample, self._correction, self._config.audit_frac, self._config.audit.by)
+        return correct(record, sample, model, self._config.audit_frac, self._config.audit.by)
 
     def step_ended(self, records: Sequence[RewardRecord]) -> dict[str, float]:
         """Add the records of a step, move the interval, and return the metrics of the finished step.
 
-        cascade/tau_a, tau_b: the interval that scored its responses. window: replies in the window. judge_frac: the
-        share of them that this interval sends to the judge, audits included. moved: the larger move of the two ends for
-        the next step. Those are empty if the cascade is fixed. audit/bound_*: the certificate. audit/correction_*: the
-        correction.
+        cascade/tau_a, tau_b: the interval of the step. window: replies in the window. judge_frac: the share of them
+        that this interval sends to the judge, audits included. moved: the larger move of the two ends for the next
+        step. Those are empty if the cascade is fixed. audit/bound_*: the certificate, for which audits of responses
+        that an earlier interval scored do not count. audit/correction_*: the correction.
         """
         self._step += 1
         # Sort by key: the arrival order is random, and a resumed run must continue in the same way.
         ordered = sorted(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt, r.key.sample, r.key.turn))
         figures: dict[str, float] = {}
-        if self._correction is not None:
-            figures |= correction_metrics(ordered, self._correction)
-            self._correction.update(self._step, residuals(ordered, self._step - 1))
+        if self.correction is not None:
+            figures |= correction_metrics(ordered, self.correction)
+            self.correction = copy(self.correction)  # groups in flight keep the one before
+            self.correction.update(self._step, residuals(ordered, self._step - 1))
+        now: Ends = (self.cascade.tau_a, self.cascade.tau_b)
         if self._certificate is not None:
-            self._certificate.add([gap for gap in map(gap_of, ordered) if gap is not None])
+            gaps = (gap_of(record) for record in ordered if record.cascade and record.cascade[:2] == now)
+            self._certificate.add([gap for gap in gaps if gap is not None])
             figures |= self._certificate.metrics()
         limit = self._config.certificate.limit
         excess = self._certificate.excess(limit) if self._certificate is not None and limit is not None else 0.0
@@ -68,7 +74,6 @@ class CascadeController:
             return figures
         found = (WindowReply.of(record) for record in ordered)
         self._seen.extend(row for row in found if row is not None)
-        now: Ends = (self.cascade.tau_a, self.cascade.tau_b)
         goal, known = self._next(now, excess)
         self.cascade = Cascade(*goal, self.cascade.w1, self.cascade.w2)
         moved = max(abs(to - at) for at, to in zip(now, goal, strict=True))
@@ -86,7 +91,7 @@ class CascadeController:
             "seen": [[row.low, row.high] for row in self._seen],
             "step": self._step,
             "certificate": self._certificate.state() if self._certificate is not None else None,
-            "correction": self._correction.state() if self._correction is not None else None,
+            "correction": self.correction.state() if self.correction is not None else None,
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
@@ -96,8 +101,8 @@ class CascadeController:
         self._step = state.get("step", 0)
         if self._certificate is not None and state.get("certificate"):
             self._certificate.restore(state["certificate"])
-        if self._correction is not None and state.get("correction"):
-            self._correction.restore(self._step, state["correction"])
+        if self.correction is not None and state.get("correction"):
+            self.correction.restore(self._step, state["correction"])
         if self._config.moves_interval:
             self.cascade = Cascade(state["tau_a"], state["tau_b"], self.cascade.w1, self.cascade.w2)
             self._below = state["below"]
@@ -132,19 +137,39 @@ class CascadeController:
 
 class ControlledRewarder:
     """protocols.Rewarder for training: scores each response with the cascade in force, corrects it and collects the
-    records."""
+    records. The cascade and the correction of a group are those at the first score of one of its responses."""
 
     def __init__(self, router: CascadeRouter, controller: CascadeController) -> None:
         self._router, self._controller = router, controller
         self._records: dict[SampleKey, RewardRecord] = {}
+        self._in_force: dict[tuple[int, str, int], tuple[Cascade, AuditCorrection | None]] = {}
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        record = await self._router.score(sample, rollout, cascade=self._controller.cascade)
-        record = self._controller.correct(record, sample)
+        present = self._controller.cascade, self._controller.correction
+        cascade, correction = self._in_force.setdefault(_draw(rollout.key), present)
+        record = await self._router.score(sample, rollout, cascade=cascade)
+        record = self._controller.correct(record, sample, correction)
         self._records[record.key] = record  # a rescored response counts once
         return record
 
-    def step_ended(self) -> dict[str, float]:
-        """Pass the records of the step to `CascadeController.step_ended`, once all its responses are scored."""
-        records, self._records = list(self._records.values()), {}
+    def step_ended(self, recorded: Collection[SampleKey] | None = None, *, in_flight: bool = False) -> dict[str, float]:
+        """Pass the records of a step to `CascadeController.step_ended`, once all its responses are scored.
+
+        Args:
+            recorded: Keys of the responses that the step recorded; None: of all. No other counts, because a resumed
+                run draws the groups that are not recorded again.
+            in_flight: Whether a later step may record the other responses. Otherwise they are forgotten.
+        """
+        keys = list(self._records) if recorded is None else recorded
+        records = [self._records.pop(key) for key in keys if key in self._records]
+        for key in keys:
+            self._in_force.pop(_draw(key), None)
+        if not in_flight:
+            self._records.clear()
+            self._in_force.clear()
         return self._controller.step_ended(records)
+
+
+def _draw(key: SampleKey) -> tuple[int, str, int]:
+    """Return what the responses of a group have in common, further samples of an all-wrong group included."""
+    return key.step, key.prompt, key.attempt // ATTEMPTS

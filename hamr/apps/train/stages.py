@@ -331,7 +331,9 @@ async def rl_step(
     if metrics is None:
         await leave(run, step - 1, before)
     run.version = controller.version
-    metrics = {**metrics, **run.waited, **rewarder.step_ended(), **await run.world.router.metrics()}
+    in_flight = run.experience is not None and run.experience.max_policy_age > 0
+    controlled = rewarder.step_ended(controller.recorded, in_flight=in_flight)
+    metrics = {**metrics, **run.waited, **controlled, **await run.world.router.metrics()}
     run.waited = {}
     check = run.preemption.unless_asked(_check_scorers(run, step, counted.replies))
     run.recorder.metrics(step, {**metrics, **(await check or {})})

@@ -54,7 +54,7 @@ def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
         band = steering.cascade.band(s_r)
         audit = Audit(s_r=s_r, mix=judge(s_r)) if band == "inside" and rng.random() < audit_frac else None
         own = record(i, s_r, band=band, s_j=None if band == "inside" else judge(s_r), audit=audit, step=number)
-        made.append(steering.correct(replace(own, cascade=steering.cascade.parameters), POINT))
+        made.append(steering.correct(replace(own, cascade=steering.cascade.parameters), POINT, steering.correction))
     return made
 
 
@@ -215,6 +215,82 @@ def test_rescored_response_counts_once_with_its_last_record():
     assert (failed.total.ok, scored.total.ok) == (False, True)
     assert steered.step_ended()["cascade/window"] == 1
     assert steering.state()["seen"] == [[0.1, 0.1]]
+
+
+def scripted_run(consistency):
+    """Return the rewarder of a run whose reranker gives all replies 0.8 and whose judge gives them 0.1."""
+    pools = {
+        "reranker": ScriptedPool("reranker", lambda q: reranked(0.8)),
+        "judge": ScriptedPool("judge", lambda q: judged(0.1)),
+    }
+    router = RewardRouter(RewardsConfig(consistency=consistency), pools, count_tokens=len, deadline_s=5.0)
+    return ControlledRewarder(router, CascadeController(consistency))
+
+
+def in_step(step, number, attempt=0):
+    made = rollout(f"Why {number}?", number)
+    return replace(made, key=replace(made.key, step=step, attempt=attempt))
+
+
+async def scores(steered, rollouts):
+    return [await steered.score(POINT, one) for one in rollouts]
+
+
+@pytest.mark.parametrize("parts", [(BUDGET,), (BUDGET, CORRECTED)])
+def test_audits_of_groups_in_flight_count_once_after_a_resumption(parts):
+    """The unfinished groups of a checkpoint are drawn again under their keys, so it must not contain their audits."""
+    consistency = config(*parts, {"audit_frac": 0.5})
+    taken, in_flight = [in_step(1, i) for i in range(20)], [in_step(2, i) for i in range(20)]
+
+    async def run():
+        whole, resumed = scripted_run(consistency), scripted_run(consistency)
+        await scores(whole, [*taken, *in_flight])
+        whole.step_ended({one.key for one in taken}, in_flight=True)
+        resumed._controller.restore(json.loads(json.dumps(whole._controller.state())))
+        await scores(resumed, in_flight)
+        for steered in (whole, resumed):
+            steered.step_ended({one.key for one in in_flight}, in_flight=True)
+        expected, found = whole._controller.state(), resumed._controller.state()
+        if "correction" in consistency.model_fields_set:  # the resumed groups are corrected by the audits of step 1
+            assert len(found["correction"]) == len(expected["correction"]) < 40
+            assert found["certificate"]["bound"][0] == expected["certificate"]["bound"][0]
+        else:
+            assert found == expected
+        assert len(expected["seen"]) == 40 and not whole._records and not whole._in_force
+
+    asyncio.run(run())
+
+
+def test_records_of_aborted_groups_do_not_count():
+    async def run():
+        steered = scripted_run(config(BUDGET))
+        await scores(steered, [in_step(1, 0), in_step(1, 1)])
+        assert steered.step_ended({in_step(1, 0).key})["cascade/window"] == 1
+        assert not steered._records and not steered._in_force
+
+    asyncio.run(run())
+
+
+def test_siblings_in_flight_have_the_cascade_and_correction_of_their_group():
+    async def run():
+        steered = scripted_run(config(CORRECTED, {"audit_frac": 0.5, "budget": {"judge_frac": 0.9, "min_rows": 10}}))
+        first = await scores(steered, [in_step(1, i) for i in range(40)])
+        [before] = await scores(steered, [in_step(2, 0)])
+        steered.step_ended({record.key for record in first}, in_flight=True)
+        [sibling, further] = await scores(steered, [in_step(2, 1), in_step(2, 0, attempt=1)])
+        [fresh] = await scores(steered, [in_step(2, 0, attempt=2)])
+        assert before.cascade == sibling.cascade == further.cascade != fresh.cascade
+        assert {r.correction.shift for r in (before, sibling, further)} == {0.0} and fresh.correction.shift < -0.1
+
+    asyncio.run(run())
+
+
+def test_audits_of_an_earlier_interval_do_not_enter_the_certificate():
+    controller = CascadeController(config(NARROW))
+    audited = record(0, 0.8, audit=Audit(s_r=0.8, mix=0.1))
+    now = replace(audited, cascade=controller.cascade.parameters)
+    before = replace(audited, cascade=(0.5, 0.98, 0.05, 0.72))
+    assert controller.step_ended([now, now, before])["audit/bound_audits"] == 2.0
 
 
 @pytest.mark.parametrize(
