@@ -12,17 +12,15 @@ are kept instead, they are up to some versions old: `DynamicSamplingConfig.bound
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hamr.data.stream import PromptStream
-from hamr.protocols import GenerationRequest, RolloutEngine
-from hamr.types import Rollout, RolloutGroup, ServiceSample
+from hamr.types import RolloutGroup, ServiceSample
 
 ATTEMPTS = 2
 """Attempts that one draw may use: its own, and one for further samples of an all-wrong group."""
@@ -202,37 +200,3 @@ class Experience:
                 self._dropped.append((draw, group))
                 self._fill()
         self._changed.set()
-
-
-class PausableEngine:
-    """Rollout engine that can be paused: responses under way end first, further ones wait."""
-
-    def __init__(self, engine: RolloutEngine) -> None:
-        self._engine = engine
-        self._active = 0
-        self._open, self._idle = asyncio.Event(), asyncio.Event()
-        self._open.set()
-        self._idle.set()
-
-    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
-        while not self._open.is_set():
-            await self._open.wait()
-        self._active += 1
-        self._idle.clear()
-        try:
-            async for rollout in self._engine.generate(requests):
-                yield rollout
-        finally:
-            self._active -= 1
-            if not self._active:
-                self._idle.set()
-
-    @contextlib.asynccontextmanager
-    async def pause(self) -> AsyncIterator[None]:
-        """Run the body while nothing is generated."""
-        self._open.clear()
-        try:
-            await self._idle.wait()
-            yield
-        finally:
-            self._open.set()

@@ -95,8 +95,8 @@ class AsynchronyConfig(Section):
     every step samples its own groups and waits for them."""
     in_flight: bool = True
     """With `max_policy_age` above 0, or a surplus that is kept: load new weights while responses are being generated,
-    which continue under the new weights. False: finish these responses first; further ones wait until the weights are
-    loaded."""
+    which continue under the new weights. False: finish these responses first; requests that wait for a slot of an
+    engine, and further ones, start under the new weights."""
 
 
 class ExperimentConfig(Section):

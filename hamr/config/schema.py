@@ -91,7 +91,8 @@ class RolloutConfig(Section):
     only the adapter of `trainer.lora`, through Ray, to engines on any nodes, which serve it on the weights of their
     start; generation is slower than with merged weights."""
     deadline_s: PositiveFloat = 600.0
-    """Maximum wait for one batch of responses before the worker counts as dead."""
+    """Maximum time without a response from a worker that has requests, in seconds. Then the run ends and can be
+    resumed. Requests that wait for a slot have no deadline. A worker that needs longer to load weights is replaced."""
     check_logprobs: bool = True
     """After each sync, compare trainer and engine log-probabilities of the same tokens."""
     engine: EngineConfig = EngineConfig()

@@ -8,13 +8,18 @@ its worker, only on its key and seed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
 from hamr.protocols import GenerationRequest
 from hamr.types import SampleKey
+
+PROBE_RUN = "logprob-check"
+"""Run in the keys of the tokens that the weight transfer compares after a sync. They start before all other requests,
+and during a pause."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,16 +53,18 @@ class Dispatcher:
     def __init__(self, workers: int, slots: int) -> None:
         self._slots = slots
         self._loads = [_Load() for _ in range(workers)]
-        self._queue: list[tuple[bool, int, GenerationRequest, asyncio.Future[Placement]]] = []
+        self._queue: list[tuple[bool, bool, int, GenerationRequest, asyncio.Future[Placement]]] = []
         self._count = 0
         self._homes: OrderedDict[SampleKey, int] = OrderedDict()
         self._error: Exception | None = None
+        self._paused, self._idle = False, asyncio.Event()
 
     async def place(self, request: GenerationRequest) -> Placement:
         """Wait for a free slot and take it. Raises the error of `fail`."""
         future: asyncio.Future[Placement] = asyncio.get_running_loop().create_future()
         self._count += 1
-        heapq.heappush(self._queue, (request.keys[0].turn == 0, self._count, request, future))
+        key = request.keys[0]
+        heapq.heappush(self._queue, (key.run != PROBE_RUN, key.turn == 0, self._count, request, future))
         self._start()
         try:
             return await future
@@ -73,6 +80,21 @@ class Dispatcher:
         load.responses -= responses
         load.tokens -= responses * placement.tokens
         self._start()
+        if not self._running:
+            self._idle.set()
+
+    @contextlib.asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        """Run the body once the placed responses have ended. Requests that wait for a slot start after it."""
+        self._paused = True
+        try:
+            while self._running:
+                self._idle.clear()
+                await self._idle.wait()
+            yield
+        finally:
+            self._paused = False
+            self._start()
 
     def set_up(self, worker: int, up: bool) -> None:
         """Start requests on the worker again, or start none until then."""
@@ -84,9 +106,15 @@ class Dispatcher:
         self._error = error
         self._start()
 
+    @property
+    def _running(self) -> int:
+        return sum(load.responses for load in self._loads)
+
     def _start(self) -> None:
         while self._queue and (self._error or self._free_workers()):
-            _, _, request, future = heapq.heappop(self._queue)
+            if self._paused and self._queue[0][0] and not self._error:
+                return
+            *_, request, future = heapq.heappop(self._queue)
             if future.cancelled():
                 continue
             if self._error is not None:

@@ -12,6 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,6 +97,8 @@ class _Slot:
     actor: ActorHandle
     life: int = 0
     deaths: list[float] = field(default_factory=list)
+    heard: float = 0.0
+    """Time of the latest response."""
     replacement: asyncio.Task[None] | None = None
 
 
@@ -168,14 +171,16 @@ class RolloutWorkers:
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
         """Yield every key's response exactly once, in the order in which they end.
 
-        Raises EngineDied after `deadline_s` without any response, or if replacements keep dying.
+        Raises EngineDied after `deadline_s` without a response from the workers that serve the requests, or if
+        replacements keep dying. Requests that wait for a slot have no deadline.
         """
         arrived: asyncio.Queue[Rollout | BaseException] = asyncio.Queue()
         waiting = {key for request in requests for key in request.keys}
-        tasks = [asyncio.create_task(self._serve(request, arrived)) for request in requests]
+        serving: list[tuple[_Slot, float]] = []
+        tasks = [asyncio.create_task(self._serve(request, arrived, serving)) for request in requests]
         try:
             while waiting:
-                item = await self._next(arrived, len(waiting))
+                item = await self._next(arrived, serving, len(waiting))
                 if isinstance(item, BaseException):
                     raise item
                 if item.key in waiting:
@@ -187,37 +192,55 @@ class RolloutWorkers:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _next(self, arrived: asyncio.Queue[Rollout | BaseException], left: int) -> Rollout | BaseException:
-        try:
-            return await asyncio.wait_for(arrived.get(), self.config.deadline_s)
-        except TimeoutError:
-            message = f"no response in {self.config.deadline_s:g} s while {left} were due; see rollout.deadline_s"
-            return EngineDied(message)
+    async def _next(
+        self, arrived: asyncio.Queue[Rollout | BaseException], serving: Sequence[tuple[_Slot, float]], left: int
+    ) -> Rollout | BaseException:
+        clock, deadline_s = asyncio.get_running_loop().time, self.config.deadline_s
+        while (due := deadline_s + max((max(s.heard, at) for s, at in serving), default=clock())) > clock():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):  # wait_for of Python 3.11 may swallow a cancellation
+                    return await arrived.get()
+        return EngineDied(f"no response in {deadline_s:g} s while {left} were due; see rollout.deadline_s")
 
-    async def _serve(self, request: GenerationRequest, arrived: asyncio.Queue[Rollout | BaseException]) -> None:
-        """Stream the responses to one request into `arrived`. If the worker dies, place the rest again."""
+    async def _serve(
+        self,
+        request: GenerationRequest,
+        arrived: asyncio.Queue[Rollout | BaseException],
+        serving: list[tuple[_Slot, float]],
+    ) -> None:
+        """Stream the responses to one request into `arrived`. If the worker dies, place the rest again.
+
+        While a worker has the request, `serving` has its slot and the time of the placement.
+        """
         from ray.exceptions import RayActorError, RayTaskError
 
-        pending = set(request.keys)
+        pending, clock = set(request.keys), asyncio.get_running_loop().time
         try:
             while pending:
                 rest = _rest(request, pending)
                 placement = await self._dispatcher.place(rest)
                 slot = self._slots[placement.worker]
-                life = slot.life
+                life, own = slot.life, (slot, clock())
+                serving.append(own)
                 try:
                     async for rollout in _stream(slot.actor, [rest]):
+                        slot.heard = clock()
                         pending.discard(rollout.key)
                         self._dispatcher.free(placement)
                         arrived.put_nowait(rollout)
                 except (RayActorError, EngineDied) as error:
                     self._replace(slot, life, error)
                 finally:
+                    serving.remove(own)
                     self._dispatcher.free(placement, placement.left)
         except RayTaskError as error:  # the worker's own exception, without Ray's traceback
             arrived.put_nowait(error.cause)
         except Exception as error:
             arrived.put_nowait(error)
+
+    def pause(self) -> AbstractAsyncContextManager[None]:
+        """Run the body once all responses under way have ended. Requests that wait for a slot start after it."""
+        return self._dispatcher.pause()
 
     # --- weights ---
 

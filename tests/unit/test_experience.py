@@ -19,8 +19,8 @@ from hamr.config.schema import RolloutConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import EngineDied, TooManyUnscored
-from hamr.experience import Draw, Experience, PausableEngine
-from hamr.protocols import GenerationRequest, SamplingConfig
+from hamr.experience import Draw, Experience
+from hamr.protocols import GenerationRequest
 from hamr.types import (
     Component,
     JudgeTimeout,
@@ -676,36 +676,5 @@ def test_length_of_redrawn_prompts_is_reported():
         metrics = await controller.step(2, stream)
         assert metrics["rollout/redrawn_length"] == 3.0
         await controller.experience.close()
-
-    asyncio.run(run())
-
-
-def test_paused_engine_finishes_responses_under_way_and_holds_back_the_others():
-    async def run() -> None:
-        inner = Engine(slow=frozenset({"a"}))
-        engine = PausableEngine(inner)
-        done: list[str] = []
-
-        async def ask(prompt: str) -> None:
-            key = SampleKey(run="r", step=1, prompt=prompt, sample=0)
-            request = GenerationRequest(prompt_ids=(1,), keys=(key,), seeds=(0,), sampling=SamplingConfig())
-            async for rollout in engine.generate([request]):
-                done.append(rollout.key.prompt)
-
-        first = asyncio.create_task(ask("a"))
-        await settle_tasks()
-
-        async def pause() -> None:
-            async with engine.pause():
-                done.append("paused")
-
-        pausing = asyncio.create_task(pause())
-        await settle_tasks()
-        second = asyncio.create_task(ask("b"))
-        await settle_tasks()
-        assert done == []
-        inner.release.set()
-        await asyncio.gather(first, pausing, second)
-        assert done == ["a", "paused", "b"]
 
     asyncio.run(run())

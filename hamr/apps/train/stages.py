@@ -31,7 +31,7 @@ from hamr.controller import Controller
 from hamr.data.curriculum import Curriculum
 from hamr.data.sft import sft_batch
 from hamr.data.stream import PromptStream
-from hamr.experience import Experience, PausableEngine
+from hamr.experience import Experience
 from hamr.protocols import Rewarder
 from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.console import Console
@@ -268,13 +268,12 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     unfinished = newest.state.get("unfinished", ()) if newest is not None else ()
     rewarder = ControlledRewarder(run.router, run.cascade_controller)
     counted = Counted(rewarder, run.console, experiment.prompts_per_step * run.config.rollout.samples_per_prompt)
-    engine = PausableEngine(run.world.workers)
     controller = Controller(
         run=run.run_id,
         experiment=experiment,
         rollout=run.config.rollout,
         encode=run.prepared.codec.prompt,
-        engine=engine,
+        engine=run.world.workers,
         rewarder=counted,
         trainer=run.world.learner,
         weights=run.world.weights,
@@ -289,7 +288,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
         version=run.version,
         note=run.console.note,
         mark=run.prepared.codec.formats.mark,
-        dialogues=replace(run.episodes, engine=engine, rewarder=counted) if run.config.holds_dialogues else None,
+        dialogues=replace(run.episodes, rewarder=counted) if run.config.holds_dialogues else None,
     )
     asynchrony = experiment.asynchrony
     age, oversample = run.config.algorithm.dynamic_sampling.bounds(asynchrony.max_policy_age)
@@ -304,7 +303,7 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
             unfinished=unfinished,
         )
     if not asynchrony.in_flight:
-        controller.pause = engine.pause
+        controller.pause = run.world.workers.pause
     replies = experiment.prompts_per_step * run.config.rollout.samples_per_prompt
     if line := feasibility(run.config.rewards.consistency, replies=replies, steps=experiment.steps):
         run.console.note(line)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
-from hamr.rollout.dispatch import Dispatcher, Placement
+from hamr.rollout.dispatch import PROBE_RUN, Dispatcher, Placement
 from hamr.types import SampleKey
 
 
@@ -80,6 +81,43 @@ async def test_next_turn_starts_before_new_dialogues() -> None:
     assert not new.done()
     dispatcher.free(running)
     await new
+
+
+async def test_pause_waits_for_the_placed_responses_and_not_for_the_queue() -> None:
+    dispatcher, order = Dispatcher(1, 1), []
+    running = await dispatcher.place(request("a", 1))
+    queued = await waiting(dispatcher, request("b", 1))
+
+    async def load_weights() -> None:
+        async with dispatcher.pause():
+            order.append(queued.done())
+
+    loading = asyncio.create_task(load_weights())
+    await asyncio.sleep(0)
+    assert order == []
+    dispatcher.free(running)
+    await asyncio.wait_for(loading, 1)
+    assert (order, (await queued).worker) == ([False], 0)
+
+
+async def test_probe_starts_before_all_other_requests_and_during_a_pause() -> None:
+    dispatcher = Dispatcher(1, 1)
+    running = await dispatcher.place(request("a", 1))
+    queued = await waiting(dispatcher, request("b", 1, turn=1))
+    probe = request("", 1)
+    probe = replace(probe, keys=(replace(probe.keys[0], run=PROBE_RUN),))
+    asked = await waiting(dispatcher, probe)
+    dispatcher.free(running)
+    dispatcher.free(await asyncio.wait_for(asked, 1))
+    running = await queued
+    asked = asyncio.create_task(dispatcher.place(request("c", 1)))
+    dispatcher.free(running)
+    dispatcher.free(await asked)
+    async with dispatcher.pause():
+        waits = await waiting(dispatcher, request("d", 1))
+        dispatcher.free(await asyncio.wait_for(dispatcher.place(probe), 1))
+        assert not waits.done()
+    await waits
 
 
 async def test_cancelled_request_leaves_its_place_in_the_queue_or_its_slot() -> None:

@@ -13,13 +13,14 @@ import pytest
 import ray
 from ray.exceptions import ActorDiedError, RayTaskError
 
+from benchmarks import simulated_time
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import RolloutConfig
 from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout import workers as module
 from hamr.rollout.workers import MAX_REPLACEMENTS, RolloutWorkers, _Slot
-from hamr.trainer.weight_sync import SharedMemorySync
+from hamr.trainer.weight_sync import SharedMemorySync, _compare
 from hamr.types import Rollout, SampleKey
 
 KEYS = tuple(SampleKey(run="r", step=1, prompt="p", sample=i) for i in range(3))
@@ -42,9 +43,12 @@ def died() -> ActorDiedError:
 
 class Actor:
     """Stand-in for a worker's actor: dies at a method, or after `lasts` responses, or raises in a method. A response
-    takes `turns` turns of the event loop."""
+    takes `seconds` and `turns` turns of the event loop."""
 
-    def __init__(self, dies_at: str = "", lasts: int = 99, turns: int = 0, fails_at: str = "") -> None:
+    def __init__(
+        self, dies_at: str = "", lasts: int = 99, turns: int = 0, fails_at: str = "", seconds: float = 0.0
+    ) -> None:
+        self.seconds = seconds
         self.dies_at, self.lasts, self.turns, self.fails_at = dies_at, lasts, turns, fails_at
         self.loaded: list[int] = []
         self.asked: list[GenerationRequest] = []
@@ -80,6 +84,8 @@ class Method:
         self.actor.asked += requests
         for request in requests:
             for key in request.keys:
+                if self.actor.seconds:
+                    await asyncio.sleep(self.actor.seconds)
                 for _ in range(self.actor.turns):
                     await asyncio.sleep(0)
                 if not self.actor.lasts:
@@ -239,6 +245,52 @@ def several(*actors: Actor, replacements: Iterator[Actor] | None = None) -> Roll
 def group(name: str, samples: int = 4) -> GenerationRequest:
     keys = tuple(SampleKey(run="r", step=1, prompt=name, sample=i) for i in range(samples))
     return GenerationRequest(keys=keys, seeds=tuple(range(samples)), prompt_ids=(1, 2), sampling=SamplingConfig())
+
+
+async def all_of(workers: RolloutWorkers, name: str) -> int:
+    return len([r async for r in workers.generate([group(name)])])
+
+
+def test_deadline_starts_when_an_engine_has_the_request() -> None:
+    """Each group has a call of its own, and the last of three waits for 16 s."""
+
+    async def run() -> None:
+        workers = several(Actor(seconds=2.0))
+        workers.config = workers.config.model_copy(update={"deadline_s": 3.0})
+        assert await asyncio.gather(*(all_of(workers, name) for name in "abc")) == [4, 4, 4]
+
+    simulated_time.run(run())
+
+
+def test_worker_without_a_response_ends_the_call_though_another_responds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        hung, busy = Actor(seconds=1e9), Actor(seconds=2.0)
+        workers = several(hung, busy)
+        workers.config = workers.config.model_copy(update={"deadline_s": 3.0})
+        calls = [asyncio.create_task(all_of(workers, name)) for name in "abc"]
+        await asyncio.sleep(2.9)
+        assert not any(call.done() for call in calls)
+        with pytest.raises(EngineDied, match="no response in 3 s while 4 were due"):
+            await calls[0]
+        assert await calls[1] == 4
+        calls[2].cancel()
+
+    monkeypatch.setattr(ray, "cancel", lambda stream: None)
+    simulated_time.run(run())
+
+
+async def test_comparison_after_a_sync_does_not_wait_for_the_end_of_a_pause() -> None:
+    class Trainers:
+        async def logprobs(self, groups: Any) -> Any:
+            return [[[-1.0] for _ in groups[0].sequences]]
+
+    workers = several(Actor())
+    assert await all_of(workers, "a") == 4
+    async with workers.pause():
+        queued = asyncio.create_task(all_of(workers, "b"))
+        found = await asyncio.wait_for(_compare(Trainers(), workers, 1), 1)
+        assert not queued.done()
+    assert found["rollout/logprob_diff/max"] == 0.0 and await queued == 4
 
 
 async def test_slower_worker_gets_fewer_requests() -> None:
