@@ -112,6 +112,8 @@ class Controller:
             groups, collected = await (self.take if self.experience else self.collect)(step, prompts)
         finally:
             self.collecting = False
+        if self.experience and step == self.experiment.steps:
+            await self.experience.close()
         lap = clock.lap("rollout_score", start)
         batch = self.batches.build(groups)
         trained = {**describe_batch(batch), **await self.trainer.train(batch)} if batch.groups else {}
@@ -159,15 +161,15 @@ class Controller:
     async def take(self, step: int, prompts: PromptStream) -> tuple[list[RolloutGroup], Metrics]:
         """Take the oldest groups that `experience` has ready, and wait only if there are too few.
 
-        A group that has become too old is recorded as such and replaced. The batch is smaller if as many groups as in
-        `max_rounds` rounds have ended without enough signal.
+        A group that has become too old is recorded as such and replaced. The batch is smaller if the step has taken as
+        many groups as `max_rounds` rounds have, besides those dropped before it, without enough signal.
         """
         assert self.experience is not None, "called with one"
         wanted, sampling = self.experiment.prompts_per_step, self.algorithm.dynamic_sampling
         limit = math.ceil(wanted * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample))
         kept: list[RolloutGroup] = []
-        seen: list[RolloutGroup] = []
-        scored: list[RolloutGroup] = []
+        scored = self.experience.take_dropped()
+        seen = list(scored)
         flow: Counter[str] = Counter()
         lengths: Metrics = {}
         ended = 0
@@ -217,10 +219,10 @@ class Controller:
         return replace(settled, groups=[share_audits(group) for group in settled.groups])
 
     async def produce(self, draw: Draw) -> RolloutGroup:
-        """Generate and score the group of one draw."""
+        """Generate and score the group of one draw. Copies of an audited reply take its reward."""
         groups = await self.score_groups([draw.sample], [self.request(draw.step, draw.sample, draw.attempt)])
         [group] = await self.sample_more(draw.step, groups, Counter({draw.sample.id: draw.attempt + 1}))
-        return group
+        return share_audits(group)
 
     def may_train(self, group: RolloutGroup) -> bool:
         """Return whether a scored group can be trained on, or could once its failed responses are scored again."""
@@ -303,7 +305,8 @@ class Controller:
         """Return metrics of the step's responses."""
         rollouts = [r for group in seen for r in group.rollouts]
         tokens = [len(r.token_ids) for r in rollouts]
-        age = [self.version - span.version for group in kept for r in group.rollouts for span in r.versions]
+        spans = [span for group in kept for r in group.rollouts for span in r.versions]
+        ages = [(self.version - span.version, span.end - span.start) for span in spans]
         return {
             "rollout/prompts": len(seen),
             "rollout/responses": len(rollouts),
@@ -312,7 +315,8 @@ class Controller:
             "rollout/tokens": sum(tokens),
             "rollout/response_tokens/mean": sum(tokens) / max(1, len(tokens)),
             "rollout/truncated_frac": sum(r.truncated for r in rollouts) / max(1, len(rollouts)),
-            "rollout/policy_age/max": max(age, default=0),
+            "rollout/policy_age/mean": sum(age * n for age, n in ages) / max(1, sum(n for _, n in ages)),
+            "rollout/policy_age/max": max((age for age, _ in ages), default=0),
             **group_metrics(seen),
             **reduce_stats(
                 "groups/kept_reward", [r for g in kept for r in self.batches.rewards(g) if r is not None], ("mean",)

@@ -3,7 +3,7 @@
 Asynchronous training generates and scores while the trainer works: at most (max_policy_age + 1) x batch groups are in
 flight, ready or in training. A step takes the oldest ready ones, so a group that starts under policy version v is
 trained on by version v + max_policy_age, unless later groups overtake it. This is the capacity rule of AReaL (Fu et
-al., "AReaL", 2025), without a limit of its own on concurrency.
+al., "AReaL", 2025).
 
 On-policy oversampling starts more groups than a step needs, takes the first that end, and aborts the others. If they
 are kept instead, they are up to some versions old: `DynamicSamplingConfig.bounds`.
@@ -46,6 +46,8 @@ class Experience:
         max_policy_age: Bound on the number of policy versions between sampling and training. 0: the groups that a step
             does not take are aborted, and nothing starts during training.
         oversample: Groups in flight, ready or taken per group that a step trains on, besides `max_policy_age` of them.
+        concurrent: Maximum number of groups that are being generated or scored. None: no bound of its own.
+        steps: Last step. No group starts that no step can train on. None: unknown.
         unfinished: `state()` of an interrupted run. Its draws start first, with the same keys.
     """
 
@@ -58,11 +60,14 @@ class Experience:
         batch: int,
         max_policy_age: int,
         oversample: float = 1.0,
+        concurrent: int | None = None,
+        steps: int | None = None,
         unfinished: Iterable[Mapping[str, Any]] = (),
     ) -> None:
         self.max_policy_age = max_policy_age
         self._produce, self._keeps, self._prompts = produce, keeps, prompts
-        self._limit = math.ceil((max_policy_age + oversample) * batch)
+        self._batch, self._oversample = batch, oversample
+        self._concurrent, self._steps = concurrent or math.inf, steps or math.inf
         self._closed = False
         self._again = deque(
             Draw(step=draw["step"], sample=prompts.find(draw["prompt"]), attempt=draw["attempt"]) for draw in unfinished
@@ -85,6 +90,11 @@ class Experience:
         """Number of groups that are being generated or scored."""
         return len(self._running)
 
+    def take_dropped(self) -> list[RolloutGroup]:
+        """Return the groups dropped since the last call of this or of `take`."""
+        dropped, self._dropped = [group for _, group in self._dropped], []
+        return dropped
+
     async def take(self, step: int, wanted: int, limit: int) -> tuple[list[RolloutGroup], list[RolloutGroup]]:
         """Wait for `wanted` groups. Return the oldest ready ones, and the groups dropped since the last call.
 
@@ -101,9 +111,8 @@ class Experience:
         if self._error is not None:
             raise self._error
         ready, self._ready = [group for _, _, group in self._ready[:wanted]], self._ready[wanted:]
-        dropped, self._dropped = [group for _, group in self._dropped], []
         self._training += len(ready)
-        return ready, dropped
+        return ready, self.take_dropped()
 
     def abort(self) -> tuple[list[RolloutGroup], int]:
         """Start nothing until `release`. Return the groups that are ready, and the number of those under way.
@@ -112,11 +121,20 @@ class Experience:
         training, under new keys: comparative judges may hold responses under the old ones.
         """
         self._closed = True
+        ready, self._ready = [group for _, _, group in self._ready], []
+        return ready, self._cancel()
+
+    def draw_again(self) -> None:
+        """Draw the groups under way again, under new keys: after a change of the scorers, siblings would be scored by
+        different ones."""
+        self._cancel()
+        self._fill()
+
+    def _cancel(self) -> int:
         cancelled = [task for task in self._running if task.cancel()]
         # Numbers increase in the order of insertion.
         self._aborted.extend(self._running.pop(task)[1] for task in cancelled)
-        ready, self._ready = [group for _, _, group in self._ready], []
-        return ready, len(cancelled)
+        return len(cancelled)
 
     def reject(self, count: int) -> None:
         """Replace taken groups that are not trained on after all."""
@@ -151,8 +169,10 @@ class Experience:
 
     @property
     def _has_room(self) -> bool:
+        ahead = min(self.max_policy_age + self._oversample, self._steps - self._step + max(1.0, self._oversample))
         held = len(self._running) + len(self._ready) + self._training
-        return held < self._limit and not self._closed and self._error is None
+        bound = min(math.ceil(ahead * self._batch) - held, self._concurrent - len(self._running))
+        return bound > 0 and not self._closed and self._error is None
 
     def _fill(self) -> None:
         while self._has_room:
@@ -184,12 +204,12 @@ class Experience:
 
     def _finish(self, task: asyncio.Task[tuple[RolloutGroup, bool]]) -> None:
         entry = self._running.pop(task, None)
-        if task.cancelled():
-            return
-        error = task.exception()
-        if entry is None:  # aborted, but the cancellation came too late
+        error = None if task.cancelled() else task.exception()
+        if entry is None or (self._closed and task.cancelled()):  # aborted; the cancellation may have come too late
             return
         number, draw = entry
+        if task.cancelled():
+            error = RuntimeError(f"the group of prompt {draw.sample.id!r} was cancelled although it was not aborted")
         if error is not None:
             self._error = self._error or error
         else:
@@ -198,5 +218,5 @@ class Experience:
                 insort(self._ready, (number, draw, group), key=lambda entry: entry[0])
             else:
                 self._dropped.append((draw, group))
-                self._fill()
+            self._fill()
         self._changed.set()

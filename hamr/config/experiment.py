@@ -97,6 +97,10 @@ class AsynchronyConfig(Section):
     """With `max_policy_age` above 0, or a surplus that is kept: load new weights while responses are being generated,
     which continue under the new weights. False: finish these responses first; requests that wait for a slot of an
     engine, and further ones, start under the new weights."""
+    concurrent: PositiveInt | None = None
+    """With `max_policy_age` above 0, or a surplus: maximum number of groups that are being generated or scored. Fewer
+    groups have fewer versions of the policy; too few leave engines and scorers idle. null: only the bound on the
+    policy's age."""
 
 
 class ExperimentConfig(Section):

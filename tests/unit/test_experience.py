@@ -22,11 +22,13 @@ from hamr.errors import EngineDied, TooManyUnscored
 from hamr.experience import Draw, Experience
 from hamr.protocols import GenerationRequest
 from hamr.types import (
+    Audit,
     Component,
     JudgeTimeout,
     Outcome,
     Reference,
     Reply,
+    RewardCorrection,
     RewardRecord,
     Rollout,
     RolloutGroup,
@@ -190,6 +192,22 @@ def test_error_of_a_group_ends_the_step():
     asyncio.run(run())
 
 
+def test_cancellation_from_outside_ends_the_step():
+    """For example a rewarder that raises CancelledError. The group would never end."""
+
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.ends[2].cancel()
+        with pytest.raises(RuntimeError, match="was cancelled although it was not aborted"):
+            await asyncio.wait_for(taking, 1)
+        await groups.close()
+
+    asyncio.run(run())
+
+
 def test_error_in_the_choice_of_groups_ends_the_step():
     def keeps(group: RolloutGroup) -> bool:
         raise ValueError("no records")
@@ -202,6 +220,69 @@ def test_error_in_the_choice_of_groups_ends_the_step():
         producer.end(0)
         with pytest.raises(ValueError, match="no records"):
             await asyncio.wait_for(taking, 1)
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_groups_under_way_are_bounded_by_concurrent():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, concurrent=2)
+        taking = asyncio.create_task(groups.take(1, 3, 100))
+        await settle_tasks()
+        assert groups.in_flight == len(producer.draws) == 2
+        producer.end(1)
+        await settle_tasks()
+        assert groups.in_flight == 2 and len(producer.draws) == 3
+        producer.end(0, 2)
+        await taking
+        assert groups.in_flight == 1 and len(producer.draws) == 4, "the bound on the age is 4 groups"
+        await groups.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("age", "oversample", "started"),
+    [(1, 1.0, [4, 6, 6]), (2, 1.0, [6, 6, 6]), (0, 1.5, [3, 6, 9]), (1, 0.5, [3, 5, 6])],
+)
+def test_groups_that_no_step_can_take_do_not_start(age: int, oversample: float, started: list[int]):
+    async def run() -> None:
+        producer, found = Producer(), []
+        groups = experience(producer, max_policy_age=age, oversample=oversample, steps=3)
+        for step in (1, 2, 3):
+            taking = asyncio.create_task(groups.take(step, 2, 100))
+            await settle_tasks()
+            found.append(len(producer.draws))
+            producer.end(*(number for number, end in producer.ends.items() if not end.done()))
+            await taking
+            if not age:
+                groups.abort()
+            if step < 3:
+                groups.release()
+                await settle_tasks()
+        assert found == started and not groups.in_flight
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_groups_under_way_are_drawn_again_after_a_change_of_the_scorers():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.end(1)
+        await settle_tasks()
+        groups.draw_again()
+        await settle_tasks()
+        assert ids_of(producer, 4, 5, 6) == ids_of(producer, 0, 2, 3) and groups.in_flight == 3
+        keys = [(d.step, d.sample.id, d.attempt) for d in producer.draws]
+        assert len(set(keys)) == len(keys)
+        producer.end(4)
+        assert ids((await taking)[0]) == ids_of(producer, 1, 4)
         await groups.close()
 
     asyncio.run(run())
@@ -388,12 +469,13 @@ class Engine:
     keys: list[object] = field(default_factory=list)
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+        release = self.release
         for request in requests:
             for key in request.keys:
                 self.keys.append(key)
                 version = self.version
                 if key.prompt in self.slow:
-                    await self.release.wait()
+                    await release.wait()
                 length = self.lengths.get(key.prompt, 2)
                 yield Rollout(
                     key=key,
@@ -487,16 +569,52 @@ def test_next_batch_is_sampled_during_training_by_the_policy_before():
     assert [len(m) for m in found] and len({r.key for r in records}) == len(records) == 3 * 4
 
 
-def test_last_step_starts_no_further_groups():
+def test_groups_in_flight_end_before_the_last_training():
     async def run() -> None:
-        controller, stream, _ = build()
+        slow = PromptStream(SAMPLES, seed=0).take(1)[0].id
+        controller, stream, _ = build(engine=Engine(slow=frozenset({slow})))
         controller.experiment = controller.experiment.model_copy(update={"steps": 2})
+        in_flight = []
+
+        async def train(batch: TrainBatch) -> dict[str, float]:
+            in_flight.append(controller.experience.in_flight)
+            await settle_tasks()
+            return {}
+
+        controller.trainer.train = train
+        for step in (1, 2):
+            await controller.step(step, stream)
+        assert in_flight[0] and not in_flight[1]
+
+    asyncio.run(run())
+
+
+def test_groups_dropped_during_training_do_not_count_in_the_limit_of_the_next_step():
+    """With max_rounds=1, a step would otherwise train on what is ready, perhaps nothing."""
+    order = [sample.id for sample in PromptStream(SAMPLES, seed=0).take(20)]
+
+    def outcome(rollout: Rollout) -> Outcome:
+        return Scored(value=1.0) if rollout.key.prompt in order[2:5] else alternating(rollout)
+
+    async def run() -> None:
+        algorithm = AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=1))
+        engine = Engine(slow=frozenset((*order[2:4], *order[5:])))
+        controller, stream, records = build(outcome, engine=engine, algorithm=algorithm)
+        train = controller.trainer.train
+
+        async def end_and_train(batch: TrainBatch) -> dict[str, float]:
+            engine.release.set()
+            engine.release = asyncio.Event()  # for the groups that replace those that end now
+            return await train(batch)
+
+        controller.trainer.train = end_and_train
         await controller.step(1, stream)
+        step = asyncio.create_task(controller.step(2, stream))
         await settle_tasks()
-        before = len(controller.engine.keys)
-        await controller.step(2, stream)
-        await settle_tasks()
-        assert len(controller.engine.keys) == before == 3 * 2 * 2
+        engine.release.set()
+        assert (await step)["rollout/groups_dropped"] == 3
+        assert [len(batch.groups) for batch in controller.trainer.batches] == [2, 2]
+        assert len({r.key for r in records}) == len(records) == 7 * 2
         await controller.experience.close()
 
     asyncio.run(run())
@@ -519,6 +637,43 @@ def test_group_that_became_too_old_is_recorded_as_stale():
         await controller.experience.close()
 
     asyncio.run(run())
+
+
+def test_mean_age_is_that_of_the_tokens():
+    controller, _, _ = build()
+    key, controller.version = SampleKey(run="r", step=1, prompt="s0", sample=0), 3
+    spans = (VersionSpan(version=1, start=0, end=3), VersionSpan(version=3, start=3, end=4))
+    mixed = Rollout(
+        key=key,
+        prompt_ids=(1,),
+        token_ids=(1,) * 4,
+        logprobs=(-1.0,) * 4,
+        text="",
+        finish_reason="stop",
+        versions=spans,
+    )
+    groups = [RolloutGroup(sample=SAMPLES[0], rollouts=(mixed,), records=())]
+    found = controller.describe(groups, groups, rounds=1)
+    assert (found["rollout/policy_age/mean"], found["rollout/policy_age/max"]) == (1.5, 2.0)
+
+
+def test_copies_of_an_audited_reply_have_its_reward_before_a_group_is_dropped():
+    """Two equal replies, of which one is audited: without the copy's reward, the group would seem to have signal."""
+    controller, _, _ = build()
+    correction = RewardCorrection(value=0.8, strata=(), propensity=0.5, shift=0.0)
+
+    async def score(sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        audit = Audit(s_r=0.8, s_j=0.1, mix=0.1) if rollout.key.sample else None
+        outcome = Scored(value=0.1 if audit else 0.8)
+        return RewardRecord(
+            key=rollout.key, total=outcome, components=(Component(name="consistency", outcome=outcome, weight=1.0),),
+            action=Reply(content="ok"), band="inside", audit=audit, correction=correction,
+        )  # fmt: skip
+
+    controller.rewarder.score = score
+    group = asyncio.run(controller.produce(Draw(step=1, sample=SAMPLES[0], attempt=0)))
+    assert [r.total for r in group.records] == [Scored(value=0.1)] * 2
+    assert not controller.may_train(group)
 
 
 def test_age_counts_from_the_oldest_token_of_the_group():

@@ -85,6 +85,7 @@ def overlap_of(config: Config) -> Overlap | None:
         max_policy_age=age,
         oversample=oversample,
         in_flight=asynchrony.in_flight,
+        concurrent=asynchrony.concurrent,
         most=math.ceil(batch * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample)),
     )
 

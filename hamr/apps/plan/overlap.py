@@ -21,13 +21,18 @@ Group = tuple[tuple[SimulatedResponse, ...], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """Rules by which steps overlap. `most`: groups that may end in a step before it takes fewer than `batch`."""
+    """Rules by which steps overlap.
+
+    `most`: groups that a step takes at most, if those without signal leave it fewer than `batch`. Groups that were
+    dropped before the step do not count. `concurrent`: maximum number of groups under way.
+    """
 
     batch: int
     max_policy_age: int
     oversample: float
     in_flight: bool
     most: int
+    concurrent: int | None = None
 
     @property
     def limit(self) -> int:
@@ -128,8 +133,8 @@ class _Flow:
             pass
 
     def drain(self) -> None:
-        """Advance until nothing is generated, and start nothing meanwhile."""
-        self.open = False
+        """Advance until nothing is generated, and start nothing until `release`. Groups in the queue stay in it."""
+        self.open, self.play.lines[ROLLOUT].paused = False, True
         while self.play.lines[ROLLOUT].busy:
             self._advance()
 
@@ -137,6 +142,7 @@ class _Flow:
         self.version += 1
         self.training = 0
         self.open = self.overlap.max_policy_age > 0
+        self.play.lines[ROLLOUT].resume()
         self._fill()
 
     def _advance(self, until: float = math.inf) -> bool:
@@ -151,8 +157,13 @@ class _Flow:
         self._fill()
         return moved
 
+    @property
+    def _has_room(self) -> bool:
+        held = len(self.running) + len(self.ready) + self.training
+        return held < self.overlap.limit and len(self.running) < (self.overlap.concurrent or math.inf)
+
     def _fill(self) -> None:
-        while self.open and len(self.running) + len(self.ready) + self.training < self.overlap.limit:
+        while self.open and self._has_room:
             responses, signal = next(self.groups)
             self.running[self.count] = self.version, signal
             self.play.start(self.count, responses)

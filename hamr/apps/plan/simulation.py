@@ -171,6 +171,8 @@ class _Line:
         self.waiting: deque[_Job] = deque()
         self.waits: list[float] = []
         self.busy, self.area, self.counted = 0, 0.0, 0.0
+        self.paused, self.newest = False, -1
+        """Whether jobs of further groups wait, and the latest group of which a job started."""
 
     def put(self, job: _Job) -> None:
         place = self._place(job.scoring.group)
@@ -191,9 +193,15 @@ class _Line:
         self._announce(place)
         while self.waiting and self.waiting[0].scoring.closed:
             self.waiting.popleft()  # its response has passed the deadline, so the answer is not needed
-        if self.waiting:
+        if self.waiting and (not self.paused or self.waiting[0].scoring.group == self.newest):
             self._start(self.waiting.popleft(), place)
         return job
+
+    def resume(self) -> None:
+        """Start what waited during a pause."""
+        self.paused = False
+        while self.waiting and (place := self._place(self.waiting[0].scoring.group)) is not None:
+            self._start(self.waiting.popleft(), place)
 
     def usage(self, spent: float) -> Usage:
         places = self.station.replicas * self.station.slots
@@ -227,7 +235,7 @@ class _Line:
         return None
 
     def _start(self, job: _Job, place: int) -> None:
-        replica, now = self.replicas[place], self.play.now
+        replica, now, self.newest = self.replicas[place], self.play.now, job.scoring.group
         self.waits.append(now - job.came)
         if replica.under_way:
             replica.virtual += (now - replica.since) / self.station.service.seconds(len(replica.under_way))

@@ -10,7 +10,8 @@ counts. Weights are changed in place, so during a step the state after the last 
 it, a second copy of weights and optimiser would be needed before every step. A step cannot be abandoned half-way,
 because its ranks wait for each other. The wait is therefore bounded, the user sets the bound, and the message names the
 step from which the run resumes. At most `experiment.checkpoint.every` - 1 finished steps are then repeated. They use
-the same prompts and seeds and give the same results, because all of these depend on the checkpoint alone.
+the same prompts and seeds, which depend on the checkpoint alone, and in synchronous training they give the same
+results. Groups in flight are sampled again under the same keys, by the weights of the checkpoint.
 """
 
 from __future__ import annotations

@@ -300,6 +300,8 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
             batch=experiment.prompts_per_step,
             max_policy_age=age,
             oversample=oversample,
+            concurrent=asynchrony.concurrent,
+            steps=experiment.steps,
             unfinished=unfinished,
         )
     if not asynchrony.in_flight:
@@ -358,6 +360,8 @@ async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dic
     if scorers.on_alarm == "refit":
         if found.get("alarm/scorers_fooled") and step < run.config.experiment.steps:
             await run.refit.run(step, checked)
+            if run.experience is not None:
+                run.experience.draw_again()
         found["scorers/refits"] = float(len(run.refit.steps))
     return found
 

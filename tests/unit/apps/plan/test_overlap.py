@@ -74,48 +74,72 @@ def test_responses_end_before_weights_unless_they_are_loaded_in_flight() -> None
     assert (first.wait_s, first.sync_s, first.step_s) == (2.0, 6.5, 9.5)
 
 
-@pytest.mark.parametrize(("age", "oversample"), [(1, 1.0), (2, 1.0), (4, 1.0), (0, 1.5), (1, 0.5)])
-def test_times_are_those_of_the_real_groups_in_flight(age: int, oversample: float) -> None:
+def test_queued_groups_start_after_the_weights_unless_they_are_loaded_in_flight() -> None:
+    [first, *_] = play_steps([2.0, 9.0, 9.0], overlap(2, in_flight=False), train_s=1.0, sync_s=0.5).steps
+    assert first.sync_s == 8.5
+
+
+@pytest.mark.parametrize(
+    ("age", "changes", "dropped"),
+    [
+        (1, {}, ()),
+        (2, {}, ()),
+        (4, {}, ()),
+        (0, {"oversample": 1.5}, ()),
+        (1, {"oversample": 0.5}, ()),
+        (1, {"most": 3}, (1, 2, 4, 7, 8, 9, 14)),
+        (2, {"most": 3}, tuple(range(0, 23, 2))),
+        (0, {"most": 3, "oversample": 1.5}, (1, 2, 4, 7)),
+        (2, {"concurrent": 2}, (1, 2)),
+    ],
+)
+def test_times_are_those_of_the_real_groups_in_flight(age: int, changes: dict[str, int], dropped: tuple[int]) -> None:
     works = [float(1 + (7 * i) % 11) for i in range(23)]
-    how = overlap(age, 3, oversample=oversample)
-    found = play_steps(works, how, workers=2, train_s=6.0, sync_s=0.5, steps=8)
-    assert [step.wait_s for step in found.steps] == pytest.approx(simulated_time.run(real(works, how, 2, 6.0, 0.5, 8)))
+    how = overlap(age, 3, **changes)
+    found = play_steps(works, how, workers=2, train_s=6.0, sync_s=0.5, steps=8, without_signal=dropped)
+    expected = simulated_time.run(real(works, how, 2, 6.0, 0.5, 8, dropped))
+    assert [step.wait_s for step in found.steps] == pytest.approx(expected)
 
 
 async def real(
-    works: list[float], how: Overlap, workers: int, train_s: float, sync_s: float, steps: int
+    works: list[float], how: Overlap, workers: int, train_s: float, sync_s: float, steps: int, dropped: tuple[int]
 ) -> list[float]:
     """Return how long the steps of a loop with `Experience` wait."""
-    loop, free, left = asyncio.get_running_loop(), asyncio.Semaphore(workers), cycle(works)
+    loop, free, left = asyncio.get_running_loop(), asyncio.Semaphore(workers), cycle(enumerate(works))
     reply = (Reference(action=Reply(content="ok")),)
     samples = [
         ServiceSample(id=f"s{i}", ticket={}, policy="", tools=(), history=(), references=reply) for i in range(50)
     ]
 
     started: dict[int, int] = {}
+    refused: list[RolloutGroup] = []
 
     async def produce(draw: Draw) -> RolloutGroup:
-        work = next(left)
+        number, work = next(left)
         async with free:
             await asyncio.sleep(work)
         group = RolloutGroup(sample=draw.sample, rollouts=(), records=())
         started[id(group)] = draw.step
+        if number in dropped:
+            refused.append(group)
         return group
 
     groups = Experience(
-        produce, lambda group: True, PromptStream(samples, seed=0),
-        batch=how.batch, max_policy_age=how.max_policy_age, oversample=how.oversample,
+        produce, lambda group: not any(group is one for one in refused), PromptStream(samples, seed=0),
+        batch=how.batch, max_policy_age=how.max_policy_age, oversample=how.oversample, concurrent=how.concurrent,
     )  # fmt: skip
     waited, taken = [], []
     for step in range(1, steps + 1):
         began = loop.time()
-        wanted = how.batch
-        while wanted:  # as in Controller.take
-            ready, _ = await groups.take(step, wanted, how.most)
+        wanted, ended = how.batch, 0
+        groups.take_dropped()
+        while wanted and ended < how.most:  # as in Controller.take
+            ready, lost = await groups.take(step, wanted, how.most - ended)
             taken += ready  # ids stay unique
             fresh = sum(step - started[id(group)] <= how.max_policy_age for group in ready)
             groups.reject(len(ready) - fresh)
             wanted -= fresh
+            ended += fresh + len(lost)
         if not how.max_policy_age:
             groups.abort()
         waited.append(loop.time() - began)
