@@ -272,12 +272,15 @@ def _check_algorithm(c: Config) -> None:
         )
     if a.loss is not None and a.objective != "clip":
         raise c.clash("algorithm.objective", "algorithm.loss.path", " replaces it; drop one")
-    if a.importance.level == "sequence" and c.rollout.top_p < 1:
+    extra = c.rollout.sampling_extra
+    truncated = extra.get("top_k") not in (None, 0, -1) or extra.get("min_p") not in (None, 0)
+    if a.importance.level == "sequence" and (c.rollout.top_p < 1 or truncated):
+        key, remedy = ("sampling_extra", "remove top_k and min_p") if truncated else ("top_p", "set top_p=1")
         why = (
-            "; engines renormalise to the nucleus, so the product over a response shrinks with its length: set top_p=1 "
-            "or level='geometric'"
+            "; engines renormalise to the tokens that they sample, so the product over a response shrinks with its "
+            f"length: {remedy} or set level='geometric'"
         )
-        raise c.clash("algorithm.importance.level", "rollout.top_p", why)
+        raise c.clash("algorithm.importance.level", f"rollout.{key}", why)
 
 
 def _check_normalisation(c: Config) -> None:

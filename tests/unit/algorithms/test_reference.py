@@ -1,4 +1,4 @@
-"""Losses, gradients, advantages and weights of a batch equal those of TRL and verl (`fixtures/reference.json`)."""
+"""Losses, gradients, advantages and weights of random batches equal those of TRL and verl (`fixtures/`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ from hamr.algorithms.reinforce_pp import whiten  # noqa: E402
 from hamr.config.algorithm import AlgorithmConfig  # noqa: E402
 from hamr.types import TrainBatch, TrainGroup, TrainSequence  # noqa: E402
 
-REFERENCE = json.loads((Path(__file__).parent / "fixtures" / "reference.json").read_text())
+REFERENCE, SECOND = (
+    json.loads((Path(__file__).parent / "fixtures" / f"{name}.json").read_text())
+    for name in ("reference", "reference_second")
+)
 SIZE, WIDTH = REFERENCE["group_size"], 7
 MASK = torch.tensor(REFERENCE["mask"], dtype=torch.bool)
 INSIDE = torch.arange(WIDTH) < torch.tensor(REFERENCE["lengths"]).unsqueeze(1)
@@ -31,39 +34,47 @@ OWNER = torch.arange(len(MASK)).unsqueeze(1).expand(MASK.shape)
 REWARDS = [REFERENCE["rewards"][:SIZE], REFERENCE["rewards"][SIZE:]]
 
 
-def packed(rows: list[list[float]]) -> Any:
+def packed(rows: list[list[float]], lengths: list[int] = REFERENCE["lengths"]) -> Any:
     """Return the tokens of the responses, without padding, as in a micro-batch."""
-    return torch.tensor(rows, dtype=torch.float64)[INSIDE]
+    values = torch.tensor(rows, dtype=torch.float64)
+    return values[torch.arange(values.shape[1]) < torch.tensor(lengths).unsqueeze(1)]
 
 
-def whole_batch(aggregation: str) -> TrainBatch:
+def whole_batch(aggregation: str, reference: dict[str, Any] = REFERENCE) -> TrainBatch:
     sequences = [
-        TrainSequence(token_ids=(0,) * n, mask=tuple(row[:n].tolist()))
-        for n, row in zip(REFERENCE["lengths"], MASK, strict=True)
+        TrainSequence(token_ids=(0,) * n, mask=tuple(map(bool, row[:n])))
+        for n, row in zip(reference["lengths"], reference["mask"], strict=True)
     ]
     group = TrainGroup(prompt_ids=(1,), sequences=tuple(sequences))
-    return TrainBatch(groups=(group,), aggregation=aggregation, horizon=REFERENCE["horizon"])  # type: ignore[arg-type]
+    return TrainBatch(groups=(group,), aggregation=aggregation, horizon=reference["horizon"])  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", REFERENCE["losses"])
-def test_loss_and_gradient_equal_those_of_the_reference(name: str) -> None:
-    settings = dict(REFERENCE["losses"][name])
+@pytest.mark.parametrize(
+    ("reference", "name"), [(batch, name) for batch in (REFERENCE, SECOND) for name in batch["losses"]]
+)
+def test_loss_and_gradient_equal_those_of_the_reference(reference: dict[str, Any], name: str) -> None:
+    settings, lengths = dict(reference["losses"][name]), reference["lengths"]
     expected, gradient, cap = settings.pop("loss"), settings.pop("gradient"), settings.pop("cap", None)
-    batch, logprobs = whole_batch(settings.pop("aggregation")), packed(REFERENCE["logprobs"]).requires_grad_()
+    kl = {key: settings.pop(key) for key in ("kl_coef", "kl_estimator") if key in settings}
+    batch, mask = whole_batch(settings.pop("aggregation"), reference), packed(reference["mask"], lengths).bool()
+    owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    logprobs = packed(reference["logprobs"], lengths).requires_grad_()
     terms = policy_loss(
         logprobs,
-        packed(REFERENCE["old_logprobs"]),
-        torch.tensor(REFERENCE["advantages"], dtype=torch.float64)[OWNER[INSIDE]],
-        MASK[INSIDE],
-        normaliser=divisors(batch, MASK[INSIDE], OWNER[INSIDE]),
-        behaviour_logprobs=packed(REFERENCE["engine_logprobs"]),
+        packed(reference["old_logprobs"], lengths),
+        torch.tensor(reference["advantages"], dtype=torch.float64)[owner],
+        mask,
+        normaliser=divisors(batch, mask, owner),
+        behaviour_logprobs=packed(reference["engine_logprobs"], lengths),
         correction=Correction(cap=cap),
         objective=configured_objective(AlgorithmConfig(**settings)),
-        sequences=OWNER[INSIDE],
+        sequences=owner,
+        reference_logprobs=packed(reference["reference_logprobs"], lengths) if kl else None,
+        **kl,
     )
     terms.loss.backward()
     assert terms.loss.item() == pytest.approx(expected, abs=1e-6)
-    assert logprobs.grad.tolist() == pytest.approx(packed(gradient).tolist(), abs=1e-6)
+    assert logprobs.grad.tolist() == pytest.approx(packed(gradient, lengths).tolist(), abs=1e-6)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

@@ -160,7 +160,9 @@ def test_contradictions_name_both_values_and_the_remedy() -> None:
     assert "set objective='clip'" in complaint("algorithm=gspo", "algorithm.dual_clip=3")
     assert "dual_clip=1.1 is not above 1 + algorithm.clip_high=1.28" in complaint("algorithm.dual_clip=1.1")
     assert "replaces it" in complaint("algorithm=gspo", "algorithm.loss.path=my.py:f")
-    assert "level='geometric'" in complaint("algorithm.importance.level=sequence", "rollout.top_p=0.9")
+    for narrowed in ("rollout.top_p=0.9", "rollout.sampling_extra={top_k: 20}", "rollout.sampling_extra={min_p: 0.02}"):
+        assert "level='geometric'" in complaint("algorithm.importance.level=sequence", narrowed)
+    load_config(["algorithm.importance.level=sequence", "rollout.sampling_extra={top_k: -1}"])
     assert "set [low, high] with low < high" in complaint("algorithm.importance.mask_outside=[5,0.5]")
     surplus = ("algorithm.dynamic_sampling.oversample=1.7", "algorithm.dynamic_sampling.surplus=keep")
     assert "set oversample=1" in complaint(*surplus, "experiment.asynchrony.max_policy_age=1")
