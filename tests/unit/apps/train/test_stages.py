@@ -19,12 +19,25 @@ from hamr.apps.train import run as train
 from hamr.apps.train import stages
 from hamr.apps.train.scorer_refit import ScoredReply
 from hamr.apps.train.stages import Run, enter_rl, measure, warm_up
+from hamr.calibration.cascade import Cascade
 from hamr.config.load import load_config
 from hamr.data.splits import Splits
 from hamr.errors import BadInput, Preempted
 from hamr.telemetry.console import Console
 from hamr.trainer.checkpoints import Checkpoints
-from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
+from hamr.types import (
+    Answer,
+    Component,
+    Question,
+    Reference,
+    Reply,
+    RewardRecord,
+    Rollout,
+    Scored,
+    ServiceSample,
+    ToolCall,
+    VersionSpan,
+)
 
 
 def sample(name: str, *actions: Reply | ToolCall) -> ServiceSample:
@@ -324,6 +337,122 @@ async def test_run_writes_checkpoints_later_except_at_its_end(tmp_path: Path) ->
     await run.save(3, {"at": 3})
     assert [kept.step for kept in run.checkpoints.all()] == [3, 2]
     assert log == ["copy", "copy", "save"]
+
+
+class Cluster:
+    """Engines, trainers, scorers and recorder of an RL stage. A response takes a few turns of the event loop, more for
+    every third prompt, and its reward is the number of its sample."""
+
+    def __init__(self) -> None:
+        self.log: list[str] = []
+        self.metrics: list[dict[str, float]] = []
+        self.states: list[dict[str, Any]] = []
+        self.recorded: list[RewardRecord] = []
+        self.version, self.running, self.open = 0, 0, asyncio.Event()
+        self.open.set()
+
+    async def generate(self, requests: Sequence[Any]) -> AsyncIterator[Rollout]:
+        for request in requests:
+            await self.open.wait()
+            self.running += 1
+            for key in request.keys:
+                for _ in range(40 if int(key.prompt) % 3 == 0 else 2):
+                    await asyncio.sleep(0)
+                span = VersionSpan(version=self.version, start=0, end=2)
+                yield Rollout(
+                    key=key, prompt_ids=(1,), token_ids=(1, 2), logprobs=(-1.0, -1.0), text="", finish_reason="stop",
+                    versions=(span,),
+                )  # fmt: skip
+            self.running -= 1
+
+    @asynccontextmanager
+    async def pause(self) -> AsyncIterator[None]:
+        self.log.append("pause")
+        self.open.clear()
+        while self.running:
+            await asyncio.sleep(0)
+        yield
+        self.open.set()
+
+    async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
+        reward = Scored(value=float(rollout.key.sample % 2))
+        component = Component(name="consistency", outcome=reward, weight=1.0)
+        return RewardRecord(
+            key=rollout.key, total=reward, components=(component,), action=Reply(content="a"), band="inside", s_r=0.8,
+            cascade=cascade.parameters if cascade else None,
+        )  # fmt: skip
+
+    async def reset(self, *_: Any, **__: Any) -> None: ...
+
+    async def train(self, batch: Any) -> dict[str, float]:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return {}
+
+    async def sync(self, version: int) -> dict[str, float]:
+        self.log.append(f"sync beside {self.running}")
+        self.version = version
+        return {}
+
+    async def save(self, step: int, write: Any, state: dict[str, Any]) -> Any:
+        self.states.append(state)
+        return SimpleNamespace(step=step, path=Path())
+
+    async def settle(self, wait: bool = True) -> None: ...
+
+
+async def rl(tmp_path: Path, *overrides: str) -> Cluster:
+    """Run four RL steps of two groups."""
+    steps = ("experiment.steps=4", "experiment.checkpoint.every=1", "rollout.samples_per_prompt=4")
+    run, cluster = a_run((), tmp_path, Pool(), *steps, "scorers.check_every=0", *overrides), Cluster()
+    some: Any = cluster
+    train = tuple(sample(str(i), Reply(content="a")) for i in range(12))
+    run.prepared.splits = Splits(train=train, validation=(), test=())  # type: ignore[misc]
+    run.prepared.model_path = tmp_path  # type: ignore[misc]
+    formats = SimpleNamespace(mark=lambda s: "")
+    run.prepared.codec = SimpleNamespace(prompt=lambda s: (1,), answer=lambda a: (1,), formats=formats)  # type: ignore[misc]
+    run.world = SimpleNamespace(  # type: ignore[assignment]
+        workers=some, learner=some, trainers=SimpleNamespace(save_policy=None), weights=some, pools={},
+        router=SimpleNamespace(score=cluster.score, metrics=no_metrics),
+    )  # fmt: skip
+    run.recorder = SimpleNamespace(  # type: ignore[assignment]
+        begin=lambda *_: None,
+        metrics=lambda step, values: cluster.metrics.append(values),
+        records=lambda step, records: cluster.recorded.extend(records),
+    )
+    some.folder, run.checkpoints = tmp_path / "checkpoints", some
+    await asyncio.wait_for(stages.rl_stage(run, None), 20)
+    return cluster
+
+
+async def no_metrics() -> dict[str, float]:
+    return {}
+
+
+async def test_weights_are_loaded_beside_responses_or_between_them(tmp_path: Path) -> None:
+    age = "experiment.asynchrony.max_policy_age=2"
+    budget = "rewards.consistency.budget.judge_frac=0.5"
+    in_flight = await rl(tmp_path, age, budget)
+    assert "pause" not in in_flight.log and in_flight.log[0] != "sync beside 0"
+    between = await rl(tmp_path, age, "experiment.asynchrony.in_flight=false")
+    assert between.log == ["pause", "sync beside 0"] * 4
+    for cluster in (in_flight, between):
+        assert max(m["rollout/policy_age/max"] for m in cluster.metrics) > 0
+    counted = [len(state["cascade"]["seen"]) for state in in_flight.states]
+    assert counted == [0, 8, 16, 24, 32], "the replies of groups in flight do not count before they are recorded"
+    assert [len(state["unfinished"]) for state in in_flight.states[1:]] == [6, 4, 2, 0]
+
+
+@pytest.mark.parametrize("surplus", ["abort", "keep"])
+async def test_surplus_of_a_step_is_aborted_or_kept(surplus: str, tmp_path: Path) -> None:
+    oversampling = ("algorithm.dynamic_sampling.oversample=2", f"algorithm.dynamic_sampling.surplus={surplus}")
+    cluster = await rl(tmp_path, *oversampling)
+    ages, aborted = (
+        [m.get(name) for m in cluster.metrics] for name in ("rollout/policy_age/max", "rollout/aborted_groups")
+    )
+    assert (max(ages), any(aborted)) == ((0, True) if surplus == "abort" else (1, False))
+    assert len({r.key for r in cluster.recorded}) == len(cluster.recorded) >= 4 * 2 * 4
+    assert all(r.total.ok for r in cluster.recorded) or surplus == "abort"
 
 
 async def test_a_dropped_rl_step_leaves_the_newest_checkpoint(tmp_path: Path) -> None:
