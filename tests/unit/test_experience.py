@@ -589,7 +589,7 @@ def test_groups_in_flight_end_before_the_last_training():
     asyncio.run(run())
 
 
-def test_groups_dropped_during_training_do_not_count_in_the_limit_of_the_next_step():
+def test_groups_dropped_during_training_do_not_count_in_the_next_step():
     """With max_rounds=1, a step would otherwise train on what is ready, perhaps nothing."""
     order = [sample.id for sample in PromptStream(SAMPLES, seed=0).take(20)]
 
@@ -657,7 +657,7 @@ def test_mean_age_is_that_of_the_tokens():
     assert (found["rollout/policy_age/mean"], found["rollout/policy_age/max"]) == (1.5, 2.0)
 
 
-def test_copies_of_an_audited_reply_have_its_reward_before_a_group_is_dropped():
+def test_copies_of_audited_replies_have_the_reward_before_groups_are_dropped():
     """Two equal replies, of which one is audited: without the copy's reward, the group would seem to have signal."""
     controller, _, _ = build()
     correction = RewardCorrection(value=0.8, strata=(), propensity=0.5, shift=0.0)

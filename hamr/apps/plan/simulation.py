@@ -172,7 +172,7 @@ class _Line:
         self.waits: list[float] = []
         self.busy, self.area, self.counted = 0, 0.0, 0.0
         self.paused, self.newest = False, -1
-        """Whether jobs of further groups wait, and the latest group of which a job started."""
+        """Pause: jobs of other groups than the newest, of which a job has started, wait."""
 
     def put(self, job: _Job) -> None:
         place = self._place(job.scoring.group)

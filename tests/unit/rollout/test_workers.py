@@ -279,7 +279,7 @@ def test_worker_without_a_response_ends_the_call_though_another_responds(monkeyp
     simulated_time.run(run())
 
 
-async def test_comparison_after_a_sync_does_not_wait_for_the_end_of_a_pause() -> None:
+async def test_comparison_after_a_sync_does_not_wait_for_a_pause() -> None:
     class Trainers:
         async def logprobs(self, groups: Any) -> Any:
             return [[[-1.0] for _ in groups[0].sequences]]
