@@ -99,8 +99,8 @@ class AsynchronyConfig(Section):
     engine, and further ones, start under the new weights."""
     concurrent: PositiveInt | None = None
     """With `max_policy_age` above 0, or a surplus: maximum number of groups that are being generated or scored. Fewer
-    groups have fewer versions of the policy; too few leave engines and scorers idle. null: only the bound on the
-    policy's age."""
+    groups end sooner, so that their tokens are newer; too few leave engines and scorers idle. null: only the bound on
+    the policy's age."""
 
 
 class ExperimentConfig(Section):

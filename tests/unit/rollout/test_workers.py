@@ -279,6 +279,20 @@ def test_worker_without_a_response_ends_the_call_though_another_responds(monkeyp
     simulated_time.run(run())
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_cancelled_call_ends_though_a_response_arrives(turns: int) -> None:
+    """asyncio.wait_for of Python 3.11 would return the response and forget the cancellation."""
+    arrived: asyncio.Queue[Any] = asyncio.Queue()
+    waits = asyncio.create_task(several(Actor())._next(arrived, [], 1))
+    await asyncio.sleep(0)
+    arrived.put_nowait(ROLLOUT)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if waits.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await waits
+
+
 async def test_comparison_after_a_sync_does_not_wait_for_a_pause() -> None:
     class Trainers:
         async def logprobs(self, groups: Any) -> Any:
