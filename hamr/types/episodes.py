@@ -46,7 +46,8 @@ class AskPolicy(Protocol):
 
 
 class EpisodeLimit(Exception):
-    """The episode cannot have another turn. An episode that does not catch it ends here, without rewards of its own."""
+    """The episode cannot have another turn. An episode that does not catch it ends here. Rewards of the whole that it
+    then lacks and others of its group have are 0."""
 
     def __init__(self, outcome: EpisodeOutcome) -> None:
         super().__init__(outcome)

@@ -14,7 +14,7 @@ from hamr.bench.sage.episodes import SageEnvironment
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.truth import ExactAct
-from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
+from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode, with_zeros_at_limits
 from hamr.rollout.harness import HarnessEpisode
 from hamr.security.functions import FunctionSource
 from hamr.telemetry.metrics import episode_metrics, mean, total_rewards
@@ -92,7 +92,7 @@ async def evaluate_customers(
     groups = await runner.hold(samples, requests)
     turns = [turn for group in groups for turn in zip(group.records, group.points, strict=True)]
     exact = [] if truth is None else [float(truth.is_exact(record.action, point)) for record, point in turns]
-    records = [record for record, _ in turns]
+    records = with_zeros_at_limits([record for record, _ in turns])
     if exact:
         known = (Component(name=EXACT_ACT, outcome=Scored(value=value), weight=0.0) for value in exact)
         records = [replace(r, components=(*r.components, own)) for r, own in zip(records, known, strict=True)]
