@@ -121,6 +121,8 @@ def run_job(job: Job) -> int:
             check_refit(job.config, prepared.truth)
             find_auditor(job.config.rewards.consistency, prepared.truth)
             check_room(job.config, prepared.model_path, job.path)
+        if prepared.dropped_note:
+            console.note(prepared.dropped_note)
         if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
         if scored_by:
