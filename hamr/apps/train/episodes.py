@@ -12,6 +12,8 @@ from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.bench.tau2.episodes import Tau2Environment
+from hamr.cascade.retry import patient
+from hamr.config.tau2 import Tau2Config
 from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode, with_zeros_at_limits
@@ -40,7 +42,9 @@ def episode_runner(
         deadline_s = config.env.command.deadline_s
         more = {"key": "env.command", "slots": asyncio.Semaphore(config.env.command.processes)}
     elif config.env.type == "tau2":
-        run = Tau2Environment(config=config.env, format_of=formats.of, customer=pools.get(config.env.simulator))
+        pool = pools.get(config.env.simulator)
+        customer = None if pool is None else patient(pool, Tau2Config())
+        run = Tau2Environment(config=config.env, format_of=formats.of, customer=customer)
     else:
         run = SageEnvironment(
             config=config.env,

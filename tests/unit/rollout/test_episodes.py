@@ -31,6 +31,7 @@ from hamr.telemetry.metrics import episode_metrics
 from hamr.types import (
     Component,
     CustomerFaultError,
+    CustomerUnavailableError,
     EpisodeFunction,
     EpisodeLimit,
     FaultyCustomer,
@@ -389,6 +390,18 @@ async def test_run_stops_if_too_many_dialogues_fail() -> None:
     )
     what = "function_failed 3; e.g. rollout.episode: ValueError: no customer.* after 0 s .*Correct the dialogues"
     with pytest.raises(TooManyUnscored, match=what):
+        await own.step(0, PromptStream([sample(0)], seed=0))
+
+
+async def test_run_stops_for_its_pools_if_the_customers_do_not_answer() -> None:
+    async def run(episode, ask):
+        raise CustomerUnavailableError("user: timeout: 30 s")
+
+    own = controller(runner(run))
+    own.experiment = own.experiment.model_copy(
+        update={"unscored": own.experiment.unscored.model_copy(update={"max_frac": 0.5})}
+    )
+    with pytest.raises(TooManyUnscored, match=r"customer_unavailable 3; e.g. user: timeout.*Restore the pools"):
         await own.step(0, PromptStream([sample(0)], seed=0))
 
 
