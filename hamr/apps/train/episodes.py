@@ -13,6 +13,7 @@ from hamr.apps.shared.preparation import Prepared
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.cascade.retry import patient
+from hamr.config.schema import Config
 from hamr.config.tau2 import Tau2Config
 from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.truth import ExactAct
@@ -62,6 +63,16 @@ def episode_runner(
         deadline_s=deadline_s,
         **more,
     )
+
+
+def unscored_note(config: Config) -> str:
+    """Return a line about configured rewards that score no turn of the dialogues, or not all. Empty: there are none."""
+    names = ", ".join(f"rewards.{key}" for key in config.rewards.weighted)
+    if names and config.env.type == "tau2":
+        return f"env=tau2: the evaluator of tau2-bench is the only reward; not used: {names}"
+    if names and config.rollout.episode is not None:
+        return f"rollout.episode: only turns asked with a sample or `point=` are scored by {names}"
+    return ""
 
 
 def customer_seed(sample: ServiceSample) -> int:

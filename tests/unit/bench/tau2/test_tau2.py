@@ -13,7 +13,7 @@ import pytest
 
 from hamr import cli
 from hamr.apps.shared.summary import versions
-from hamr.apps.train.episodes import episode_runner
+from hamr.apps.train.episodes import episode_runner, unscored_note
 from hamr.bench.tau2.dialogue import Limits, ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.bench.tau2.figures import figures
@@ -212,6 +212,19 @@ async def test_customer_pool_in_training_is_asked_again_when_it_refuses() -> Non
     prepared = SimpleNamespace(config=config, codec=SimpleNamespace(formats=Formats.of_model(config.model), turn=None))
     run = episode_runner(prepared, None, None, {"judge": pool}).run
     assert (await run.customer(Question())).text == "Hi." and len(asked) == 2
+
+
+def test_rewards_that_score_no_turn_are_refused_or_said() -> None:
+    with pytest.raises(ConfigError, match="env.type='tau2' but rewards.consistency.weight=1, which asks pools"):
+        load_config(["experiment=smoke", "env=tau2"])
+    none = ["experiment=smoke", "env=tau2", "rewards.consistency.weight=0"]
+    with pytest.raises(ConfigError, match=r"but rewards.policy.weight=1, .*; set it to 0"):
+        load_config([*none, "rewards.policy.weight=1"])
+    assert "not used: rewards.format" in unscored_note(load_config(none))
+    assert not unscored_note(load_config([*none, "rewards.format.weight=0"]))
+    own = load_config(["experiment=smoke", "env=my_episode.py:run"])
+    assert "are scored by rewards.consistency, rewards.format" in unscored_note(own)
+    assert not unscored_note(load_config(["experiment=smoke"]))
 
 
 @pytest.mark.parametrize(
