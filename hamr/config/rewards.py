@@ -162,7 +162,7 @@ class RewardsConfig(JudgedRewards):
         return section if isinstance(section, Section) else None
 
     @property
-    def weighted(self) -> list[str]:
+    def weight_keys(self) -> list[str]:
         """Keys of the rewards that have a weight, below `rewards`."""
         fixed = ("consistency", "format", "length", "rules", "sage_logic")
         own = (f"custom.{name}" for name, section in self.custom.items() if section.weight)
@@ -171,10 +171,10 @@ class RewardsConfig(JudgedRewards):
     @property
     def has_weight(self) -> bool:
         """True if some reward has a weight."""
-        return bool(self.weighted)
+        return bool(self.weight_keys)
 
     @property
-    def asking(self) -> list[str]:
+    def pool_keys(self) -> list[str]:
         """Keys of the rewards that ask pools, below `rewards`."""
         return [*(["consistency"] if self.scorers else []), *map(self.key, self.judges)]
 

@@ -272,12 +272,12 @@ def with_zeros_at_limits(records: Sequence[RewardRecord]) -> list[RewardRecord]:
         c.name: replace(c, outcome=Scored(value=0.0)) for r in records if r.episode for c in r.episode.components
     }
 
-    def completed(end: EpisodeResult) -> EpisodeResult:
+    def fill(end: EpisodeResult) -> EpisodeResult:
         known = {c.name for c in end.components}
         zeros = tuple(zero for name, zero in rewards.items() if name not in known)
         return replace(end, components=end.components + zeros) if end.outcome in ("max_turns", "context_full") else end
 
-    return [r if r.episode is None else replace(r, episode=completed(r.episode)) for r in records]
+    return [r if r.episode is None else replace(r, episode=fill(r.episode)) for r in records]
 
 
 def _with_turn_reward(record: RewardRecord, outcome: Scored | Failure) -> RewardRecord:

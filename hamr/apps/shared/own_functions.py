@@ -35,8 +35,8 @@ def check_own_functions(config: Config) -> Config:
             continue
         source = FunctionSource.of_config(key, section)
         function = within(CHECK_S, source, partial(_load_and_check, key, source))
-        if isinstance(function.call, ClassEpisode) and (asking := config.rewards.asking):
-            remedy = f"set rewards.{asking[0]}.weight=0, or write a function that asks with `point=`"
+        if isinstance(function.call, ClassEpisode) and (keys := config.rewards.pool_keys):
+            remedy = f"set rewards.{keys[0]}.weight=0, or write a function that asks with `point=`"
             raise source.error(f"is a class, whose get_reward is its only reward, but pools would be asked; {remedy}")
         found[key] = section.model_copy(update={"sha256": function.sha256})
     if "data.importer" in found:

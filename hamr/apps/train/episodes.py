@@ -67,7 +67,7 @@ def episode_runner(
 
 def unscored_note(config: Config) -> str:
     """Return a line about configured rewards that score no turn of the dialogues, or not all. Empty: there are none."""
-    names = ", ".join(f"rewards.{key}" for key in config.rewards.weighted)
+    names = ", ".join(f"rewards.{key}" for key in config.rewards.weight_keys)
     if names and config.env.type == "tau2":
         return f"env=tau2: the evaluator of tau2-bench is the only reward; not used: {names}"
     if names and config.rollout.episode is not None:

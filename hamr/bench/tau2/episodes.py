@@ -54,7 +54,9 @@ class Tau2Environment:
         outcome: EpisodeOutcome = "ended"
         dialogue = await asyncio.to_thread(Tau2Dialogue, episode.sample, Limits(temperature=1.0), episode.seed)
         try:
-            found = await dialogue.run(act, _audited(self.customer) if self.customer else CaseCustomer(episode.sample))
+            found = await dialogue.run(
+                act, _audit_messages(self.customer) if self.customer else CaseCustomer(episode.sample)
+            )
         except EpisodeLimit as limit:
             outcome, found = limit.outcome, await dialogue.finish("max_steps")
         except ParticipantFailed as failure:
@@ -64,7 +66,7 @@ class Tau2Environment:
         return replace(episode.end(outcome=outcome, path=self.config.domain), components=(reward,))
 
 
-def _audited(customer: Ask) -> Ask:
+def _audit_messages(customer: Ask) -> Ask:
     """Return a customer whose first message with a fault raises CustomerFaultError."""
     said = 0
 
