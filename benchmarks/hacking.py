@@ -306,7 +306,7 @@ def damage(seeds: int) -> list[dict[str, Any]]:
 def coverage(runs: int, audits: int, seed: int) -> list[dict[str, Any]]:
     """Shares of runs in which the interval held after every audit, and the alarm's bound after every tenth one.
 
-    `half` is the half width of the interval at the end, `alarm` the distance of the alarm's bound from the highest mean.
+    `half`: half width of the interval at the end. `alarm`: distance of the alarm's bound from the highest mean then.
     """
     rows = []
     for name in ("constant", "moving"):
