@@ -228,6 +228,9 @@ def _check_episodes(c: Config) -> None:
         _check_harness(c)
     if c.env.type == "tau2" and c.env.simulator.startswith(SCRIPTED) and c.env.simulator != f"{SCRIPTED}case":
         raise ValueError(f"env.simulator={c.env.simulator!r} is no script; name a pool, or use {SCRIPTED}case")
+    if c.env.type == "tau2" and (keys := c.rewards.pool_keys):
+        why = ", which asks pools, and tau2-bench's evaluator alone rewards its dialogues; set it to 0"
+        raise c.clash("env.type", f"rewards.{keys[0]}.weight", why)
     if c.env.type != "decision" and c.rollout.episode is not None:
         why = "; a prompt has one dialogue: set env=decision, or remove the function"
         raise c.clash("env.type", "rollout.episode.path", why)

@@ -88,6 +88,13 @@ class FaultyCustomer(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CustomerUnavailable(Failure):
+    """The pool that plays the customer of a dialogue did not answer, retries included."""
+
+    kind = "customer_unavailable"
+
+
+@dataclass(frozen=True, kw_only=True)
 class NotScored(Failure):
     """A generated response whose score was not asked for."""
 

@@ -26,6 +26,7 @@ from hamr.apps.shared.reply_clusters import with_reply_clusters
 from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import summarise_run
 from hamr.apps.train.command import changes_hardware
+from hamr.apps.train.episodes import unscored_note
 from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.apps.train.restarts import DIED, SUPERVISED, supervise
@@ -121,6 +122,9 @@ def run_job(job: Job) -> int:
             check_refit(job.config, prepared.truth)
             find_auditor(job.config.rewards.consistency, prepared.truth)
             check_room(job.config, prepared.model_path, job.path)
+        for note in (prepared.dropped_note, unscored_note(job.config)):
+            if note:
+                console.note(note)
         if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
         if scored_by:
