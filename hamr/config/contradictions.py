@@ -222,6 +222,8 @@ def _check_episodes(c: Config) -> None:
     """Check that nothing needs the responses to one prompt where prompts become dialogues."""
     if c.env.command is not None and c.env.type != "endpoint":
         raise c.clash("env.command.path", "env.type", "; set env=endpoint")
+    if c.env.levels and c.env.type != "sage":
+        raise c.clash("env.levels", "env.type", ", whose customers have no levels; set env=sage")
     if not c.holds_dialogues:
         return
     if c.env.type == "endpoint":

@@ -182,6 +182,9 @@ class EnvConfig(Section):
     simulator: str = "scripted:case"
     """Pool that plays the customers of tau2-bench. `scripted:case` states its case, waits and leaves, without a
     model."""
+    levels: tuple[str, ...] = ()
+    """With `type=sage`: adversarial levels of the customers, such as `[zero, weak, strong]`. Each customer has one of
+    those that fit its case, in every dialogue. Empty: no levels."""
     completion: NonNegative = 1.0
     """Weight of the completion of a dialogue in its outcome, at least 0: 1 if the customer's case ends with the action
     that the procedure demands (tau2-bench: if its evaluator gives 1), else 0."""

@@ -18,10 +18,11 @@ from hamr.bench.sage.simulation import SILENCE, reply_of
 from hamr.bench.sage.traces import DialoguePlan, ToolUse
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import ResponseFormat, answer_of, parse_action
-from hamr.data.curriculum import customer_path
+from hamr.data.curriculum import LEVEL, customer_path
 from hamr.data.customer_audit import CustomerCase, Ending, WordingReader, audit_customer
 from hamr.data.sage_samples import SampleMaker, act_of_walk
-from hamr.errors import DataError
+from hamr.data.splits import Splits
+from hamr.errors import BadInput, DataError, did_you_mean
 from hamr.procedures import Scenario, Walk
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.contract import read_output
@@ -132,7 +133,7 @@ class Customer:
             scenario=scenario.name,
             intent=meta["intent"],
             persona=meta["persona"],
-            level="",
+            level=meta.get(LEVEL, ""),
             fields=case["fields"],
             system=Context.of(sample).values,
             source="path",
@@ -176,6 +177,7 @@ class Customer:
             ticket=self.plan.system,
             intent=self.plan.intent,
             persona=self.plan.persona,
+            level=self.plan.level,
             rng=Random(self.seed),
         )
 
@@ -282,3 +284,34 @@ def check_customers(samples: Sequence[ServiceSample], scenarios: Mapping[str, Sc
                 f"no such scenario; known: {', '.join(scenarios)}; name your own in rewards.sage_logic.scenarios",
             )
         _words(scenarios[name], sample.meta["language"])
+
+
+def with_levels(splits: Splits, scenarios: Mapping[str, Scenario], levels: Sequence[str]) -> Splits:
+    """Return the splits with an adversarial level for each customer, drawn by its id from those that fit its case.
+
+    All dialogues with a customer have its level. A customer whose case none of `levels` fits has none. Raises BadInput
+    for a level that a customer's scenario does not know or whose wordings are missing.
+    """
+
+    def customers(samples: Sequence[ServiceSample]) -> tuple[ServiceSample, ...]:
+        return tuple(_with_level(sample, scenarios[sample.meta["scenario"]], levels) for sample in samples)
+
+    for name, language in sorted({(s.meta["scenario"], s.meta["language"]) for s in (*splits.train, *splits.test)}):
+        known = scenarios[name].file.levels
+        for level in levels:
+            if level not in known:
+                raise BadInput(
+                    "env.levels", level, f"no level of {name}; {did_you_mean(level, known)}known: {', '.join(known)}"
+                )
+            words = _words(scenarios[name], language)
+            if level != known[0] and not all(words.of(split).adversity.get(level) for split in SPLITS):
+                raise BadInput(
+                    "env.levels", level, f"the {language} wordings of {name} have no adversity.{level}; add it"
+                )
+    return replace(splits, train=customers(splits.train), test=customers(splits.test))
+
+
+def _with_level(sample: ServiceSample, scenario: Scenario, levels: Sequence[str]) -> ServiceSample:
+    fitting = scenario.levels_of(sample.privileged["case"]["fields"], Context.of(sample).values)
+    own = [level for level in levels if level in fitting]
+    return replace(sample, meta={**sample.meta, LEVEL: Random(f"{sample.id}/level").choice(own)}) if own else sample
