@@ -17,7 +17,7 @@ from hamr.config.faults import UnscoredConfig
 from hamr.errors import TooManyUnscored
 from hamr.protocols import Rewarder
 from hamr.rewards.mix import mix
-from hamr.types import TURN_REWARD, Failure, RewardRecord, RolloutGroup
+from hamr.types import TURN_REWARD, CustomerUnavailable, Failure, RewardRecord, RolloutGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,8 @@ async def settle(
         what = f"step {step}: {_describe_failures([*failed, *earlier], [*settled, *before])}"
         lost = [record for record in failed if _is_lost(record)]
         if left <= 0 or too_many(lost):
-            remedy = "Correct the dialogues" if lost else "Restore the pools"
+            pools_only = all(isinstance(record.total, CustomerUnavailable) for record in lost)
+            remedy = "Restore the pools" if pools_only else "Correct the dialogues"
             raise TooManyUnscored(
                 f"{what} after {passed:.0f} s of retries; limit experiment.unscored.max_frac={config.max_frac:g}; "
                 f"nothing of this step was trained on or recorded. {remedy}, then resume the run"

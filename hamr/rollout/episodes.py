@@ -33,6 +33,8 @@ from hamr.types import (
     AskPolicy,
     Component,
     CustomerFaultError,
+    CustomerUnavailable,
+    CustomerUnavailableError,
     Episode,
     EpisodeFunction,
     EpisodeLimit,
@@ -112,6 +114,8 @@ class EpisodeRunner:
             ended = episode.end(outcome=limit.outcome)
         except CustomerFaultError as fault:
             ended = FaultyCustomer(detail=str(fault))
+        except CustomerUnavailableError as error:
+            ended = CustomerUnavailable(detail=str(error))
         except Exception as error:
             if isinstance(error, TimeoutError) and clock.expired():
                 ended = FunctionTimeout(detail=f"{self.key}: no end after {self.deadline_s:g} s")

@@ -57,6 +57,10 @@ class CustomerFaultError(Exception):
     """The simulated customer has a fault, such as another wish than its case. The dialogue is a `FaultyCustomer`."""
 
 
+class CustomerUnavailableError(Exception):
+    """The simulated customer's model did not answer. The dialogue is a `CustomerUnavailable`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Episode:
     """One dialogue. `sample` comes from the data set; `seed` is that of the environment.

@@ -1,4 +1,4 @@
-"""Dialogues of the policy in training with SAGE's customers (`env=sage`), played by the scenario's wordings.
+"""Dialogues of the policy in training with SAGE's customers (`env=sage`), in the scenario's wordings or a pool's.
 
 A training sample is a customer: its case, ticket, intent and persona. At each turn the policy sees the dialogue with
 its own earlier replies. The reward system scores the turn as a single decision, with the gold that follows from the
@@ -8,12 +8,13 @@ customer's own case.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from random import Random
 
 from hamr.bench.sage.desk import ServiceDesk
+from hamr.bench.sage.pool_customers import CustomerTurn, PoolCustomers
 from hamr.bench.sage.simulation import SILENCE, reply_of
 from hamr.bench.sage.traces import DialoguePlan, ToolUse
 from hamr.config.schema import EnvConfig
@@ -27,7 +28,7 @@ from hamr.procedures import Scenario, Walk
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.contract import read_output
 from hamr.procedures.schema import Value
-from hamr.procedures.words import SPLITS, Words, customer_turns, load_words
+from hamr.procedures.words import SPLITS, Wordings, Words, customer_turns, load_words
 from hamr.rewards.truth import says
 from hamr.types import (
     AskPolicy,
@@ -58,15 +59,20 @@ _META = ("scenario", "split", "fields", "system", "language", "intent", "persona
 
 @dataclass(frozen=True, kw_only=True)
 class SageEnvironment:
-    """Episode function of `env=sage`. `max_turns` is that of the rollout; `format_of` is the format of a response."""
+    """Episode function of `env=sage`. `max_turns` is that of the rollout; `format_of` is the format of a response.
+
+    `pool` words the customers' messages. None: they have the scenario's wordings.
+    """
 
     config: EnvConfig
     scenarios: Mapping[str, Scenario]
     max_turns: int
     format_of: Callable[[ServiceSample], ResponseFormat]
+    pool: PoolCustomers | None = None
 
     async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
-        """Hold one dialogue. Raises CustomerFaultError if the audit of the customer's messages finds a fault.
+        """Hold one dialogue. Raises CustomerFaultError if the audit of the customer's messages finds a fault, and
+        CustomerUnavailableError if a pool of the customers does not answer.
 
         A reply leads to the customer's next message, a tool call to its result. A response that is neither gets no
         answer, and the customer repeats itself. The dialogue ends with the reply to the customer's last message, or
@@ -75,8 +81,11 @@ class SageEnvironment:
         customer = self.customer(episode)
         dialogue = _Dialogue(customer, ServiceDesk(customer.scenario, customer.plan))
         outcome: EpisodeOutcome = "ended"
+        turns: Iterable[CustomerTurn] = customer.messages()
+        if self.pool is not None:
+            turns = await self.pool.reword(customer.scenario, customer.plan, customer.wordings, turns)
         try:
-            for said, shown, walk in customer.messages():
+            for said, shown, walk in turns:
                 dialogue.history.append(Turn(role="customer", content=said))
                 dialogue.said.append(said)
                 while not dialogue.answered:
@@ -101,8 +110,7 @@ class SageEnvironment:
         ending: Ending = "left" if outcome == "ended" else "cut"
         found = audit_customer(scenario, case, said, _reader(scenario, plan.language), ending=ending)
         if found.faults:
-            fault = found.faults[0]
-            raise CustomerFaultError(f"{fault.kind} at message {fault.message + 1}: {fault.detail}")
+            raise CustomerFaultError(str(found.faults[0]))
 
     def _rewards(self, dialogue: _Dialogue, ended: bool) -> tuple[Component, ...]:
         excess = max(0, dialogue.turns - len(dialogue.said)) / self.max_turns
@@ -167,7 +175,11 @@ class Customer:
         contexts = (Context(split=split, shown=self.plan.fields, values=self.plan.system) for split in SPLITS)
         return any(says(reply, text) for context in contexts for text in acts.right(self.action, context))
 
-    def messages(self) -> Iterator[tuple[str, dict[str, Value], Walk]]:
+    @property
+    def wordings(self) -> Wordings:
+        return self.words.of(self.sample.meta["split"])
+
+    def messages(self) -> Iterator[CustomerTurn]:
         """Yield the customer's messages with the fields shown so far and the progress of the procedure."""
         return customer_turns(
             self.scenario,
