@@ -371,7 +371,7 @@ ARMS: Mapping[str, tuple[str, ...]] = {
     "outcome": (UNIFORM, "algorithm.credit=outcome"),
     "dense": (UNIFORM, "algorithm.credit=turn"),
     "unpaired": (UNIFORM,),
-    "single": (UNIFORM, "env=decision", "experiment.prompts_per_step=21"),
+    "single": (UNIFORM, "env=decision", "experiment.prompts_per_step=17"),
 }
 
 

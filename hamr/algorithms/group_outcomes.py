@@ -17,9 +17,14 @@ RIGHT_ABOVE = 0.5
 
 def is_right(record: RewardRecord) -> bool | None:
     """Return True if the consistency reward of a response (or its total, if it has none) is above 0.5. None if not
-    scored."""
+    scored. A turn without rewards of its own that ends a dialogue counts by the reward of the dialogue."""
     component = next((c for c in record.components if c.name == "consistency"), None)
-    value = component.value if component is not None else getattr(record.total, "value", None)
+    if component is not None:
+        value = component.value
+    elif record.episode is not None and not record.components:
+        value = record.episode.reward
+    else:
+        value = getattr(record.total, "value", None)
     return None if value is None else value > RIGHT_ABOVE
 
 
@@ -32,14 +37,19 @@ def outcome(group: RolloutGroup) -> Outcome | None:
 
 
 def right_share(group: RolloutGroup) -> float | None:
-    """Return the share of right ones among the responses with a reward, None if there are none."""
-    right = [r for r in (is_right(record) for record in group.records) if r is not None]
+    """Return the share of right ones among the responses with a reward, None if there are none.
+
+    If the turns of dialogues have no rewards of their own, the share is that of right dialogues.
+    """
+    ends = [record for record in group.records if record.episode is not None]
+    judged = group.records if any(record.components for record in group.records) else ends or group.records
+    right = [r for r in map(is_right, judged) if r is not None]
     return sum(right) / len(right) if right else None
 
 
 def group_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
     """Return `groups/*`: the share of each outcome, over all scored groups and per act (`meta.act`) if samples name
-    one."""
+    one. The turns of dialogues have different acts and are not divided."""
     counts: Counter[str] = Counter()
     by_act: dict[str, Counter[str]] = {}
     for group in groups:
@@ -47,7 +57,7 @@ def group_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:
         if found is None:
             continue
         counts[found] += 1
-        if (act := group.sample.meta.get("act")) is not None:
+        if not group.points and (act := group.sample.meta.get("act")) is not None:
             by_act.setdefault(metric_word(str(act)), Counter())[found] += 1
     if not counts:
         return {}

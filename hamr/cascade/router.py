@@ -32,7 +32,7 @@ from hamr.rewards.judged import check_prompts
 from hamr.rewards.length import length_reward
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.mix import mix
-from hamr.rewards.questions import words_of
+from hamr.rewards.questions import as_customer_reads, judged_text
 from hamr.rewards.rules import load_rules, rule_match
 from hamr.rewards.sage_logic import load_scenarios, sage_logic
 from hamr.types import (
@@ -108,15 +108,17 @@ class RewardRouter:
         text = acting_text(rollout.text, asked)
         action = parse_action(text, asked)
         until = asyncio.get_running_loop().time() + self._deadline_s
-        components = self._side_rewards(sample, text, action, asked)
+        point, spoken = as_customer_reads(sample, action)
+        words = customer_text(text, asked) if point is sample or not isinstance(spoken, Reply) else spoken.content
+        components = self._side_rewards(sample, text, action, words, asked)
         consistency = self._in_force(cascade)
-        comparing = self._consistency(sample, rollout.key, action, consistency, until)
+        comparing = self._consistency(point, rollout.key, spoken, consistency, until)
         opinions: tuple[JudgedComponent, ...] = ()
         own: tuple[Component, ...] = ()
         if self._rewards.judges or self._rewards.custom:
             finding, opinions, own = await asyncio.gather(
                 comparing,
-                self._opinions(sample, rollout, text, action, asked, until),
+                self._opinions(point, rollout, words, spoken, until),
                 self._custom.score(sample, rollout.key, rollout.siblings, text, until),
             )
         else:
@@ -179,7 +181,12 @@ class RewardRouter:
         return self._moved[1]
 
     def _side_rewards(
-        self, sample: ServiceSample, text: str, action: Action | MalformedResponse, asked: ResponseFormat
+        self,
+        sample: ServiceSample,
+        text: str,
+        action: Action | MalformedResponse,
+        words: str,
+        asked: ResponseFormat,
     ) -> tuple[Component, ...]:
         """Return format, length and rules, recorded for any weight, and SAGE logic if it has a weight. No model, no
         wait."""
@@ -193,7 +200,7 @@ class RewardRouter:
         values = {
             "format": format_reward(text, action, asked),
             "length": length_reward(length, reference_length, rewards.length.cache_ratio),
-            "rules": rule_match(customer_text(text, asked), self._rules),
+            "rules": rule_match(words, self._rules),
         }
         found = tuple(
             Component(name=name, outcome=Scored(value=value), weight=getattr(rewards, name).weight)
@@ -208,17 +215,16 @@ class RewardRouter:
         self,
         sample: ServiceSample,
         rollout: Rollout,
-        text: str,
+        words: str,
         action: Action | MalformedResponse,
-        asked: ResponseFormat,
         until: float,
     ) -> tuple[JudgedComponent, ...]:
         if not self._rewards.judges:
             return ()
         if isinstance(action, MalformedResponse):
             return self._bench.refuse(action, rollout.key, rollout.siblings)
-        read = words_of(text, action, asked)
-        case = JudgeRequest(sample=sample, key=rollout.key, siblings=rollout.siblings, said=read, until=until)
+        said = judged_text(words, action)
+        case = JudgeRequest(sample=sample, key=rollout.key, siblings=rollout.siblings, said=said, until=until)
         return await self._bench.judge(case)
 
     async def _consistency(

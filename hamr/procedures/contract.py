@@ -91,8 +91,7 @@ def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Outp
     options of the field; for true and false the names are accepted in any case.
     """
     try:
-        raw = _object(_THOUGHT.sub("", text, count=1).strip())
-        _check_types(raw)
+        raw = _parsed(text)
     except _Unread as unread:
         fault = OutputFault(kind="cut_off", detail=unread.fault.detail) if cut_off else unread.fault
         return OutputReading(output=None, faults=(fault,))
@@ -107,6 +106,14 @@ def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Outp
         faults.append(OutputFault(kind="unknown_action", detail=action[:60]))
     output = AgentOutput(fields=fields, cot=whole(raw[COT]), path=path, action=action, chat=chat)
     return OutputReading(output=output, faults=tuple(faults))
+
+
+def chat_of(text: str) -> str | None:
+    """Return the chat of an output, which is all that the customer reads of it. None if the output is unreadable."""
+    try:
+        return whole(_parsed(text)[CHAT]).strip()
+    except _Unread:
+        return None
 
 
 @lru_cache(maxsize=64)
@@ -153,6 +160,12 @@ def label(value: object, variable: Variable) -> Value | None:
 
 
 # --- parsing -----------------------------------------------------------------------------------
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    raw = _object(_THOUGHT.sub("", text, count=1).strip())
+    _check_types(raw)
+    return raw
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hamr.data.actions import ResponseFormat, customer_text
 from hamr.data.rendering import dialogue_text
-from hamr.types import Action, Question, Reply, ServiceSample
+from hamr.procedures.contract import chat_of
+from hamr.types import Action, MalformedResponse, Question, Reply, ServiceSample
 
 
 def consistency_question(sample: ServiceSample, reference: Reply, reply: Reply) -> Question:
@@ -42,11 +43,35 @@ def words_of(text: str, action: Action, response_format: ResponseFormat) -> Judg
 
     The rationale is omitted, so text after an answer (post-CoT, where it may be truncated) cannot change its score.
     """
-    words = customer_text(text, response_format)
+    return judged_text(customer_text(text, response_format), action)
+
+
+def judged_text(words: str, action: Action) -> JudgedText:
+    """Return the words to the customer with the tool call of the action."""
     if isinstance(action, Reply):
         return JudgedText(words=words)
     arguments = json.dumps(dict(action.parameters), ensure_ascii=False, sort_keys=True)
     return JudgedText(words=words, call=f"{action.name} {arguments}")
+
+
+def as_customer_reads(
+    sample: ServiceSample, action: Action | MalformedResponse
+) -> tuple[ServiceSample, Action | MalformedResponse]:
+    """Return a sample in SAGE's form and a response to it with the chat in place of the whole JSON object.
+
+    Scorers judge what the customer reads, not labels, path and rationale. A response without a chat is malformed then.
+    Every reference of such a sample is an object with a chat; other samples and their responses are unchanged.
+    """
+    chats = [chat_of(r.action.content) if isinstance(r.action, Reply) else None for r in sample.references]
+    if not chats or not all(chats):
+        return sample, action
+    references = tuple(
+        replace(r, action=Reply(content=chat)) for r, chat in zip(sample.references, chats, strict=True) if chat
+    )
+    said = chat_of(action.content) if isinstance(action, Reply) else None
+    if not isinstance(action, MalformedResponse):
+        action = Reply(content=said) if said else MalformedResponse(detail="no chat in the form of SAGE")
+    return replace(sample, references=references), action
 
 
 def case_variables(sample: ServiceSample) -> dict[str, str]:

@@ -104,8 +104,27 @@ class Histogram:
 
 
 def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
-    """Return the total rewards of the scored responses."""
-    return [r.total.value for r in records if not isinstance(r.total, Failure)]
+    """Return the total rewards of the scored responses. Where no turn of the dialogues has a reward of its own, return
+    those of the dialogues."""
+    scored = [r for r in records if not isinstance(r.total, Failure)]
+    whole = [r.episode.reward for r in scored if r.episode is not None and r.episode.reward is not None]
+    if whole and not any(has_reward(r) for r in scored):
+        return whole
+    return [r.total.value for r in scored if not isinstance(r.total, Failure)]
+
+
+def has_reward(record: RewardRecord) -> bool:
+    """Return whether the response itself is rewarded, and not only the dialogue that it is a turn of."""
+    return any(c.weight for c in record.components)
+
+
+def dialogue_reward(turns: Sequence[RewardRecord]) -> float | None:
+    """Return the sum of the rewards of a dialogue: those of its turns and that of the whole. A single response is a
+    dialogue of one turn. None if one of them failed."""
+    values = [None if isinstance(r.total, Failure) else r.total.value for r in turns]
+    values += [r.episode.reward for r in turns if r.episode is not None and r.episode.components]
+    known = [value for value in values if value is not None]
+    return math.fsum(known) if len(known) == len(values) else None
 
 
 def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:

@@ -22,6 +22,7 @@ from hamr.telemetry.console import Console
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import (
     MetricsWriter,
+    dialogue_reward,
     episode_metrics,
     mean,
     reward_metrics,
@@ -155,11 +156,12 @@ class RunRecorder:
             metrics["truth/drop"] = self._truths.add(mean(rewards), share)
         return metrics
 
-    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        for row in rows:
-            self._samples.write({"step": step, "stage": self.stage, **row})
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]], stage: str | None = None) -> None:
+        staged = [{"stage": stage or self.stage, **row} for row in rows]
+        for row in staged:
+            self._samples.write({"step": step, **row})
         if self._wandb:
-            self._wandb.samples(step, rows)
+            self._wandb.samples(step, staged)
 
     def evaluation(
         self, name: str, step: int, values: Mapping[str, float], records: Sequence[RewardRecord] = ()
@@ -174,8 +176,7 @@ class RunRecorder:
             self._wandb.metrics(step, f"eval-{name}", values)
         if self._console:
             self._console.evaluation(name, values)
-        for row in pick_samples(records, self._prompts, self._sample_rows, seed=step):
-            self._samples.write({"step": step, "stage": f"eval-{name}", **row})
+        self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step), f"eval-{name}")
         if self._callbacks:
             self._callbacks.call("on_evaluation_end", name, step, dict(values), tuple(records))
 
@@ -198,21 +199,29 @@ class RunRecorder:
 def pick_samples(
     records: Sequence[RewardRecord], prompts: Mapping[str, ServiceSample], n: int, *, seed: int
 ) -> list[dict[str, Any]]:
-    """Return up to n responses with their reward breakdown: best, worst, a failure if any, the rest at random.
+    """Return about n responses with their reward breakdown: best, worst, a failure if any, the rest at random.
 
-    The draw depends on the seed only; the rows keep the order of the records.
+    Dialogues are chosen as a whole, and at least two of them. The draw depends on the seed only; the rows keep the
+    order of the records.
     """
-    if len(records) <= n:
-        chosen = set(range(len(records)))
+    dialogues: dict[tuple[object, ...], list[int]] = {}
+    for i, record in enumerate(records):
+        key = record.key
+        dialogues.setdefault((key.run, key.step, key.prompt, key.attempt, key.sample), []).append(i)
+    units = list(dialogues.values())
+    wanted = n if len(units) == len(records) else max(2, round(n * len(units) / len(records)))
+    if len(units) <= wanted:
+        chosen = set(range(len(units)))
     else:
-        scored = [(r.total.value, i) for i, r in enumerate(records) if not isinstance(r.total, Failure)]
-        failed = [i for i, r in enumerate(records) if isinstance(r.total, Failure)]
-        wanted = [max(scored)[1], min(scored)[1]] if scored else []
-        wanted += failed[:1]
-        chosen = set(wanted[:n])
-        rest = [i for i in range(len(records)) if i not in chosen]
-        chosen |= set(random.Random(seed).sample(rest, n - len(chosen)))
-    return [sample_row(records[i], prompts.get(records[i].key.prompt)) for i in sorted(chosen)]
+        rewards = [dialogue_reward([records[i] for i in unit]) for unit in units]
+        scored = [(reward, i) for i, reward in enumerate(rewards) if reward is not None]
+        first = [max(scored)[1], min(scored)[1]] if scored else []
+        first += [i for i, reward in enumerate(rewards) if reward is None][:1]
+        chosen = set(first[:wanted])
+        rest = [i for i in range(len(units)) if i not in chosen]
+        chosen |= set(random.Random(seed).sample(rest, wanted - len(chosen)))
+    rows = sorted(i for unit in chosen for i in units[unit])
+    return [sample_row(records[i], prompts.get(records[i].key.prompt)) for i in rows]
 
 
 def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, Any]:
@@ -236,6 +245,8 @@ def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, 
     }
     for c in record.components:
         row[f"reward/{c.name}"] = c.value
+    if record.episode is not None:
+        row |= {"end": record.episode.outcome, **{f"episode/{c.name}": c.value for c in record.episode.components}}
     return row
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from hamr.files import read_jsonl
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.metrics import mean, read_metrics, total_rewards
+from hamr.telemetry.metrics import dialogue_reward, read_metrics
 from hamr.telemetry.record_json import record_from_json
 from hamr.telemetry.recorder import show_response
 from hamr.telemetry.run_folder import RunFolder, read_config
@@ -181,7 +181,7 @@ def _dialogues(ledger: Ledger, each: int = 2) -> list[list[RewardRecord]]:
     for (text,) in ledger.query(turns):
         record = record_from_json(text)
         found.setdefault((record.key.prompt, record.key.sample), []).append(record)
-    ordered = sorted(found.values(), key=lambda own: mean(total_rewards(own) or [0.0]))
+    ordered = sorted(found.values(), key=lambda own: dialogue_reward(own) or 0.0)
     return [*ordered[:each], *ordered[each:][-each:]]
 
 

@@ -89,6 +89,7 @@ def episode_table(data: ReportData) -> Table:
         "completion": ("completed", "{:.1%}"),
         "exact_act": ("exact turns", "{:.1%}"),
         "turn_reward": ("reward of a turn", "{:.2f}"),
+        "reward": ("of the dialogue", "{:.2f}"),
         "turns": ("turns", "{:.1f}"),
         "failed_frac": ("failed", "{:.1%}"),
     }
@@ -101,7 +102,7 @@ def episode_table(data: ReportData) -> Table:
 
 
 def episode_turns(data: ReportData) -> Table:
-    """Return the dialogues of `data.dialogues`, a row for each turn."""
+    """Return the dialogues of `data.dialogues`, a row for each turn and one for the end."""
     rows: list[tuple[Cell, ...]] = []
     for number, turns in enumerate(data.dialogues, start=1):
         for record in turns:
@@ -109,6 +110,10 @@ def episode_turns(data: ReportData) -> Table:
             total = record.total.kind.replace("_", " ") if isinstance(record.total, Failure) else record.total.value
             said = show_response(record)
             rows.append((number, Prose(record.observation or ""), Prose(said or "(blank)"), total, Parts(parts, "")))
+            if record.episode is not None:
+                end = {c.name: c.value for c in record.episode.components if c.weight}
+                how = record.episode.outcome.replace("_", " ")
+                rows.append((number, Prose(""), Prose(f"({how})"), record.episode.reward, Parts(end, "")))
     names = (Column("dialogue", "{}"), Column("customer or tool"), Column("policy"), Column("reward", "{:.2f}"))
     return Table("", (*names, Column("components")), tuple(rows))
 

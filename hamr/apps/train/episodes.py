@@ -18,7 +18,7 @@ from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
 from hamr.rollout.harness import HarnessEpisode
 from hamr.security.functions import FunctionSource
-from hamr.telemetry.metrics import episode_metrics, mean, total_rewards
+from hamr.telemetry.metrics import episode_metrics, has_reward, mean, total_rewards
 from hamr.types import Component, EpisodeFunction, RewardRecord, SampleKey, Scored, ServiceSample
 
 EXACT_ACT = "exact_act"
@@ -105,8 +105,10 @@ async def evaluate_customers(
         "ended_frac": found["episodes/ended_frac"],
         "failed_frac": found["episodes/failed_frac"],
     }
-    if rewards := total_rewards(records):
-        figures["turn_reward"] = mean(rewards)
+    if any(map(has_reward, records)):
+        figures["turn_reward"] = mean(total_rewards(records) or [0.0])
+    if "episodes/reward/mean" in found:
+        figures["reward"] = found["episodes/reward/mean"]
     if exact:
         figures[EXACT_ACT] = mean(exact)
     for name in found:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from hamr.algorithms.group_outcomes import group_metrics, is_right, outcome
+from dataclasses import replace
+
+from hamr.algorithms.group_outcomes import group_metrics, is_right, outcome, right_share
 from hamr.types import (
     Component,
+    EpisodeResult,
     JudgeTimeout,
     Outcome,
     Reference,
@@ -41,6 +44,26 @@ def test_correctness_depends_on_consistency_and_not_on_side_rewards() -> None:
     assert is_right(record(None)) is None
     bare = RewardRecord(key=record(0).key, total=Scored(value=0.9), components=(), action=None, band="none")
     assert is_right(bare) is True, "without a consistency reward the total counts"
+
+
+def dialogue(reward: float | None, turns: int = 2) -> tuple[RewardRecord, ...]:
+    """Return the turns of a dialogue with a reward as a whole only."""
+    bare = RewardRecord(key=record(0).key, total=Scored(value=0.0), components=(), action=None, band="none")
+    end = () if reward is None else (Component(name="reward", outcome=Scored(value=reward), weight=1.0),)
+    last = replace(bare, episode=EpisodeResult(outcome="ended", components=end))
+    return (*[bare] * (turns - 1), last)
+
+
+def test_dialogues_count_by_their_reward_if_their_turns_have_none() -> None:
+    def of(*rewards: float | None) -> RolloutGroup:
+        records = tuple(turn for reward in rewards for turn in dialogue(reward))
+        return replace(group("act"), records=records, points=(group("act").sample,) * len(records))
+
+    assert outcome(of(1.0, 1.0)) == "all_right"
+    assert right_share(of(1.0, 0.0, 0.0, None)) == 1 / 3
+    assert outcome(of(0.0, 0.0)) == "all_wrong"
+    assert outcome(of(None)) is None
+    assert not [name for name in group_metrics([of(1.0)]) if "by_act" in name], "turns have different acts"
 
 
 def test_failures_are_excluded_from_the_group_outcome() -> None:

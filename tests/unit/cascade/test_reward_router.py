@@ -1,6 +1,7 @@
 """The router on scripted pools: scorer calls, records and counters."""
 
 import asyncio
+import json
 import pickle
 from dataclasses import replace
 
@@ -555,3 +556,33 @@ async def test_verdicts_of_the_dimensions_are_kept_where_the_judge_writes_them()
     record = await build(reranker, ScriptedPool("judge", answers)).score(sample("Who?", "Why not?"), rollout("So?"))
     kept = [dict(score.dimensions) for score in record_from_json(record_to_json(record)).reference_scores]
     assert kept == [{}, {name: name != "scope" for name in names}]
+
+
+def sage_json(chat, cot="because"):
+    found = {
+        "classification_output": {}, "cot": cot, "now_path": ["Start"], "finals": {"Action": "wait"}, "chat": chat,
+    }  # fmt: skip
+    return json.dumps(found)
+
+
+async def test_scorers_read_the_chat_of_answers_in_sages_form():
+    reranker, judge = ScriptedPool("reranker", lambda q: reranked(0.9)), ScriptedPool("judge", lambda q: judged(0.4))
+    rewards = RewardsConfig(consistency=ConsistencyConfig(mode="soft_judge"))
+    router = build(reranker, judge, rewards=rewards)
+    point = sample(sage_json("May I ask why?"))
+    record = await router.score(point, rollout(sage_json("Why is that?", cot="tell me your password")))
+    asked = judge.asked[0].variables
+    assert (asked["statement_a"], asked["statement_b"]) == ("May I ask why?", "Why is that?")
+    assert component(record, "consistency").value == 0.4
+    assert component(record, "rules").value == 1.0, "the customer does not read the rationale"
+    assert record.action == Reply(content=record.response)
+    assert replay(record, rewards) == record.total
+
+
+@pytest.mark.parametrize("text", ["Why is that?", sage_json(""), sage_json("Why?")[:-1]])
+async def test_answer_without_a_chat_is_malformed_in_sages_form(text):
+    judge = ScriptedPool("judge", lambda q: judged(0.4))
+    router = build(judge=judge, mode="soft_judge")
+    record = await router.score(sample(sage_json("May I ask why?")), rollout(text))
+    assert isinstance(component(record, "consistency").outcome, MalformedResponse)
+    assert not judge.asked

@@ -1,6 +1,7 @@
 import json
 import logging
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -19,7 +20,16 @@ from hamr.telemetry.metrics import (
     router_metrics,
     std,
 )
-from hamr.types import Component, JudgeTimeout, MalformedResponse, ReferenceScore, RerankerUnavailable, Scored, Stale
+from hamr.types import (
+    Component,
+    EpisodeResult,
+    JudgeTimeout,
+    MalformedResponse,
+    ReferenceScore,
+    RerankerUnavailable,
+    Scored,
+    Stale,
+)
 from tests.unit.telemetry.records import BANDS, FAILURES, call, record
 
 outcomes = st.sampled_from([Scored(value=0.5), MalformedResponse(), *(failure() for failure in FAILURES)])
@@ -48,6 +58,14 @@ def test_reward_metrics_match_hand_computed_values():
     assert m["reward/outcome/scored"] == 0.5
     assert m["reward/outcome/malformed_response"] == m["reward/outcome/judge_timeout"] == 0.25
     assert m["reward/outcome/reranker_unavailable"] == 0.0
+
+
+def test_reward_of_dialogues_is_shown_where_their_turns_have_none():
+    """Else a run that completes every case would have a reward of 0."""
+    end = EpisodeResult(outcome="ended", components=(Component(name="reward", outcome=Scored(value=0.8), weight=1.0),))
+    turns = [replace(record(0, 0.0), components=()), replace(record(0, 0.0), components=(), episode=end)]
+    assert reward_metrics(turns)["reward/total/mean"] == 0.8
+    assert reward_metrics([record(0, 0.5), replace(record(0, 0.7), episode=end)])["reward/total/mean"] == 0.6
 
 
 def test_responses_scored_too_late_count_as_stale_and_not_as_failed():

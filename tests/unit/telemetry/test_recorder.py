@@ -14,7 +14,19 @@ from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder, pick_samples
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb
-from hamr.types import Audit, JudgeTimeout, Reference, ReferenceScore, Reply, ServiceSample, ToolCall, Turn
+from hamr.types import (
+    Audit,
+    Component,
+    EpisodeResult,
+    JudgeTimeout,
+    Reference,
+    ReferenceScore,
+    Reply,
+    Scored,
+    ServiceSample,
+    ToolCall,
+    Turn,
+)
 from tests.unit.telemetry.records import record
 
 SAMPLE = ServiceSample(
@@ -125,6 +137,22 @@ def test_samples_contain_the_best_the_worst_and_a_failure():
     assert rows == pick_samples(rs, {}, 4, seed=3)
     assert [r["outcome"] for r in rows if r["sample"] == 20] == ["judge_timeout"]
     assert [r["total"] for r in rows if r["sample"] == 20] == [None]
+
+
+def test_samples_contain_whole_dialogues_with_their_end():
+    def dialogue(i, reward):
+        turns = [record(i, 0.5) for _ in range(3)]
+        turns = [replace(r, key=replace(r.key, turn=turn), observation="Hello") for turn, r in enumerate(turns)]
+        end = Component(name="completion", outcome=Scored(value=reward), weight=1.0)
+        return [*turns[:-1], replace(turns[-1], episode=EpisodeResult(outcome="ended", components=(end,)))]
+
+    records = [turn for i in range(20) for turn in dialogue(i, 1.0 if i == 13 else -1.0 if i == 4 else 0.0)]
+    rows = pick_samples(records, {}, 9, seed=0)
+    assert {4, 13} < {row["sample"] for row in rows} and len(rows) == 9
+    for i in {row["sample"] for row in rows}:
+        assert [row["turn"] for row in rows if row["sample"] == i] == [0, 1, 2]
+    [best] = [row for row in rows if row["sample"] == 13 and "end" in row]
+    assert (best["end"], best["episode/completion"]) == ("ended", 1.0)
 
 
 def test_shown_reference_is_the_best_scoring_one():

@@ -13,7 +13,7 @@ from hamr.errors import BadInput, HamrError, RunFolderError
 from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import read_summary, write_summary
-from hamr.types import SampleKey
+from hamr.types import Component, EpisodeResult, SampleKey, Scored
 from tests.unit.telemetry.synthetic import make_run, scored_response
 
 PNG = b"\x89PNG\r\n"
@@ -159,6 +159,7 @@ def test_comparisons_cover_every_stage_and_sort_by_gain(run):
 
 def test_rl_on_dialogues_shows_completion_and_whole_dialogues(tmp_path):
     folder = make_run(tmp_path / "run", steps=1, finished=False)
+    completed = Component(name="completion", outcome=Scored(value=1.0), weight=1.0)
     with RunRecorder(folder) as recorder:
         for step, name in enumerate(("sft", "rl")):
             records = [
@@ -167,6 +168,7 @@ def test_rl_on_dialogues_shows_completion_and_whole_dialogues(tmp_path):
                         Random(turn), SampleKey(run=f"synthetic/eval-{name}/dialogues", step=step, **key), 0.5
                     ),
                     observation=f"message {turn} <{key['prompt']}>",
+                    episode=EpisodeResult(outcome="ended", components=(completed,)) if turn == 2 else None,
                 )
                 for prompt in ("a", "b", "c", "d", "e")
                 for turn in range(3)
@@ -178,6 +180,7 @@ def test_rl_on_dialogues_shows_completion_and_whole_dialogues(tmp_path):
                 "completion": 0.4 + 0.2 * step,
                 "exact_act": 0.3,
                 "turn_reward": 1.0,
+                "reward": 0.7,
                 "failed_frac": 0.0,
             }
             prefix = f"eval/{name}/episodes"
@@ -188,7 +191,7 @@ def test_rl_on_dialogues_shows_completion_and_whole_dialogues(tmp_path):
     shown = ReportData.read(folder.path).dialogues
     assert [len(turns) for turns in shown] == [3] * 4 and len({turns[0].key.prompt for turns in shown}) == 4
     assert all(turns[0].key.run.endswith("eval-rl/dialogues") for turns in shown)
-    assert "message 2 &lt;" in page
+    assert "message 2 &lt;" in page and "(ended)" in page and "of the dialogue" in page
 
 
 def test_histogram_uses_training_scores_only(run):
