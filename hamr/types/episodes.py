@@ -59,7 +59,7 @@ class CustomerFaultError(Exception):
 
 
 class CustomerUnavailableError(Exception):
-    """The simulated customer does not answer. The dialogue is a `CustomerUnavailable`."""
+    """The simulated customer's model did not answer. The dialogue is a `CustomerUnavailable`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -89,7 +89,7 @@ class FaultyCustomer(Failure):
 
 @dataclass(frozen=True, kw_only=True)
 class CustomerUnavailable(Failure):
-    """The pool that plays the customer of a dialogue did not answer, retries included."""
+    """A pool that plays or reads the simulated customer of a dialogue did not answer."""
 
     kind = "customer_unavailable"
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
+from hamr.apps.train.customers import pool_customers
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.cascade.retry import patient
@@ -52,6 +53,7 @@ def episode_runner(
             scenarios=customer_scenarios(config),
             max_turns=rollout.max_turns,
             format_of=formats.of,
+            pool=pool_customers(config, pools),
         )
     return EpisodeRunner(
         run=run,

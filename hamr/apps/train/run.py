@@ -17,6 +17,7 @@ from hamr.apps.report.live import live_report
 from hamr.apps.report.report import write_report
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.prepare import Progress, TunedScorer, prepare_scorers
+from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.pool_room import check_endpoints, local_node
 from hamr.apps.shared.pools_up import pools_of
@@ -35,6 +36,7 @@ from hamr.apps.train.scorer_refit import ScorerRefit, check_refit
 from hamr.apps.train.scorer_watch import check_tuned
 from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
 from hamr.apps.train.start_status import StartStatus
+from hamr.bench.sage.episodes import with_levels
 from hamr.cascade.auditors import find_auditor
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
@@ -111,6 +113,8 @@ def run_job(job: Job) -> int:
             job = dataclasses.replace(job, config=check_own_functions(job.config))
             prepared = prepare(job.used)
             splits, clusters = prepared.splits, None
+            if job.config.env.levels:
+                splits = with_levels(splits, customer_scenarios(job.config), job.config.env.levels)
             if job.config.rewards.scorers:
                 splits, clusters = with_reply_clusters(splits, console.note)
             check_scorable(job.config, splits)

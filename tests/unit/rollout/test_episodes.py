@@ -380,15 +380,24 @@ async def test_dead_engine_ends_the_run_even_if_the_function_catches_it() -> Non
         await own.step(0, PromptStream([sample(0)], seed=0))
 
 
-async def test_run_stops_if_too_many_dialogues_fail() -> None:
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (
+            ValueError("no customer"),
+            "function_failed 3; e.g. rollout.episode: ValueError: no customer.* after 0 s .*Correct the dialogues",
+        ),
+        (CustomerUnavailableError("env.simulator: timeout"), "customer_unavailable 3; e.g. env.sim.*Restore the pools"),
+    ],
+)
+async def test_run_stops_if_too_many_dialogues_fail(error: Exception, what: str) -> None:
     async def run(episode, ask):
-        raise ValueError("no customer")
+        raise error
 
     own = controller(runner(run))
     own.experiment = own.experiment.model_copy(
         update={"unscored": own.experiment.unscored.model_copy(update={"max_frac": 0.5})}
     )
-    what = "function_failed 3; e.g. rollout.episode: ValueError: no customer.* after 0 s .*Correct the dialogues"
     with pytest.raises(TooManyUnscored, match=what):
         await own.step(0, PromptStream([sample(0)], seed=0))
 
