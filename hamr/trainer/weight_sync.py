@@ -157,7 +157,7 @@ class DeviceSync:
             await self._rollout.commit_version(self._rollout.version)
 
     async def sync(self, version: int) -> Metrics:
-        await self._rollout.settled()  # a replacement joins, for which it needs the lock
+        await self._rollout.settle()  # a replacement joins, for which it needs the lock
         async with self._one_at_a_time:
             if not self._opened:
                 await self.open()

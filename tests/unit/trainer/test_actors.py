@@ -27,7 +27,7 @@ def test_death_of_a_rank_explains_the_errors_of_the_others() -> None:
     assert str(_explaining({0: causes})).endswith("died: connection error code 2. (killed, or out of memory)")
 
 
-def test_death_of_a_worker_that_gets_weights_is_not_that_of_the_rank_that_sends_them() -> None:
+def test_worker_that_dies_during_a_transfer_is_not_called_a_rank() -> None:
     killed = died("The actor died.\n\tpid: 3\nWorker exit detail: connection error code 2.")
     sending = RayTaskError("call", "Traceback ...", killed).as_instanceof_cause()
     error = _explaining({0: sending, 1: RuntimeError("peer closed")})

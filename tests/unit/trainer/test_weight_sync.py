@@ -31,7 +31,7 @@ class Engines:
 
         self.replacing = False
 
-    async def settled(self) -> None:
+    async def settle(self) -> None:
         if self.replacing:
             self.replacing = False
             await self.rejoin()
