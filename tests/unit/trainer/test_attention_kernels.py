@@ -21,7 +21,7 @@ pytest.importorskip("transformers")
 from torch._dynamo.testing import CompileCounter  # noqa: E402
 
 from hamr.algorithms.packing import pack  # noqa: E402
-from hamr.config.schema import choose_kernel  # noqa: E402
+from hamr.config.schema import TrainerConfig, choose_kernel  # noqa: E402
 from hamr.errors import ConfigError  # noqa: E402
 from hamr.trainer import policy_flex  # noqa: E402
 from hamr.trainer.policy_attention import shared_prompt_attention  # noqa: E402
@@ -178,3 +178,5 @@ def test_kernel_is_chosen_by_device() -> None:
     assert choose_kernel("auto", "cuda") == "flex"
     assert choose_kernel("auto", "cpu") == "sdpa"
     assert choose_kernel("sdpa", "cuda") == "sdpa"
+    assert TrainerConfig(backend="nccl", num_gpus=1).kernel == "flex"
+    assert TrainerConfig(backend="nccl", num_gpus=1, attention="padded").kernel == "sdpa"
