@@ -11,7 +11,6 @@ from functools import cache
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
@@ -65,8 +64,9 @@ def mask_tensors(blocks: Sequence[Block], tokens: int) -> tuple[Tensor, Tensor, 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float) -> Tensor:
     """Compute attention: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D]."""
     call = _for_device(flex_attention, query.device.type)
-    for x in (query, key, value):  # or else heads get the symbol of the mask's blocks where the first row has as many
-        torch._dynamo.mark_static(x, [1, 3])
+    if query.device.type in COMPILED_ON:
+        for x in (query, key, value):  # or else heads get the symbol of the mask's blocks if the first row has as many
+            torch._dynamo.mark_static(x, [1, 3])
     grouped = query.shape[1] != key.shape[1]
     out: Tensor = call(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
     return out.transpose(1, 2)

@@ -30,9 +30,14 @@ def test_reference_returns_to_the_host_after_an_error() -> None:
     trainer = DeepSpeedTrainer.__new__(DeepSpeedTrainer)
     trainer.device, trainer.config, trainer.reference = "cuda:0", TrainerConfig(zero_stage=2), reference
     trainer._park_reference(reference)
-    with pytest.raises(RuntimeError, match="out of memory"), trainer._reference_at_hand():
-        assert reference.weight.untyped_storage().nbytes() == 64
-        raise RuntimeError("out of memory")
+
+    def fail() -> None:
+        with trainer._reference_at_hand():
+            assert reference.weight.untyped_storage().nbytes() == 64
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fail()
     assert reference.weight.untyped_storage().nbytes() == 0
     with trainer._reference_at_hand():
         assert reference.weight.untyped_storage().nbytes() == 64
