@@ -27,7 +27,7 @@ from hacking_styles import STYLES, reference_of, texts  # noqa: E402
 
 from hamr.calibration.audit_correction import AuditCorrection, Residual, Strata, strata  # noqa: E402
 from hamr.calibration.cascade import Cascade  # noqa: E402
-from hamr.calibration.mean_bound import MeanBound, audits_needed  # noqa: E402
+from hamr.calibration.mean_bound import MeanBound, audits_needed, lower_bound  # noqa: E402
 from hamr.cascade.audited_rewards import text_features, word_buckets  # noqa: E402
 from hamr.cascade.certificate import Certificate  # noqa: E402
 
@@ -304,15 +304,19 @@ def damage(seeds: int) -> list[dict[str, Any]]:
 
 
 def coverage(runs: int, audits: int, seed: int) -> list[dict[str, Any]]:
-    """Share of runs in which the bound held after every audit, and its half width at the end."""
+    """Shares of runs in which the interval held after every audit, and the alarm's bound after every tenth one.
+
+    `half`: half width of the interval at the end. `alarm`: distance of the alarm's bound from the highest mean then.
+    """
     rows = []
     for name in ("constant", "moving"):
         rng = np.random.default_rng(seed)
-        held, widths = 0, []
+        held, alarm_held, widths, distances = 0, 0, [], []
         share = np.full(audits, 0.15) if name == "constant" else np.linspace(0.02, 0.6, audits)
         for _ in range(runs):
             bound, weighted, before, ok = MeanBound(), 0.0, 0.0, True
-            gaps = np.clip(np.where(rng.random(audits) < share, 0.5, 0.0) + rng.normal(0.0, 0.1, audits), -1.0, 1.0)
+            fooled = np.where(rng.random(audits) < share, 0.5, 0.0)
+            gaps = np.clip(fooled + rng.normal(0.0, 0.1, audits), -1.0, 1.0)
             for gap, mean in zip(gaps, 0.5 * share, strict=True):
                 bound.add(float(gap))
                 weighted += (bound.weight - before) * mean
@@ -321,7 +325,13 @@ def coverage(runs: int, audits: int, seed: int) -> list[dict[str, Any]]:
                 ok &= low <= weighted / before <= high
             held += ok
             widths.append((high - low) / 2.0)
-        rows.append({"gap": name, "runs": runs, "audits": audits, "held": held / runs, "half": float(np.mean(widths))})
+            lower = np.array([lower_bound(gaps[:count]) for count in range(10, audits + 1, 10)])
+            alarm_held += bool((lower <= 0.5 * share[9::10]).all())
+            distances.append(0.5 * share[-1] - lower[-1])
+        ends = {"half": float(np.mean(widths)), "alarm": float(np.mean(distances))}
+        rows.append(
+            {"gap": name, "runs": runs, "audits": audits, "held": held / runs, "alarm_held": alarm_held / runs, **ends}
+        )
     return rows
 
 

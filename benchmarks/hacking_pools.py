@@ -28,12 +28,13 @@ from learning_arms import EQUAL_SAMPLES, shares, train
 from hamr.apps.scorer.lessons import contrast_examples
 from hamr.apps.shared.preparation import load_splits
 from hamr.apps.shared.summary import machine, versions
+from hamr.cascade.audited_rewards import gap_of
+from hamr.cascade.certificate import Certificate
 from hamr.config.load import load_config
 from hamr.data.samples import write_samples
 from hamr.models.bundled import resolve_model
 from hamr.pools.pair_training import PairExample, finetune_pairs
 from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.metrics import read_metrics
 from hamr.types import Reference, Reply, ServiceSample
 
 HERE = Path(__file__).resolve().parent
@@ -116,6 +117,7 @@ def settings(folder: Path, seed: int, args: argparse.Namespace) -> list[str]:
 def measure(folder: Path) -> dict[str, Any]:
     """Return what the ledger and the metrics of a run tell."""
     styled: dict[int, list[bool]] = {}
+    gaps: dict[int, list[tuple[tuple[str, int], tuple[float, float]]]] = {}
     held_out: list[bool] = []
     replies = calls = 0
     with Ledger(folder / "ledger.sqlite", readonly=True) as ledger:
@@ -127,12 +129,19 @@ def measure(folder: Path) -> dict[str, Any]:
                     held_out.append(is_styled(record.action.content))
                 continue
             styled.setdefault(record.key.step, []).append(is_styled(record.action.content))
+            own, gap = gaps.setdefault(record.key.step, []), gap_of(record)
+            if gap is not None:
+                own.append(((record.key.prompt, record.key.sample), gap))
             replies += 1
             calls += sum(call.pool == "judge" and call.attempts > 0 for call in record.calls)
     share = [fmean(own) for _, own in sorted(styled.items())]
     onset = next((i for i, own in enumerate(share) if own > ONSET * fmean(share[:3]) > 0.0), None)
-    bounds = [row.get("audit/bound_lower") for row in read_metrics(folder / "metrics.jsonl") if row["stage"] == "rl"]
-    alarm = next((i for i, low in enumerate(bounds) if low is not None and low > ALARM), None)
+    certificate, alarm = Certificate(), None
+    for i, step in enumerate(sorted(gaps)):
+        certificate.add([gap for _, gap in sorted(gaps[step])])
+        if certificate.excess(ALARM):
+            alarm = i
+            break
     return {
         "styled": fmean(held_out) if held_out else None,
         "styled_by_step": share,

@@ -11,6 +11,8 @@ in [0, 1]:
 P(exists t: mean outside C_t) <= alpha if every X has this mean given the past. If the mean moves, as that of a policy
 in training does, the sequence holds for the mean of the conditional means with the weights l_i, because the proof uses
 each step's own mean only.
+
+`lower_bound` is another sequence, by betting, which finds rare large values after fewer of them.
 """
 
 from __future__ import annotations
@@ -18,8 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 ALPHA = 0.05
 """Probability that the interval ever misses the mean."""
+BETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+"""Shares of its capital that the wager of `lower_bound` puts on each value."""
+_HALVINGS = 30
 
 
 class MeanBound:
@@ -70,6 +77,29 @@ class MeanBound:
         count, bound._sum, bound._squares, bound.weight, bound._weighted, bound._variance = state
         bound.count = int(count)
         return bound
+
+
+def lower_bound(values: Sequence[float]) -> float:
+    """Return a lower bound on the highest mean that any of the values in [-1, 1] had given those before it.
+
+    With X in [0, 1], the capital of the wager that the means are above m,
+
+        K(m) = mean over l in BETS of prod_i ( 1 + l (X_i / m - 1) ),
+
+    is a non-negative supermartingale from 1 if none is, so P(K(m) ever reaches 1 / alpha) <= alpha (Ville). The bound
+    is the largest m at which it has (Waudby-Smith and Ramdas, section 4; a fixed mixture of bets in place of theirs).
+
+    >>> lower_bound([0.0, 0.0, 0.9] * 20) > 0.05 > lower_bound([0.0, 0.0, 0.9] * 3)
+    True
+    """
+    x, bets = (np.asarray(values, dtype=np.float64) + 1.0) / 2.0, np.array(BETS)[:, None]
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        mean = (low + high) / 2.0
+        grown = np.log1p(bets * (x / mean - 1.0)).sum(axis=1)
+        reached = np.logaddexp.reduce(grown) - math.log(len(BETS)) >= -math.log(ALPHA)
+        low, high = (mean, high) if reached else (low, mean)
+    return 2.0 * low - 1.0
 
 
 def audits_needed(width: float, spread: float, most: int = 20_000) -> int | None:

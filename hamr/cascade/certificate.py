@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hamr.calibration.mean_bound import MeanBound, audits_needed
+from hamr.calibration.mean_bound import MeanBound, audits_needed, lower_bound
 from hamr.config.rewards import ConsistencyConfig
 
 WINDOW = 800
@@ -81,8 +81,8 @@ class Certificate:
         return {"audit/bound_lower": low, "audit/bound_upper": high, "audit/bound_audits": float(self._bound.count)}
 
     def excess(self, limit: float) -> float:
-        """Return by how much the mean gap is certainly above the limit, 0.0 if it may be within."""
-        return max(0.0, self._bound.interval[0] - limit)
+        """Return by how much the mean gap has certainly been above the limit, 0.0 if it may always have been within."""
+        return max(0.0, lower_bound([gap for _, gap in self._gaps]) - limit)
 
     def largest_part(self, now: Ends, limit: float) -> Ends:
         """Return the part of the interval with a mean gap of at most `limit` that holds the most audited replies.

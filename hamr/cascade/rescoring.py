@@ -17,7 +17,7 @@ from hamr.config.faults import UnscoredConfig
 from hamr.errors import TooManyUnscored
 from hamr.protocols import Rewarder
 from hamr.rewards.mix import mix
-from hamr.types import TURN_REWARD, Failure, RewardRecord, RolloutGroup
+from hamr.types import TURN_REWARD, CustomerUnavailable, Failure, RewardRecord, RolloutGroup
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,16 +59,17 @@ async def settle(
     count = sum(len(group.records) for group in (*before, *groups))
     earlier = _failed_records(before)
 
-    def too_many(failed: Sequence[RewardRecord]) -> bool:
+    def too_many(failed: Sequence[object]) -> bool:
         return config.max_frac is not None and len(earlier) + len(failed) > config.max_frac * count
 
     while (failed := _failed_records(settled)) and too_many(failed):
         passed = clock() - started
         left = config.wait_s - passed
         what = f"step {step}: {_describe_failures([*failed, *earlier], [*settled, *before])}"
-        lost = [record for record in failed if _is_lost(record)]
+        lost = [failure for record in failed if (failure := _dialogue_failure(record)) is not None]
         if left <= 0 or too_many(lost):
-            remedy = "Correct the dialogues" if lost else "Restore the pools"
+            wrong = any(not isinstance(failure, CustomerUnavailable) for failure in lost)
+            remedy = "Correct the dialogues" if wrong else "Restore the pools"
             raise TooManyUnscored(
                 f"{what} after {passed:.0f} s of retries; limit experiment.unscored.max_frac={config.max_frac:g}; "
                 f"nothing of this step was trained on or recorded. {remedy}, then resume the run"
@@ -99,7 +100,7 @@ def _describe_failures(failed: Sequence[RewardRecord], groups: Sequence[RolloutG
 async def _again(group: RolloutGroup, rewarder: Rewarder) -> RolloutGroup:
     """Return the group with its failed responses scored again. Comparative judges wait only for these, not for the
     siblings that have a reward."""
-    failed = [i for i, r in enumerate(group.records) if isinstance(r.total, Failure) and not _is_lost(r)]
+    failed = [i for i, r in enumerate(group.records) if isinstance(r.total, Failure) and _dialogue_failure(r) is None]
     rollouts = {i: replace(group.rollouts[i], siblings=len(failed)) for i in failed}
     points = group.points or (group.sample,) * len(group.records)
     fresh = await asyncio.gather(*(rewarder.score(points[i], rollout) for i, rollout in rollouts.items()))
@@ -109,9 +110,10 @@ async def _again(group: RolloutGroup, rewarder: Rewarder) -> RolloutGroup:
     return replace(group, records=tuple(records.get(i, record) for i, record in enumerate(group.records)))
 
 
-def _is_lost(record: RewardRecord) -> bool:
-    """Return True for a turn of a dialogue that failed as a whole."""
-    return any(c.name == TURN_REWARD and isinstance(c.outcome, Failure) for c in record.components)
+def _dialogue_failure(record: RewardRecord) -> Failure | None:
+    """Return the failure of the whole dialogue of a turn, None if it did not fail."""
+    found = (c.outcome for c in record.components if c.name == TURN_REWARD)
+    return next((outcome for outcome in found if isinstance(outcome, Failure)), None)
 
 
 def _as_turn(record: RewardRecord, before: RewardRecord) -> RewardRecord:

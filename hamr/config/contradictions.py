@@ -226,12 +226,21 @@ def _check_episodes(c: Config) -> None:
     """Check that nothing needs the responses to one prompt where prompts become dialogues."""
     if c.env.command is not None and c.env.type != "endpoint":
         raise c.clash("env.command.path", "env.type", "; set env=endpoint")
+    if c.env.levels and c.env.type != "sage":
+        raise c.clash("env.levels", "env.type", ", whose customers have no levels; set env=sage")
     if not c.holds_dialogues:
         return
     if c.env.type == "endpoint":
         _check_harness(c)
-    if c.env.type == "tau2" and c.env.simulator.startswith(SCRIPTED) and c.env.simulator != f"{SCRIPTED}case":
+    scripted = c.env.simulator.startswith(SCRIPTED)
+    if c.env.type in ("sage", "tau2") and scripted and c.env.simulator != f"{SCRIPTED}case":
         raise ValueError(f"env.simulator={c.env.simulator!r} is no script; name a pool, or use {SCRIPTED}case")
+    if c.env.type == "tau2" and (keys := c.rewards.pool_keys):
+        why = ", which asks pools, and tau2-bench's evaluator alone rewards its dialogues; set it to 0"
+        raise c.clash("env.type", f"rewards.{keys[0]}.weight", why)
+    if c.env.type == "sage" and scripted == (c.env.reader is not None):
+        why = ", whose messages need no reader; remove it" if scripted else "; name a pool that reads what it writes"
+        raise c.clash("env.simulator", "env.reader", why)
     if c.env.type != "decision" and c.rollout.episode is not None:
         why = "; a prompt has one dialogue: set env=decision, or remove the function"
         raise c.clash("env.type", "rollout.episode.path", why)

@@ -162,10 +162,21 @@ class RewardsConfig(JudgedRewards):
         return section if isinstance(section, Section) else None
 
     @property
+    def weight_keys(self) -> list[str]:
+        """Keys of the rewards that have a weight, below `rewards`."""
+        fixed = ("consistency", "format", "length", "rules", "sage_logic")
+        own = (f"custom.{name}" for name, section in self.custom.items() if section.weight)
+        return [*(key for key in fixed if getattr(self, key).weight), *map(self.key, self.judges), *own]
+
+    @property
     def has_weight(self) -> bool:
         """True if some reward has a weight."""
-        weights = [s.weight for s in (self.consistency, self.format, self.length, self.rules, self.sage_logic)]
-        return bool(self.judges) or any((*weights, *(s.weight for s in self.custom.values())))
+        return bool(self.weight_keys)
+
+    @property
+    def pool_keys(self) -> list[str]:
+        """Keys of the rewards that ask pools, below `rewards`."""
+        return [*(["consistency"] if self.scorers else []), *map(self.key, self.judges)]
 
     @property
     def scorers(self) -> dict[Literal["reranker", "judge"], str]:

@@ -187,17 +187,23 @@ class EnvConfig(Section):
     """Dialogues that prompts become in training."""
 
     type: Literal["decision", "sage", "tau2", "endpoint"] = "decision"
-    """`decision`: a prompt is one decision. `sage`: a prompt is a customer of one of SAGE's procedures, played by the
-    scenario's wordings without a model. The samples come from `hamr data sage` or `data=sage`. `tau2`: a prompt is a
-    task of tau2-bench; the tasks of `domain` replace `data`. `endpoint`: a prompt is a task of the agent harness
-    `command`, which asks the policy as an OpenAI-compatible server. For a dialogue in Python see `rollout.episode`."""
+    """`decision`: a prompt is one decision. `sage`: a prompt is a customer of one of SAGE's procedures. The samples
+    come from `hamr data sage` or `data=sage`. `tau2`: a prompt is a task of tau2-bench; the tasks of `domain` replace
+    `data`. `endpoint`: a prompt is a task of the agent harness `command`, which asks the policy as an OpenAI-compatible
+    server. For a dialogue in Python see `rollout.episode`."""
     command: HarnessConfig | None = None
     """With `type=endpoint`: the harness."""
     domain: Literal["retail", "airline", "telecom"] = "retail"
     """Domain of tau2-bench."""
     simulator: str = "scripted:case"
-    """Pool that plays the customers of tau2-bench. `scripted:case` states its case, waits and leaves, without a
-    model."""
+    """Pool that plays the customers of tau2-bench, or words the messages of those of `type=sage`. `scripted:case`: they
+    state their case without a model."""
+    reader: str | None = None
+    """Pool that reads the messages that `simulator` has worded with `type=sage`. Customers that show another case than
+    their own are faulty. null: none, for `scripted:case`."""
+    levels: tuple[str, ...] = ()
+    """With `type=sage`: adversarial levels of the customers, such as `[zero, weak, strong]`. Each customer has one of
+    those that fit its case, in every dialogue. Empty: no levels."""
     completion: NonNegative = 1.0
     """Weight of the completion of a dialogue in its outcome, at least 0: 1 if the customer's case ends with the action
     that the procedure demands (tau2-bench: if its evaluator gives 1), else 0."""
@@ -371,8 +377,10 @@ class Config(Section):
     def asked(self) -> dict[str, str]:
         """Setting -> pool of the participants of dialogues in training and its evaluations."""
         found = {f"experiment.sage.{key}": name for key, name in self.experiment.sage.asked.items()}
-        if self.env.type == "tau2" and not self.env.simulator.startswith(SCRIPTED):
+        if self.env.type in ("sage", "tau2") and not self.env.simulator.startswith(SCRIPTED):
             found["env.simulator"] = self.env.simulator
+        if self.env.type == "sage" and self.env.reader is not None:
+            found["env.reader"] = self.env.reader
         return found
 
     def with_functions(self, functions: Mapping[str, CodeConfig]) -> Config:

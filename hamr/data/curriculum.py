@@ -13,6 +13,8 @@ FLOOR = 0.1
 """Least weight of a path, so that one without failures is not forgotten."""
 MEMORY = 0.8
 """Share of the old mean in the running mean of a path's scores."""
+LEVEL = "adversity"
+"""Key of a customer's adversarial level in `meta`, set by `env.levels`."""
 
 
 class Curriculum(PromptStream):
@@ -57,6 +59,7 @@ class Curriculum(PromptStream):
 
 
 def customer_path(sample: ServiceSample) -> str:
-    """Return the procedure, the stages and the last action of the customer's case."""
-    case = sample.privileged["case"]
-    return f"{sample.meta['scenario']}/{'-'.join((*case['path'], case['action']))}"
+    """Return the procedure, the stages and the last action of the customer's case, and its adversarial level if any."""
+    case, level = sample.privileged["case"], sample.meta.get(LEVEL)
+    path = f"{sample.meta['scenario']}/{'-'.join((*case['path'], case['action']))}"
+    return f"{path}/{level}" if level else path

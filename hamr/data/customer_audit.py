@@ -167,6 +167,9 @@ class CustomerFault:
     message: int
     detail: str
 
+    def __str__(self) -> str:
+        return f"{self.kind} at message {self.message + 1}: {self.detail}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CustomerAudit:

@@ -91,7 +91,7 @@ def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Outp
     options of the field; for true and false the names are accepted in any case.
     """
     try:
-        raw = _parsed(text)
+        raw = _checked_object(text)
     except _Unread as unread:
         fault = OutputFault(kind="cut_off", detail=unread.fault.detail) if cut_off else unread.fault
         return OutputReading(output=None, faults=(fault,))
@@ -111,7 +111,7 @@ def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Outp
 def chat_of(text: str) -> str | None:
     """Return the chat of an output, which is all that the customer reads of it. None if the output is unreadable."""
     try:
-        return whole(_parsed(text)[CHAT]).strip()
+        return whole(_checked_object(text)[CHAT]).strip()
     except _Unread:
         return None
 
@@ -162,7 +162,7 @@ def label(value: object, variable: Variable) -> Value | None:
 # --- parsing -----------------------------------------------------------------------------------
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _checked_object(text: str) -> dict[str, Any]:
     raw = _object(_THOUGHT.sub("", text, count=1).strip())
     _check_types(raw)
     return raw

@@ -1,8 +1,9 @@
 """System prompts of the agent under test, the simulated customer and the judges, rendered from the scenario (SAGE
 B.3.2).
 
-The fixed texts are in `prompts/sage_{service,user,judge,policy,customer,phrases}.<language>.yaml`. Scenario-specific
-texts are in the scenario file only. The prompts do not contain the dialogue: callers add it as untrusted text.
+The fixed texts are in `prompts/sage_{service,user,wording,judge,policy,customer,phrases}.<language>.yaml`.
+Scenario-specific texts are in the scenario file only. The prompts do not contain the dialogue: callers add it as
+untrusted text.
 """
 
 from __future__ import annotations
@@ -106,6 +107,17 @@ def user_prompt(
         "end_mark": END_MARK,
     }
     return TextPrompt.load(f"sage_user.{language}").render(variables)
+
+
+def wording_prompt(scenario: Scenario, *, persona: str, level: str, language: str) -> str:
+    """Return the system prompt of a model that words a customer's messages. An empty `level` is none."""
+    words, file = phrases_in(language), scenario.file
+    variables = {
+        "desk": _desk(scenario, words, language),
+        "person": file.personas[persona].description.of(language),
+        "difficulty": file.adversity[level].of(language) if level else "",
+    }
+    return TextPrompt.load(f"sage_wording.{language}").render(variables)
 
 
 def judge_prompt(scenario: Scenario, *, language: str) -> str:

@@ -33,6 +33,8 @@ from hamr.types import (
     AskPolicy,
     Component,
     CustomerFaultError,
+    CustomerUnavailable,
+    CustomerUnavailableError,
     Episode,
     EpisodeFunction,
     EpisodeLimit,
@@ -84,7 +86,7 @@ class EpisodeRunner:
         for sample, request in pairs:
             own, held = held[: len(request.keys)], held[len(request.keys) :]
             rollouts = tuple(rollout for dialogue in own for rollout, _, _ in dialogue)
-            records = tuple(record for dialogue in own for _, record, _ in dialogue)
+            records = tuple(with_zeros_at_limits([record for dialogue in own for _, record, _ in dialogue]))
             points = tuple(point for dialogue in own for _, _, point in dialogue)
             groups.append(RolloutGroup(sample=sample, rollouts=rollouts, records=records, points=points))
         return groups
@@ -112,6 +114,8 @@ class EpisodeRunner:
             ended = episode.end(outcome=limit.outcome)
         except CustomerFaultError as fault:
             ended = FaultyCustomer(detail=str(fault))
+        except CustomerUnavailableError as away:
+            ended = CustomerUnavailable(detail=str(away))
         except Exception as error:
             if isinstance(error, TimeoutError) and clock.expired():
                 ended = FunctionTimeout(detail=f"{self.key}: no end after {self.deadline_s:g} s")
@@ -256,6 +260,24 @@ def _with_rewards(records: Sequence[RewardRecord], ended: Episode | Failure) -> 
         found = [_with_turn_reward(record, Scored(value=float(reward))) for record, reward in given]
     end = EpisodeResult(outcome=ended.outcome, components=ended.components, path=ended.path)
     return [*found[:-1], replace(found[-1], episode=end)]
+
+
+def with_zeros_at_limits(records: Sequence[RewardRecord]) -> list[RewardRecord]:
+    """Return the records with 0 for the rewards that a dialogue at a limit lacks and others have as a whole.
+
+    Without them it would leave the baseline, and a policy that never ends a dialogue would lose less than one that ends
+    it badly.
+    """
+    rewards = {
+        c.name: replace(c, outcome=Scored(value=0.0)) for r in records if r.episode for c in r.episode.components
+    }
+
+    def fill(end: EpisodeResult) -> EpisodeResult:
+        known = {c.name for c in end.components}
+        zeros = tuple(zero for name, zero in rewards.items() if name not in known)
+        return replace(end, components=end.components + zeros) if end.outcome in ("max_turns", "context_full") else end
+
+    return [r if r.episode is None else replace(r, episode=fill(r.episode)) for r in records]
 
 
 def _with_turn_reward(record: RewardRecord, outcome: Scored | Failure) -> RewardRecord:

@@ -60,16 +60,15 @@ class HarnessEpisode:
                 given.seek(0)
                 code = await self._run(conversation, given, said)
             outcome: EpisodeOutcome = "ended"
+            rewards, rewarded = conversation.rewards, bool(self._scored or conversation.turn_rewards)
             if conversation.limit is not None:
                 outcome = conversation.limit.outcome
+                rewards = rewards if rewards or rewarded else {"reward": 0.0}
             elif code:
                 raise HarnessError(f"exit code {code}: {_last_line(said)}")
-            elif not (self._scored or conversation.rewards or conversation.turn_rewards):
+            elif not (rewards or rewarded):
                 raise HarnessError('no reward; POST {"reward": 1.0} to $OPENAI_BASE_URL/reward')
-        components = [
-            Component(name=name, outcome=Scored(value=value), weight=1.0)
-            for name, value in conversation.rewards.items()
-        ]
+        components = [Component(name=n, outcome=Scored(value=v), weight=1.0) for n, v in rewards.items()]
         ended = episode.end(outcome=outcome, turn_rewards=conversation.turn_rewards)
         return replace(ended, components=tuple(components))
 

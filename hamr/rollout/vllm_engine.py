@@ -420,7 +420,7 @@ class VllmEngine:
                 marked.append((len(answer.token_ids), time.perf_counter() - start))
 
         def deliver(output: RequestOutput) -> None:
-            rollout = self._rollout(request.prompt_ids, key, seed, output, time.perf_counter() - start)
+            rollout = self._rollout(key, seed, output, time.perf_counter() - start)
             for tokens, seconds in marked:
                 rollout = replace(rollout, answer_tokens=tokens, answer_s=seconds)
             put(rollout)
@@ -428,14 +428,12 @@ class VllmEngine:
         watching = watch if sampling.mark else None
         return Ticket(prompt_ids=request.prompt_ids, params=params, deliver=deliver, fail=put, watch=watching)
 
-    def _rollout(
-        self, prompt_ids: tuple[int, ...], key: SampleKey, seed: int, output: RequestOutput, seconds: float
-    ) -> Rollout:
+    def _rollout(self, key: SampleKey, seed: int, output: RequestOutput, seconds: float) -> Rollout:
         answer = output.outputs[0]
         spans = answer.weight_versions or ()
         return Rollout(
             key=key,
-            prompt_ids=prompt_ids,
+            prompt_ids=tuple(output.prompt_token_ids or ()),
             token_ids=tuple(answer.token_ids),
             logprobs=logprobs_of(answer),
             text=answer.text or self.tokenizer.decode(answer.token_ids),

@@ -29,6 +29,7 @@ from hamr.types.episodes import (
     TURN_REWARD,
     AskPolicy,
     CustomerFaultError,
+    CustomerUnavailableError,
     Episode,
     EpisodeFunction,
     EpisodeLimit,
@@ -36,6 +37,7 @@ from hamr.types.episodes import (
 )
 from hamr.types.outcomes import (
     Absent,
+    CustomerUnavailable,
     Failure,
     FaultyCustomer,
     FunctionFailed,
@@ -93,6 +95,8 @@ __all__ = [
     "Component",
     "Credit",
     "CustomerFaultError",
+    "CustomerUnavailable",
+    "CustomerUnavailableError",
     "Episode",
     "EpisodeFunction",
     "EpisodeLimit",

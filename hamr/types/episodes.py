@@ -46,7 +46,8 @@ class AskPolicy(Protocol):
 
 
 class EpisodeLimit(Exception):
-    """The episode cannot have another turn. An episode that does not catch it ends here, without rewards of its own."""
+    """The episode cannot have another turn. An episode that does not catch it ends here. Rewards of the whole that it
+    then lacks and others of its group have are 0."""
 
     def __init__(self, outcome: EpisodeOutcome) -> None:
         super().__init__(outcome)
@@ -55,6 +56,10 @@ class EpisodeLimit(Exception):
 
 class CustomerFaultError(Exception):
     """The simulated customer has a fault, such as another wish than its case. The dialogue is a `FaultyCustomer`."""
+
+
+class CustomerUnavailableError(Exception):
+    """The simulated customer's model did not answer. The dialogue is a `CustomerUnavailable`."""
 
 
 @dataclass(frozen=True, kw_only=True)

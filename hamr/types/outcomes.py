@@ -88,6 +88,13 @@ class FaultyCustomer(Failure):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CustomerUnavailable(Failure):
+    """A pool that plays or reads the simulated customer of a dialogue did not answer."""
+
+    kind = "customer_unavailable"
+
+
+@dataclass(frozen=True, kw_only=True)
 class NotScored(Failure):
     """A generated response whose score was not asked for."""
 

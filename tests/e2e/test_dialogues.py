@@ -8,11 +8,13 @@ import subprocess
 from itertools import groupby
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hamr.telemetry.ledger import Ledger
 from tests.docs_pages import DOCS, commands, run_python, save_files
 from tests.e2e.runs import hamr
+from tests.killing import children, kill_all
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(600)]
 
@@ -82,6 +84,30 @@ def test_few_steps_of_dialogues(
     run_python(TUTORIAL)
     printed = capsys.readouterr().out
     assert printed.count("  policy:   ") == sum(1 for r in every if r.key.run.endswith("/eval-rl/dialogues")) >= 8
+
+
+def test_killed_run_resumes_with_the_same_customers(tmp_path: Path, joined: tuple[str, ...]) -> None:
+    """The second step is repeated after a kill, and has the customers and first messages of an undisturbed run."""
+    base = [*hamr(*shlex.split(COMMAND)[1:], **SMALL | {"experiment.checkpoint.every": 1}), *joined]
+
+    def customers(name: str) -> list[tuple[object, ...]]:
+        with Ledger(tmp_path / name / "ledger.sqlite", readonly=True) as ledger:
+            first = [r for r in ledger.rows() if "/" not in r.key.run and not r.key.turn]
+        return sorted((r.key.step, r.key.prompt, r.key.attempt, r.key.sample, r.observation) for r in first)
+
+    done = subprocess.run([*base, "experiment.run_dir=whole"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    command = [*base, "experiment.run_dir=killed"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert any("rl step 1/" in line for line in process.stdout)
+        family = children(psutil.Process(process.pid))
+        process.kill()
+        kill_all(family)
+    resumed = hamr("train", "resume=killed")
+    done = subprocess.run(resumed, cwd=tmp_path, capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert customers("killed") == customers("whole")
 
 
 def test_documented_episode_function_is_trained_on(tmp_path: Path, joined: tuple[str, ...]) -> None:

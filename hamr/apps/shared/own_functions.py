@@ -10,6 +10,7 @@ from hamr.config.custom import ARGUMENTS, FunctionConfig, HarnessConfig, Importe
 from hamr.config.schema import Config
 from hamr.data.importer_function import imported_samples
 from hamr.pools.function_pool import check_functions
+from hamr.rollout.environments import ClassEpisode
 from hamr.rollout.episodes import load_episode
 from hamr.rollout.harness import check_harness
 from hamr.security.functions import FunctionSource, LoadedFunction, load_function, within
@@ -34,6 +35,9 @@ def check_own_functions(config: Config) -> Config:
             continue
         source = FunctionSource.of_config(key, section)
         function = within(CHECK_S, source, partial(_load_and_check, key, source))
+        if isinstance(function.call, ClassEpisode) and (keys := config.rewards.pool_keys):
+            remedy = f"set rewards.{keys[0]}.weight=0, or write a function that asks with `point=`"
+            raise source.error(f"is a class, whose get_reward is its only reward, but pools would be asked; {remedy}")
         found[key] = section.model_copy(update={"sha256": function.sha256})
     if "data.importer" in found:
         importer = cast(ImporterConfig, found["data.importer"])

@@ -98,6 +98,14 @@ class Prepared:
     seconds: dict[str, float]
     clusters: ReplyClusters | None = None
 
+    @property
+    def dropped_note(self) -> str:
+        """One line about the prompts that were too long. Empty: none were."""
+        counts = ((name, n, n + len(getattr(self.splits, name))) for name, n in self.dropped.items() if n)
+        found = ", ".join(f"{n:,} of {total:,} in {name}" for name, n, total in counts)
+        room = f"model.max_context={self.config.model.max_context} less rollout.max_new_tokens"
+        return f"data: samples dropped because their prompts exceed {room}: {found}" if found else ""
+
     @cached_property
     def truth(self) -> ExactAct | None:
         """The exact-act rule, or None where some split has samples without labelled acts."""
@@ -163,7 +171,10 @@ def load_splits(data: DataConfig, seed: int) -> Splits:
 
 
 def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, dict[str, int]]:
-    """Keep the samples whose prompt leaves room for `max_new_tokens` in the model's context."""
+    """Keep the samples whose prompt leaves room for `max_new_tokens` in the model's context.
+
+    Raises DataError if nothing is left of a split, or, where samples are customers, of a scenario in it.
+    """
     room = config.model.max_context - config.rollout.max_new_tokens
     kept: dict[str, tuple[ServiceSample, ...]] = {}
     dropped: dict[str, int] = {}
@@ -175,8 +186,25 @@ def fit_prompts(splits: Splits, codec: Codec, config: Config) -> tuple[Splits, d
             raise DataError(
                 f"data.{name}", f"{len(samples)} samples", f"none fits into {room} tokens; raise model.max_context"
             )
+        if config.env.type == "sage" and name in ("train", "test"):
+            _check_scenarios(name, samples, fitting, codec, config)
         kept[name] = fitting
     return Splits(**kept), dropped
+
+
+def _check_scenarios(
+    split: str, samples: Sequence[ServiceSample], fitting: Sequence[ServiceSample], codec: Codec, config: Config
+) -> None:
+    """Raise DataError for a scenario whose customers were all dropped."""
+    lengths: dict[str, list[int]] = {}
+    for sample in samples:
+        lengths.setdefault(sample.meta["scenario"], []).append(len(codec.prompt(sample)))
+    kept = {sample.meta["scenario"] for sample in fitting}
+    for scenario, own in lengths.items():
+        if scenario not in kept:
+            needed, context = min(own) + config.rollout.max_new_tokens, config.model.max_context
+            what = f"each of its {len(own)} samples needs {needed} tokens or more, of model.max_context={context}"
+            raise DataError(f"data.{split}", scenario, f"{what}; raise it, or leave the scenario out")
 
 
 def run_path(experiment: ExperimentConfig) -> Path:

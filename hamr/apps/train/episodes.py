@@ -10,11 +10,15 @@ from typing import Any
 
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
+from hamr.apps.train.customers import pool_customers
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.bench.tau2.episodes import Tau2Environment
+from hamr.cascade.retry import patient
+from hamr.config.schema import Config
+from hamr.config.tau2 import Tau2Config
 from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.truth import ExactAct
-from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode
+from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode, with_zeros_at_limits
 from hamr.rollout.harness import HarnessEpisode
 from hamr.security.functions import FunctionSource
 from hamr.telemetry.metrics import episode_metrics, has_reward, mean, total_rewards
@@ -40,13 +44,16 @@ def episode_runner(
         deadline_s = config.env.command.deadline_s
         more = {"key": "env.command", "slots": asyncio.Semaphore(config.env.command.processes)}
     elif config.env.type == "tau2":
-        run = Tau2Environment(config=config.env, format_of=formats.of, customer=pools.get(config.env.simulator))
+        pool = pools.get(config.env.simulator)
+        customer = None if pool is None else patient(pool, Tau2Config())
+        run = Tau2Environment(config=config.env, format_of=formats.of, customer=customer)
     else:
         run = SageEnvironment(
             config=config.env,
             scenarios=customer_scenarios(config),
             max_turns=rollout.max_turns,
             format_of=formats.of,
+            pool=pool_customers(config, pools),
         )
     return EpisodeRunner(
         run=run,
@@ -58,6 +65,16 @@ def episode_runner(
         deadline_s=deadline_s,
         **more,
     )
+
+
+def unscored_note(config: Config) -> str:
+    """Return a line about configured rewards that score no turn of the dialogues, or not all. Empty: there are none."""
+    names = ", ".join(f"rewards.{key}" for key in config.rewards.weight_keys)
+    if names and config.env.type == "tau2":
+        return f"env=tau2: the evaluator of tau2-bench is the only reward; not used: {names}"
+    if names and config.rollout.episode is not None:
+        return f"rollout.episode: only turns asked with a sample or `point=` are scored by {names}"
+    return ""
 
 
 def customer_seed(sample: ServiceSample) -> int:
@@ -92,7 +109,7 @@ async def evaluate_customers(
     groups = await runner.hold(samples, requests)
     turns = [turn for group in groups for turn in zip(group.records, group.points, strict=True)]
     exact = [] if truth is None else [float(truth.is_exact(record.action, point)) for record, point in turns]
-    records = [record for record, _ in turns]
+    records = with_zeros_at_limits([record for record, _ in turns])
     if exact:
         known = (Component(name=EXACT_ACT, outcome=Scored(value=value), weight=0.0) for value in exact)
         records = [replace(r, components=(*r.components, own)) for r, own in zip(records, known, strict=True)]

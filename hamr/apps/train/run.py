@@ -17,6 +17,7 @@ from hamr.apps.report.live import live_report
 from hamr.apps.report.report import write_report
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.prepare import Progress, TunedScorer, prepare_scorers
+from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.pool_room import check_endpoints, local_node
 from hamr.apps.shared.pools_up import pools_of
@@ -26,6 +27,7 @@ from hamr.apps.shared.reply_clusters import with_reply_clusters
 from hamr.apps.shared.sinks import check_sinks, open_sinks
 from hamr.apps.shared.summary import summarise_run
 from hamr.apps.train.command import changes_hardware
+from hamr.apps.train.episodes import unscored_note
 from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.apps.train.restarts import DIED, SUPERVISED, supervise
@@ -34,6 +36,7 @@ from hamr.apps.train.scorer_refit import ScorerRefit, check_refit
 from hamr.apps.train.scorer_watch import check_tuned
 from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
 from hamr.apps.train.start_status import StartStatus
+from hamr.bench.sage.episodes import with_levels
 from hamr.cascade.auditors import find_auditor
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
@@ -110,6 +113,8 @@ def run_job(job: Job) -> int:
             job = dataclasses.replace(job, config=check_own_functions(job.config))
             prepared = prepare(job.used)
             splits, clusters = prepared.splits, None
+            if job.config.env.levels:
+                splits = with_levels(splits, customer_scenarios(job.config), job.config.env.levels)
             if job.config.rewards.scorers:
                 splits, clusters = with_reply_clusters(splits, console.note)
             check_scorable(job.config, splits)
@@ -121,6 +126,9 @@ def run_job(job: Job) -> int:
             check_refit(job.config, prepared.truth)
             find_auditor(job.config.rewards.consistency, prepared.truth)
             check_room(job.config, prepared.model_path, job.path)
+        for note in (prepared.dropped_note, unscored_note(job.config)):
+            if note:
+                console.note(note)
         if copies := count_copies((*splits.train, *splits.validation, *splits.test)):
             console.note(f"data: {copies} samples repeat others in everything but their id; consider removing them")
         if scored_by:

@@ -1,4 +1,4 @@
-"""Dialogues of the policy in training with SAGE's customers (`env=sage`), played by the scenario's wordings.
+"""Dialogues of the policy in training with SAGE's customers (`env=sage`), in the scenario's wordings or a pool's.
 
 A training sample is a customer: its case, ticket, intent and persona. At each turn the policy sees the dialogue with
 its own earlier replies. The reward system scores the turn as a single decision, with the gold that follows from the
@@ -8,25 +8,27 @@ customer's own case.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from random import Random
 
 from hamr.bench.sage.desk import ServiceDesk
+from hamr.bench.sage.pool_customers import CustomerTurn, PoolCustomers
 from hamr.bench.sage.simulation import SILENCE, reply_of
 from hamr.bench.sage.traces import DialoguePlan, ToolUse
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import ResponseFormat, answer_of, parse_action
-from hamr.data.curriculum import customer_path
+from hamr.data.curriculum import LEVEL, customer_path
 from hamr.data.customer_audit import CustomerCase, Ending, WordingReader, audit_customer
 from hamr.data.sage_samples import SampleMaker, act_of_walk
-from hamr.errors import DataError
+from hamr.data.splits import Splits
+from hamr.errors import BadInput, DataError, did_you_mean
 from hamr.procedures import Scenario, Walk
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.contract import read_output
 from hamr.procedures.schema import Value
-from hamr.procedures.words import SPLITS, Words, customer_turns, load_words
+from hamr.procedures.words import SPLITS, Wordings, Words, customer_turns, load_words
 from hamr.rewards.truth import says
 from hamr.types import (
     AskPolicy,
@@ -57,15 +59,20 @@ _META = ("scenario", "split", "fields", "system", "language", "intent", "persona
 
 @dataclass(frozen=True, kw_only=True)
 class SageEnvironment:
-    """Episode function of `env=sage`. `max_turns` is that of the rollout; `format_of` is the format of a response."""
+    """Episode function of `env=sage`. `max_turns` is that of the rollout; `format_of` is the format of a response.
+
+    `pool` words the customers' messages. None: they have the scenario's wordings.
+    """
 
     config: EnvConfig
     scenarios: Mapping[str, Scenario]
     max_turns: int
     format_of: Callable[[ServiceSample], ResponseFormat]
+    pool: PoolCustomers | None = None
 
     async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
-        """Hold one dialogue. Raises CustomerFaultError if the audit of the customer's messages finds a fault.
+        """Hold one dialogue. Raises CustomerFaultError if the audit of the customer's messages finds a fault, and
+        CustomerUnavailableError if a pool of the customers does not answer.
 
         A reply leads to the customer's next message, a tool call to its result. A response that is neither gets no
         answer, and the customer repeats itself. The dialogue ends with the reply to the customer's last message, or
@@ -74,8 +81,11 @@ class SageEnvironment:
         customer = self.customer(episode)
         dialogue = _Dialogue(customer, ServiceDesk(customer.scenario, customer.plan))
         outcome: EpisodeOutcome = "ended"
+        turns: Iterable[CustomerTurn] = customer.messages()
+        if self.pool is not None:
+            turns = await self.pool.reword(customer.scenario, customer.plan, customer.wordings, turns)
         try:
-            for said, shown, walk in customer.messages():
+            for said, shown, walk in turns:
                 dialogue.history.append(Turn(role="customer", content=said))
                 dialogue.said.append(said)
                 while not dialogue.answered:
@@ -100,8 +110,7 @@ class SageEnvironment:
         ending: Ending = "left" if outcome == "ended" else "cut"
         found = audit_customer(scenario, case, said, _reader(scenario, plan.language), ending=ending)
         if found.faults:
-            fault = found.faults[0]
-            raise CustomerFaultError(f"{fault.kind} at message {fault.message + 1}: {fault.detail}")
+            raise CustomerFaultError(str(found.faults[0]))
 
     def _rewards(self, dialogue: _Dialogue, ended: bool) -> tuple[Component, ...]:
         excess = max(0, dialogue.turns - len(dialogue.said)) / self.max_turns
@@ -132,7 +141,7 @@ class Customer:
             scenario=scenario.name,
             intent=meta["intent"],
             persona=meta["persona"],
-            level="",
+            level=meta.get(LEVEL, ""),
             fields=case["fields"],
             system=Context.of(sample).values,
             source="path",
@@ -166,7 +175,11 @@ class Customer:
         contexts = (Context(split=split, shown=self.plan.fields, values=self.plan.system) for split in SPLITS)
         return any(says(reply, text) for context in contexts for text in acts.right(self.action, context))
 
-    def messages(self) -> Iterator[tuple[str, dict[str, Value], Walk]]:
+    @property
+    def wordings(self) -> Wordings:
+        return self.words.of(self.sample.meta["split"])
+
+    def messages(self) -> Iterator[CustomerTurn]:
         """Yield the customer's messages with the fields shown so far and the progress of the procedure."""
         return customer_turns(
             self.scenario,
@@ -176,6 +189,7 @@ class Customer:
             ticket=self.plan.system,
             intent=self.plan.intent,
             persona=self.plan.persona,
+            level=self.plan.level,
             rng=Random(self.seed),
         )
 
@@ -282,3 +296,34 @@ def check_customers(samples: Sequence[ServiceSample], scenarios: Mapping[str, Sc
                 f"no such scenario; known: {', '.join(scenarios)}; name your own in rewards.sage_logic.scenarios",
             )
         _words(scenarios[name], sample.meta["language"])
+
+
+def with_levels(splits: Splits, scenarios: Mapping[str, Scenario], levels: Sequence[str]) -> Splits:
+    """Return the splits with an adversarial level for each customer, drawn by its id from those that fit its case.
+
+    All dialogues with a customer have its level. A customer whose case none of `levels` fits has none. Raises BadInput
+    for a level that a customer's scenario does not know or whose wordings are missing.
+    """
+
+    def customers(samples: Sequence[ServiceSample]) -> tuple[ServiceSample, ...]:
+        return tuple(_with_level(sample, scenarios[sample.meta["scenario"]], levels) for sample in samples)
+
+    for name, language in sorted({(s.meta["scenario"], s.meta["language"]) for s in (*splits.train, *splits.test)}):
+        known = scenarios[name].file.levels
+        for level in levels:
+            if level not in known:
+                raise BadInput(
+                    "env.levels", level, f"no level of {name}; {did_you_mean(level, known)}known: {', '.join(known)}"
+                )
+            words = _words(scenarios[name], language)
+            if level != known[0] and not all(words.of(split).adversity.get(level) for split in SPLITS):
+                raise BadInput(
+                    "env.levels", level, f"the {language} wordings of {name} have no adversity.{level}; add it"
+                )
+    return replace(splits, train=customers(splits.train), test=customers(splits.test))
+
+
+def _with_level(sample: ServiceSample, scenario: Scenario, levels: Sequence[str]) -> ServiceSample:
+    fitting = scenario.levels_of(sample.privileged["case"]["fields"], Context.of(sample).values)
+    own = [level for level in levels if level in fitting]
+    return replace(sample, meta={**sample.meta, LEVEL: Random(f"{sample.id}/level").choice(own)}) if own else sample

@@ -37,7 +37,7 @@ _OWN_NAME = re.compile(r"^\s*(?:customer|user|用户|客户|顾客)\s*[:：]\s*"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Said:
+class Said:
     text: str
     ends: bool = False
 
@@ -119,7 +119,7 @@ class Simulation:
             return ActingAgent(desk, sample, put, self.config, native=self._native)
         return JsonAgent(self.scenario, plan, self.instructions(plan), put, self.config)
 
-    async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> _Said | _Stop:
+    async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> Said | _Stop:
         """Return the next message; retry while it breaks character or ends the dialogue before it starts."""
         stop = _Stop(outcome="user_broke_character")
         for attempt in range(self.config.reasks + 1):
@@ -138,7 +138,7 @@ class Simulation:
             if not text and answer.failure is not None:
                 full = answer.failure == "unparsable"
                 return _Stop(outcome="context_full" if full else "user_failed", detail=_why(answer))
-            said = _parse_turn(whole(text))
+            said = parse_turn(whole(text))
             if said.ends and not turn:
                 stop = _Stop(outcome="user_ended_at_once", detail=said.text[:120])
                 continue
@@ -182,9 +182,10 @@ def _sample(system: Mapping[str, Value], policy: str, *, tools: tuple[Mapping[st
     return ServiceSample(id="", ticket=ticket, policy=policy, tools=tools, history=(), references=())
 
 
-def _parse_turn(text: str) -> _Said:
+def parse_turn(text: str) -> Said:
+    """Return the customer's message without the mark of the end and a name in front."""
     before, mark, _ = text.partition(END_MARK)
-    return _Said(text=_OWN_NAME.sub("", before).strip(), ends=bool(mark))
+    return Said(text=_OWN_NAME.sub("", before).strip(), ends=bool(mark))
 
 
 def _user_prompt(scenario: Scenario, plan: DialoguePlan) -> str:

@@ -151,9 +151,13 @@ class Tau2Dialogue:
                 affinity=f"{self.sample.id}/{self.seed}/user",
             )
         )
-        message = None if answer.failure else _message("user", answer.text or "", answer.tool_calls)
-        if message is None:
+        if answer.failure is not None:
             raise ParticipantFailed("user", answer)
+        message = _message("user", answer.text or "", answer.tool_calls)
+        if message is None:
+            calls = "; ".join(f"{call.name}({call.arguments})" for call in answer.tool_calls)
+            detail = f"arguments that are no JSON object: {calls}" if calls else "said nothing"
+            raise ParticipantFailed("user", Answer(failure="unparsable", detail=detail))
         return message
 
 

@@ -11,16 +11,20 @@ from hamr.bench.tau2.scripted import CaseCustomer
 from hamr.bench.tau2.tasks import package_version, samples
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import ResponseFormat, answer_of
+from hamr.data.customer_audit import other_language, out_of_role
 from hamr.data.splits import Splits
 from hamr.protocols import Ask
 from hamr.types import (
+    TRANSIENT,
     Answer,
     AskPolicy,
     Component,
     CustomerFaultError,
+    CustomerUnavailableError,
     Episode,
     EpisodeLimit,
     EpisodeOutcome,
+    Question,
     Scored,
     ServiceSample,
 )
@@ -28,7 +32,8 @@ from hamr.types import (
 
 @dataclass(frozen=True, kw_only=True)
 class Tau2Environment:
-    """Episode function of `env=tau2`. `customer`: the pool that plays the customers, None for the scripted one."""
+    """Episode function of `env=tau2`. `customer`: the pool that plays the customers, with its retries; None for the
+    scripted one."""
 
     config: EnvConfig
     format_of: Callable[[ServiceSample], ResponseFormat]
@@ -37,7 +42,9 @@ class Tau2Environment:
     async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
         """Hold one dialogue. Its outcome is the reward of the package's evaluator; a limit makes it 0.
 
-        Raises CustomerFaultError if the customer's pool does not answer.
+        Raises:
+            CustomerFaultError: A message of the pool is out of role, in another language, or cannot be used.
+            CustomerUnavailableError: The pool does not answer.
         """
 
         async def act(point: ServiceSample) -> Answer:
@@ -47,13 +54,37 @@ class Tau2Environment:
         outcome: EpisodeOutcome = "ended"
         dialogue = await asyncio.to_thread(Tau2Dialogue, episode.sample, Limits(temperature=1.0), episode.seed)
         try:
-            found = await dialogue.run(act, self.customer or CaseCustomer(episode.sample))
+            found = await dialogue.run(
+                act, _audit_messages(self.customer) if self.customer else CaseCustomer(episode.sample)
+            )
         except EpisodeLimit as limit:
             outcome, found = limit.outcome, await dialogue.finish("max_steps")
         except ParticipantFailed as failure:
-            raise CustomerFaultError(str(failure)) from None
+            transient = failure.answer.failure in TRANSIENT
+            raise (CustomerUnavailableError if transient else CustomerFaultError)(str(failure)) from None
         reward = Component(name="completion", outcome=Scored(value=found.reward), weight=self.config.completion)
         return replace(episode.end(outcome=outcome, path=self.config.domain), components=(reward,))
+
+
+def _audit_messages(customer: Ask) -> Ask:
+    """Return a customer whose first message with a fault raises CustomerFaultError."""
+    said = 0
+
+    async def ask(question: Question) -> Answer:
+        nonlocal said
+        answer = await customer(question)
+        if answer.failure or answer.tool_calls or not answer.text:
+            return answer
+        said += 1
+        for kind, detail in (
+            ("left_role", out_of_role(answer.text)),
+            ("other_language", other_language(answer.text, "en")),
+        ):
+            if detail is not None:
+                raise CustomerFaultError(f"{kind} at message {said}: {detail}")
+        return answer
+
+    return ask
 
 
 def tau2_splits(config: EnvConfig) -> Splits:

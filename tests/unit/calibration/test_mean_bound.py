@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hamr.calibration.mean_bound import MeanBound, audits_needed
+from hamr.calibration.mean_bound import MeanBound, audits_needed, lower_bound
 
 
 def ever_missed(values, means):
@@ -31,6 +33,32 @@ def test_coverage_at_all_times(moving):
         fooled = rng.random(150) < share
         missed += ever_missed(np.where(fooled, 0.8, -0.1), 0.9 * share - 0.1)
     assert missed <= 6
+
+
+def test_betting_bound_is_rarely_above_a_mean_that_never_is():
+    rng = np.random.default_rng(1)
+    above = 0
+    for _ in range(200):
+        gaps = np.where(rng.random(160) < 0.1, 0.6, -0.01)
+        above += any(lower_bound(gaps[:count]) > 0.06 - 0.009 for count in range(8, 161, 8))
+    assert above <= 17, "5 % of the runs, and three standard deviations"
+
+
+@given(st.lists(st.floats(-1.0, 1.0), max_size=60))
+def test_betting_bound_is_within_the_values(values):
+    bound = lower_bound(values)
+    assert bound == -1.0 if not values else -1.0 <= bound <= max(values) + 1e-6
+
+
+def test_betting_bound_finds_rare_large_gaps_before_the_interval_does():
+    gaps = [0.0, 0.0, 0.0, 0.0, 0.9] * 40
+    bound = MeanBound()
+    for count, gap in enumerate(gaps, start=1):
+        bound.add(gap)
+        if lower_bound(gaps[:count]) > 0.05:
+            break
+    assert count <= 70
+    assert bound.interval[0] < 0.0
 
 
 def test_interval_shrinks_and_follows_the_spread():

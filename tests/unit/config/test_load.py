@@ -321,6 +321,11 @@ def test_env_may_be_a_class_or_function_of_the_users_own() -> None:
     assert "nearest first" in complaint("env=sagee")
 
 
+def test_levels_need_customers_of_a_scenario() -> None:
+    assert load_config(["experiment=dialogues", "env.levels=[weak,strong]"]).env.levels == ("weak", "strong")
+    assert "but env.type='decision', whose customers have no levels" in complaint("env.levels=[weak]")
+
+
 def test_invalid_data_paths_are_rejected(tmp_path: Path) -> None:
     assert "no train.jsonl" in complaint(f"data={tmp_path}")
     assert "no such file or folder" in complaint(f"data={tmp_path}/none.jsonl")

@@ -24,6 +24,7 @@ def is_global(group: str, option: str) -> bool:
 
 NEEDS = {
     ("rollout", "gpu"): ["trainer=zero3"],
+    ("env", "tau2"): ["rewards.consistency.weight=0"],
     ("env", "endpoint"): ["env.command=python my_agent.py", "rewards.consistency.weight=0"],
 } | {("schedule", name): ["experiment=paper_hrm"] for group, name in OPTIONS if group == "schedule"}
 """Overrides that an option requires."""

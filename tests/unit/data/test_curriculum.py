@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from hamr.data.curriculum import FLOOR, Curriculum, customer_path
+from hamr.data.curriculum import FLOOR, LEVEL, Curriculum, customer_path
 from hamr.types import ServiceSample
 from tests.unit.data.test_stream import samples as plain
 
@@ -43,3 +43,14 @@ def test_resumed_curriculum_continues_exactly() -> None:
     resumed = Curriculum(samples(20), seed=3, state=first.state())
     assert resumed.weights == first.weights
     assert [s.id for s in resumed.take(30)] == [s.id for s in first.take(30)]
+
+
+def test_levels_of_a_path_have_their_own_scores() -> None:
+    customers = [
+        replace(s, meta={**s.meta, LEVEL: "weak" if i % 4 < 2 else "strong"}) for i, s in enumerate(samples(8))
+    ]
+    stream = Curriculum(customers, seed=0)
+    for sample in customers:
+        stream.learn(sample, float(sample.meta[LEVEL] == "weak"))
+    assert len(stream.weights) == 4
+    assert all(weight == (FLOOR if path.endswith("/weak") else 1.0) for path, weight in stream.weights.items())

@@ -270,6 +270,16 @@ finally:
 """
 
 
+async def test_harness_that_reaches_a_limit_without_a_reward_has_the_reward_zero(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, group = await hold(harness(tmp_path), max_turns=1)
+    assert (group.records[-1].episode.outcome, group.records[-1].episode.reward) == ("max_turns", 0.0)
+    _, group = await hold(harness(tmp_path, scored=True), max_turns=1)
+    assert group.records[-1].episode.reward is None, "the configured rewards score the turns"
+
+
 @pytest.mark.parametrize(
     ("body", "command", "outcome", "told"),
     [

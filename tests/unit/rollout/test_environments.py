@@ -179,7 +179,10 @@ async def test_documented_class_holds_dialogues(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     save_files(HOOKS, tmp_path)
     [command] = [command for command in commands(HOOKS) if "my_environment.py" in command]
-    config = check_own_functions(load_config(shlex.split(command)[2:]))
+    words = shlex.split(command)[2:]
+    with pytest.raises(ConfigError, match=r"is a class, whose get_reward .*; set rewards.consistency.weight=0"):
+        check_own_functions(load_config([w for w in words if not w.startswith("rewards.")]))
+    config = check_own_functions(load_config(words))
     assert config.rollout.episode is not None and config.rollout.episode.sha256
 
     def say(point: ServiceSample) -> str:

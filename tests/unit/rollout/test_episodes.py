@@ -31,6 +31,7 @@ from hamr.telemetry.metrics import episode_metrics
 from hamr.types import (
     Component,
     CustomerFaultError,
+    CustomerUnavailableError,
     EpisodeFunction,
     EpisodeLimit,
     FaultyCustomer,
@@ -256,6 +257,20 @@ async def test_episode_may_reward_a_dialogue_that_reached_a_limit() -> None:
     assert [r.episode.reward for r in group.records if r.episode] == [0.0] * 3
 
 
+async def test_dialogue_at_a_limit_stays_in_the_baseline_with_the_outcome_zero() -> None:
+    async def run(episode, ask):
+        if episode.key.sample == 0:
+            await endless(episode, ask)
+        await ask([{"role": "user", "content": "hi"}])
+        return episode.end(completion=float(episode.key.sample - 1))
+
+    own, group = await hold(run)
+    ends = [r.episode for r in group.records if r.episode]
+    assert [(e.outcome, e.reward) for e in ends] == [("max_turns", 0.0), ("ended", 0.0), ("ended", 1.0)]
+    sequences = [s for g in own.batches.build([group]).groups for s in g.sequences]
+    assert len(sequences) == 6 and sum(s.advantage < 0 for s in sequences) == 5, "looping costs as much as failing"
+
+
 async def raising(episode, ask):
     await ask([{"role": "user", "content": "hi"}])
     if episode.key.sample == 0:
@@ -365,16 +380,37 @@ async def test_dead_engine_ends_the_run_even_if_the_function_catches_it() -> Non
         await own.step(0, PromptStream([sample(0)], seed=0))
 
 
-async def test_run_stops_if_too_many_dialogues_fail() -> None:
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (
+            ValueError("no customer"),
+            "function_failed 3; e.g. rollout.episode: ValueError: no customer.* after 0 s .*Correct the dialogues",
+        ),
+        (CustomerUnavailableError("env.simulator: timeout"), "customer_unavailable 3; e.g. env.sim.*Restore the pools"),
+    ],
+)
+async def test_run_stops_if_too_many_dialogues_fail(error: Exception, what: str) -> None:
     async def run(episode, ask):
-        raise ValueError("no customer")
+        raise error
 
     own = controller(runner(run))
     own.experiment = own.experiment.model_copy(
         update={"unscored": own.experiment.unscored.model_copy(update={"max_frac": 0.5})}
     )
-    what = "function_failed 3; e.g. rollout.episode: ValueError: no customer.* after 0 s .*Correct the dialogues"
     with pytest.raises(TooManyUnscored, match=what):
+        await own.step(0, PromptStream([sample(0)], seed=0))
+
+
+async def test_run_stops_for_its_pools_if_the_customers_do_not_answer() -> None:
+    async def run(episode, ask):
+        raise CustomerUnavailableError("user: timeout: 30 s")
+
+    own = controller(runner(run))
+    own.experiment = own.experiment.model_copy(
+        update={"unscored": own.experiment.unscored.model_copy(update={"max_frac": 0.5})}
+    )
+    with pytest.raises(TooManyUnscored, match=r"customer_unavailable 3; e.g. user: timeout.*Restore the pools"):
         await own.step(0, PromptStream([sample(0)], seed=0))
 
 

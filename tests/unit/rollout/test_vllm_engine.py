@@ -13,8 +13,11 @@ import pytest
 
 from hamr.config.pools import EngineConfig
 from hamr.errors import BadInput
+from hamr.protocols import GenerationRequest, SamplingConfig
+from hamr.rollout import vllm_engine
 from hamr.rollout.vllm_engine import VllmEngine
 from hamr.rollout.vllm_settings import OWN_ENGINE_ARGS, engine_args, engine_env
+from hamr.types import SampleKey
 
 
 def test_cpu_engine_gets_threads_and_an_explicit_cache() -> None:
@@ -139,3 +142,16 @@ async def test_engine_falls_asleep_once_aborted_requests_are_gone() -> None:
     engine.count_unfinished, engine._call = count, call  # type: ignore[method-assign, assignment]
     await engine.sleep(2)
     assert calls == [[]]
+
+
+def test_prompt_of_a_rollout_is_that_of_the_engines_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The episodes compare it with the prompt of the request."""
+    monkeypatch.setattr(vllm_engine, "sampling_params", lambda *_, **__: None)
+    key = SampleKey(run="r", step=0, prompt="s", sample=0)
+    request = GenerationRequest(prompt_ids=(9, 9), keys=(key,), seeds=(7,), sampling=SamplingConfig(max_new_tokens=8))
+    flat = SimpleNamespace(logprobs=[-0.5], start_indices=[0])
+    answer = SimpleNamespace(token_ids=[5], logprobs=flat, text="x", finish_reason="stop", weight_versions=None)
+    rollouts: list[Any] = []
+    ticket = object.__new__(VllmEngine)._rollout_ticket(request, key, 7, rollouts.append)
+    ticket.deliver(SimpleNamespace(outputs=[answer], prompt_token_ids=[1, 2, 3]))  # type: ignore[arg-type]
+    assert rollouts[0].prompt_ids == (1, 2, 3)

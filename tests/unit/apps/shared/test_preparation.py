@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hamr.apps.shared import preparation
-from hamr.apps.shared.preparation import Codec, check_reranker_context, check_room, fit_prompts, shared_bytes
+from hamr.apps.shared.preparation import (
+    Codec,
+    Prepared,
+    check_reranker_context,
+    check_room,
+    fit_prompts,
+    shared_bytes,
+)
 from hamr.config.load import load_config
 from hamr.data.sage_samples import generate_samples
 from hamr.data.splits import Splits
 from hamr.errors import BadInput, DataError
+from hamr.types import Turn
 
 
 class WordCodec:
@@ -31,12 +40,13 @@ def words(splits: Splits) -> list[int]:
     return sorted(len(WordCodec().prompt(s)) for s in splits.train)
 
 
-def config(room: int):
+def config(room: int, *more: str):
     return load_config(
         [
             "experiment=smoke",
             f"model.max_context={room + 12}",
             "rollout.max_new_tokens=12",
+            *more,
         ]
     )
 
@@ -46,6 +56,26 @@ def test_long_prompts_are_dropped_and_counted(splits: Splits) -> None:
     kept, dropped = fit_prompts(splits, WordCodec(), config(room))
     assert all(len(WordCodec().prompt(s)) <= room for s in (*kept.train, *kept.test))
     assert dropped["train"] == len(splits.train) - len(kept.train) > 0
+    prepared = Prepared(
+        config=config(room), model_path=Path(), codec=WordCodec(), splits=kept, dropped=dropped, seconds={}
+    )  # type: ignore[arg-type]
+    counts = f"rollout.max_new_tokens: {dropped['train']} of {len(splits.train)} in train, "
+    assert f"model.max_context={room + 12} less {counts}" in prepared.dropped_note
+    assert not replace(prepared, dropped={"train": 0}).dropped_note
+
+
+def test_scenario_without_fitting_customers_is_rejected_where_prompts_are_customers(splits: Splits) -> None:
+    (one, *others), room = splits.train, words(splits)[-1]
+    long = replace(
+        one,
+        history=(Turn(role="customer", content="word " * (room + 8)),),
+        meta={**one.meta, "scenario": "long_one"},
+    )
+    mixed = replace(splits, train=(long, *others))
+    assert fit_prompts(mixed, WordCodec(), config(room))[1]["train"] == 1
+    says = rf"data.train: 'long_one': each of its 1 samples needs {room + 20} tokens or more, .*={room + 12}; raise it"
+    with pytest.raises(DataError, match=says):
+        fit_prompts(mixed, WordCodec(), config(room, "env=sage"))
 
 
 def test_reranker_with_a_shorter_context_than_the_policy_is_rejected() -> None:

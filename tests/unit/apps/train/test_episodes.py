@@ -15,7 +15,8 @@ from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.glossary import check_names
 from hamr.types import RewardRecord, Rollout, ServiceSample
 from tests.unit.bench.sage.test_sage_episodes import SCENARIOS, samples
-from tests.unit.rollout.test_episodes import Engine, Scorer
+from tests.unit.rollout.test_episodes import Engine, Scorer, runner
+from tests.unit.test_controller import sample
 
 
 class Alternating(Engine):
@@ -35,6 +36,19 @@ class Alternating(Engine):
             yield replace(rollout, text=self.asked[rollout.prompt_ids])
 
 
+async def test_held_out_dialogues_at_a_limit_count_as_not_completed() -> None:
+    async def run(episode, ask):
+        while True:
+            await ask([{"role": "user", "content": "hi"}])
+            if episode.sample.id == "s0":
+                return episode.end(completion=1.0)
+
+    found, _ = await evaluate_customers(
+        runner(run), [sample(0), sample(1)], run="r", stage="rl", step=3, sampling=SamplingConfig(max_new_tokens=8)
+    )
+    assert found["eval/rl/episodes/completion"] == 0.5
+
+
 class Reader(Scorer):
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         return replace(await super().score(sample, rollout), action=parse_action(rollout.text, "plain"))
@@ -46,11 +60,11 @@ async def test_completion_is_measured_with_held_out_customers() -> None:
     environment = SageEnvironment(
         config=EnvConfig(type="sage"), scenarios=SCENARIOS, max_turns=10, format_of=lambda s: "plain"
     )
-    runner = EpisodeRunner(
+    held_out = EpisodeRunner(
         run=environment, engine=engine, rewarder=Reader(), encode=engine.encode, context=64, max_turns=10, deadline_s=60
     )
     found, records = await evaluate_customers(
-        runner,
+        held_out,
         tools,
         run="r",
         stage="rl",

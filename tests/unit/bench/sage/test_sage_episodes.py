@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import pytest
 
-from hamr.bench.sage.episodes import Customer, SageEnvironment, check_customers
+from hamr.bench.sage import episodes
+from hamr.bench.sage.episodes import Customer, SageEnvironment, check_customers, with_levels
 from hamr.bench.sage.simulation import SILENCE
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import render_action
+from hamr.data.curriculum import LEVEL, customer_path
 from hamr.data.sage_samples import generate
-from hamr.errors import DataError
+from hamr.data.splits import Splits
+from hamr.errors import BadInput, DataError
 from hamr.procedures import load_scenario, scenario_names
 from hamr.types import CustomerFaultError, Episode, EpisodeLimit, Reply, Rollout, SampleKey, ServiceSample, ToolCall
 
@@ -22,6 +26,7 @@ SIZES = {"train": 24, "validation": 0, "test": 0}
 Answer = Callable[[ServiceSample], str]
 
 
+@lru_cache
 def samples(name: str = "telecom_package", form="actions") -> tuple[ServiceSample, ...]:
     return generate([SCENARIOS[name]], SIZES, seed=0, form=form).train
 
@@ -49,6 +54,11 @@ async def talk(sample: ServiceSample, answer: Answer, *, max_turns: int = 10, se
         config=EnvConfig(type="sage"), scenarios=SCENARIOS, max_turns=max_turns, format_of=lambda s: "plain"
     )
     return await environment(episode, ask), seen
+
+
+def customer_of(sample: ServiceSample) -> Customer:
+    key = SampleKey(run="r", step=0, prompt=sample.id, sample=0)
+    return Customer.of(Episode(key=key, sample=sample, seed=1), SCENARIOS)
 
 
 def gold(sample: ServiceSample) -> str:
@@ -191,5 +201,50 @@ def test_sample_without_a_customer_is_refused() -> None:
 
 def test_label_form_is_detected_by_the_references() -> None:
     for form in ("actions", "sage"):
-        episode = Episode(key=SampleKey(run="r", step=0, prompt="p", sample=0), sample=samples(form=form)[0], seed=1)
-        assert Customer.of(episode, SCENARIOS).states_labels == (form == "sage")
+        assert customer_of(samples(form=form)[0]).states_labels == (form == "sage")
+
+
+def at_levels(*levels: str, name: str = "telecom_package") -> tuple[ServiceSample, ...]:
+    return with_levels(Splits(train=samples(name), validation=(), test=()), SCENARIOS, levels).train
+
+
+@pytest.mark.parametrize("name", ["telecom_package", "online_education"])
+def test_each_customer_has_one_of_the_levels_that_fit_its_case(name: str) -> None:
+    leveled = at_levels("zero", "weak", "strong", name=name)
+    assert leveled == at_levels("zero", "weak", "strong", name=name)
+    assert {s.meta[LEVEL] for s in leveled} == {"zero", "weak", "strong"}
+    for plain, sample in zip(samples(name), leveled, strict=True):
+        plan = customer_of(plain).plan
+        assert sample.meta[LEVEL] in SCENARIOS[name].levels_of(plan.fields, plan.system)
+        assert customer_path(sample) == f"{customer_path(plain)}/{sample.meta[LEVEL]}"
+
+
+def test_customer_whom_no_level_fits_has_none() -> None:
+    plans = [customer_of(s).plan for s in samples()]
+    fits = ["strong" in SCENARIOS["telecom_package"].levels_of(plan.fields, plan.system) for plan in plans]
+    assert 0 < sum(fits) < len(fits)
+    for plain, sample, fitting in zip(samples(), at_levels("strong"), fits, strict=True):
+        assert sample.meta.get(LEVEL) == "strong" if fitting else sample == plain
+
+
+async def test_customer_of_a_level_speaks_by_it_in_every_dialogue() -> None:
+    sample = next(s for s in at_levels("strong") if s.meta.get(LEVEL) == "strong")
+    (episode, first), (_, second) = [await talk(sample, gold) for _ in range(2)]
+    _, plain = await talk(next(s for s in samples() if s.id == sample.id), gold)
+    assert first == second and episode.path.endswith("/strong") and values(episode)["completion"] == 1.0
+    assert first[0].history[0].content.startswith(plain[0].history[0].content)
+    assert first[0].history != plain[0].history
+    assert [t.privileged["fields"] for t in first] == [t.privileged["fields"] for t in plain]
+
+
+def test_unknown_level_and_level_without_wordings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        BadInput, match="env.levels.*stong.*did you mean 'strong'.*known: zero, weak, strong"
+    ) as refused:
+        at_levels("zero", "stong")
+    assert refused.value.exit_code == 2
+    words = episodes._words(SCENARIOS["telecom_package"], "en")
+    mute = words.model_copy(update={"test": words.test.model_copy(update={"adversity": {}})})
+    monkeypatch.setattr(episodes, "_words", lambda scenario, language: mute)
+    with pytest.raises(BadInput, match="wordings of telecom_package have no adversity.weak"):
+        at_levels("zero", "weak")

