@@ -59,8 +59,8 @@ def forward(
     leftpad_k: Any = None, seqused_k: Any = None, zero_tensors: bool = False,
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
     assert max_seqlen_q == int(cu_seqlens_q.diff().max()) and max_seqlen_k == int(cu_seqlens_k.diff().max())
-    found, _, repeats = scores(q, k, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal)
-    out = torch.einsum("hnm,mhd->nhd", found.softmax(-1), v.repeat_interleave(repeats, dim=1))
+    found, _, repeats = scores(q.float(), k.float(), cu_seqlens_q, cu_seqlens_k, softmax_scale, causal)
+    out = torch.einsum("hnm,mhd->nhd", found.softmax(-1), v.float().repeat_interleave(repeats, dim=1)).to(q.dtype)
     return out, found.logsumexp(-1), None, None
 
 
@@ -71,6 +71,7 @@ def backward(
     rng_state: Any = None, zero_tensors: bool = False,
 ) -> None:  # fmt: skip
     """As the kernel does: probabilities from the given log-sum-exp, their gradients from the given output."""
+    dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
     found, keys, repeats = scores(q, k, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal)
     probabilities = (found - softmax_lse[..., None]).exp()
     values = v.repeat_interleave(repeats, dim=1)
