@@ -212,6 +212,11 @@ class EnvConfig(Section):
     the last groups of the path. False: every sample once per epoch."""
     extra_turns: NonNegative = 0.1
     """Weight of superfluous turns in the outcome, at least 0: minus their number, as a share of `rollout.max_turns`."""
+    violations: NonNegative = 0.0
+    """With `type=sage`: weight of violations of the procedure in the outcome, at least 0: minus the number of actions
+    that tools did although the case demands another action or amount, or not yet."""
+    cost: NonNegative = 0.0
+    """With `type=sage`: weight of the policy's tokens in the outcome, at least 0: minus their number in thousands."""
 
 
 class SageDataConfig(Section):

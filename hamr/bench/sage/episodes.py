@@ -91,6 +91,7 @@ class SageEnvironment:
                 while not dialogue.answered:
                     sample = customer.decision(dialogue.history, shown, walk)
                     answer = await ask(sample)
+                    dialogue.tokens += len(answer.token_ids)
                     dialogue.take(answer.text, self.format_of(sample), said, last=walk.awaits is None)
                 dialogue.answered = False
         except EpisodeLimit as limit:
@@ -117,6 +118,8 @@ class SageEnvironment:
         values = {
             "completion": (float(ended and dialogue.completed), self.config.completion),
             "extra_turns": (-excess, self.config.extra_turns),
+            "violations": (-float(dialogue.violations), self.config.violations),
+            "cost": (-dialogue.tokens / 1000.0, self.config.cost),
         }
         return tuple(Component(name=n, outcome=Scored(value=v), weight=w) for n, (v, w) in values.items())
 
@@ -220,7 +223,8 @@ class Customer:
 
 @dataclass(eq=False)
 class _Dialogue:
-    """State of a dialogue. `said`: the customer's messages; `turns`: number of the policy's responses."""
+    """State of a dialogue. `said`: the customer's messages; `turns`, `tokens`: those of the policy; `violations`: actions
+    that tools did against the procedure."""
 
     customer: Customer
     desk: ServiceDesk
@@ -228,6 +232,8 @@ class _Dialogue:
     used: list[ToolUse] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
     turns: int = 0
+    tokens: int = 0
+    violations: int = 0
     answered: bool = False
     completed: bool = False
 
@@ -266,7 +272,9 @@ class _Dialogue:
             Turn(role="tool", name=use.name, content=use.result),
         ]
         self.answered = last and bool(use.action)
-        self.completed = self.answered and not premature and use.action == self.customer.action and not use.wrong_amount
+        due = last and not premature and use.action == self.customer.action and not use.wrong_amount
+        self.violations += bool(use.action) and not due
+        self.completed = self.answered and due
 
     def _actions(self) -> list[str]:
         """Return the actions that tools have done so far."""

@@ -31,6 +31,10 @@ def samples(name: str = "telecom_package", form="actions") -> tuple[ServiceSampl
     return generate([SCENARIOS[name]], SIZES, seed=0, form=form).train
 
 
+TOKENS = 4
+"""Tokens of each response."""
+
+
 async def talk(sample: ServiceSample, answer: Answer, *, max_turns: int = 10, seed: int = 5):
     """Return the ended episode and the decision points of its turns."""
     seen: list[ServiceSample] = []
@@ -42,8 +46,8 @@ async def talk(sample: ServiceSample, answer: Answer, *, max_turns: int = 10, se
         return Rollout(
             key=episode.key,
             prompt_ids=(),
-            token_ids=(),
-            logprobs=(),
+            token_ids=(7,) * TOKENS,
+            logprobs=(-0.1,) * TOKENS,
             text=answer(prompt),
             finish_reason="stop",
             versions=(),
@@ -66,7 +70,11 @@ def gold(sample: ServiceSample) -> str:
 
 
 def values(episode: Episode) -> dict[str, float | None]:
-    return {c.name: c.value for c in episode.components}
+    return {c.name: c.value for c in episode.components if c.weight}
+
+
+def unweighted(episode: Episode) -> dict[str, float | None]:
+    return {c.name: c.value for c in episode.components if not c.weight}
 
 
 def ends_with_tool(sample: ServiceSample) -> bool:
@@ -79,6 +87,7 @@ async def test_right_answers_complete_every_case(name: str, form) -> None:
     for sample in samples(name, form):
         episode, seen = await talk(sample, gold)
         assert episode.outcome == "ended" and values(episode) == {"completion": 1.0, "extra_turns": 0.0}
+        assert unweighted(episode) == {"violations": 0.0, "cost": pytest.approx(-TOKENS * len(seen) / 1000)}
         case = sample.privileged["case"]
         assert seen[-1].privileged["action"] == case["action"] and seen[-1].privileged["path"] == case["path"]
         assert all(turn.privileged["awaits"] for turn in seen[:-1])
@@ -131,6 +140,7 @@ async def test_wrong_final_action_does_not_complete_the_case() -> None:
     for sample in wrong:
         episode, seen = await talk(sample, lambda s: render_action(tool) if s.privileged["action"] else gold(s))
         assert episode.outcome == "ended" and values(episode)["completion"] == 0.0
+        assert unweighted(episode)["violations"] == -1.0
     episode, _ = await talk(wrong[0], lambda s: "Goodbye.")
     assert values(episode)["completion"] == 0.0
 
@@ -159,6 +169,7 @@ async def test_premature_call_is_executed_and_leaves_the_case_incomplete() -> No
     assert [json.loads(t.content)["status"] for t in called] == ["done"] and called[0].name == right.name
     assert seen[1].privileged["awaits"] == seen[0].privileged["awaits"], "the customer has not said more"
     assert values(episode) == {"completion": 0.0, "extra_turns": pytest.approx(-0.1)}
+    assert unweighted(episode)["violations"] == -2.0, "too early, and then again"
 
 
 async def test_unknown_tool_returns_an_error_that_can_be_corrected() -> None:
