@@ -1,31 +1,42 @@
 """Speed, memory and exactness of hamr's training on one GPU, in at most nine minutes:  python launch/gpu_bench.py
 
     machine      GPU, versions, torch's attention priorities; which kernel runs for {causal, mask} x {GQA} x {cuDNN}
-    exactness    log-probabilities of the shared-prompt path on the GPU against the padded batch on the CPU, in float32
-    attention    FlexAttention, flash-attn and torch's kernels on one layer of a packed row: first and later calls
+    exactness    log-probabilities and gradient of the shared-prompt path on the GPU against the padded batch on the CPU
+                 in float32 (flash-attn has bfloat16 only)
+    attention    FlexAttention, flash-attn and torch's kernels on one layer of a packed row: first and later calls, a
+                 second shape, and how many graphs torch compiled for both (3 for FlexAttention)
     step         forward and backward of 135M- and 4B-shaped models with random weights: shared_prompt, packed, padded,
-                 plain transformers; seconds, tokens/s of the padded batch, share of the peak (MFU), peak memory
-    deepspeed    ZeRO 0 to 3 with one rank, and 2 with the optimiser on the host: the same gradient norms; memory at the
-                 peak and with states and reference on the host; seconds to move these, to save and to load
+                 plain transformers; seconds, tokens/s of the padded batch, share of the peak without (mfu) and with
+                 (hfu) recomputation, peak memory
+    deepspeed    ZeRO 0 to 3 with one rank, and 2 with the optimiser on the host: the same gradient norms, also after
+                 loading a checkpoint; memory at the peak and with states and reference on the host; seconds to move
+                 these, to save and to load
     trl          the loss of TRL's GRPOTrainer on the same batch, where TRL is installed
     ipc          a tensor handed to another process through CUDA IPC: GB/s of reading it
     gap          bfloat16 on the GPU against float32 on the CPU: mean difference of log-probabilities in nats
 
-torch, transformers and hamr's pure-Python requirements suffice: neither vLLM nor Ray. Each part runs in a process of
-its own with a limit, so that one that dies costs the others nothing. Results are JSON lines on stdout and in `--out`.
+torch and transformers suffice, with the wheels pydantic, pydantic-core, annotated-types and typing-inspection;
+`deepspeed` also needs deepspeed (built with DS_BUILD_OPS=0), einops, hjson, msgpack, psutil and py-cpuinfo, and `trl`
+needs trl, datasets and accelerate. Neither vLLM nor Ray. Each part runs in a process of its own with a limit, so that
+one that dies or is late costs the others nothing, and keeps the results it had. Results are JSON lines on stdout and in
+`--out`.
 `--small` takes tiny shapes, also on a CPU, to see that the parts run. Exit code 0 if no part failed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import random
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,8 +45,11 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 Row = dict[str, Any]
-PEAK_TFLOPS = {"H100": 989.0, "H200": 989.0, "A100": 312.0, "L40S": 362.0, "A10": 125.0, "4090": 165.0, "L4": 121.0}
-"""Dense bfloat16 peaks by the makers' data sheets, by a part of the GPU's name."""
+PEAK_TFLOPS = {
+    "H100 PCIe": 756.0, "H100 NVL": 835.0, "H100": 989.0, "H200 NVL": 836.0, "H200": 989.0, "A100": 312.0,
+    "L40S": 362.0, "L40": 181.0, "A10": 125.0, "4090": 165.0, "L4": 121.0,
+}  # fmt: skip
+"""Dense bfloat16 peaks by the makers' data sheets, by words of the GPU's name."""
 SHAPES: dict[str, Row] = {
     "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4),
     "135M": dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9),
@@ -120,12 +134,21 @@ def machine(small: bool) -> Iterator[Row]:
         "memory_efficient": backends.mem_efficient_sdp_enabled(),
         "math": backends.math_sdp_enabled(),
     }
+    row["sdpa_priority"] = sdpa_priority()
     yield row
     for cudnn in (True, False):
         backends.enable_cudnn_sdp(cudnn)
         for masked in (False, True):
             for grouped in (False, True):
                 yield {"masked": masked, "gqa": grouped, "cudnn": cudnn, **sdpa_kernel(masked, grouped, small)}
+
+
+def sdpa_priority() -> list[str]:
+    """Return the order in which torch tries its attention kernels."""
+    import torch
+    from torch.nn.attention import SDPBackend
+
+    return [SDPBackend(value).name for value in torch._C._get_sdp_priority_order()]
 
 
 def sdpa_kernel(masked: bool, grouped: bool, small: bool) -> Row:
@@ -160,10 +183,16 @@ def exactness(small: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = model_folder("tiny", Path(folder))
         groups = groups_of(4, 37, 9, SHAPES["tiny"]["vocab_size"])
-        wanted = logprobs(path, groups, "padded", "auto", "cpu", "float32")
+        wanted, slope = evaluated(path, groups, "padded", "auto", "cpu", "float32")
         for kernel in ("sdpa", *kernels()):
-            found = logprobs(path, groups, "shared_prompt", kernel, device(), "float32")
-            yield {"kernel": kernel, "max_difference_nats": float((found.cpu() - wanted).abs().max())}
+            dtype = "bfloat16" if kernel == "flash" else "float32"
+            found, gradient = evaluated(path, groups, "shared_prompt", kernel, device(), dtype)
+            yield {
+                "kernel": kernel,
+                "dtype": dtype,
+                "max_difference_nats": float((found - wanted).abs().max()),
+                "gradient_difference": float((gradient - slope).norm() / slope.norm()),
+            }
 
 
 def kernels() -> list[str]:
@@ -175,7 +204,8 @@ def kernels() -> list[str]:
     return ["flex", *(["flash"] if importlib.util.find_spec("flash_attn") else [])]
 
 
-def logprobs(path: Path, groups: list[Any], layout: str, kernel: str, on: str, dtype: str) -> Any:
+def evaluated(path: Path, groups: list[Any], layout: str, kernel: str, on: str, dtype: str) -> tuple[Any, Any]:
+    """Return log-probabilities and the gradient of their mean by all weights, on the CPU in float32."""
     import torch
 
     from hamr.algorithms.packing import pack
@@ -184,33 +214,61 @@ def logprobs(path: Path, groups: list[Any], layout: str, kernel: str, on: str, d
 
     model = load_policy(path, dtype=getattr(torch, dtype), layout=layout, kernel=kernel).to(on)  # type: ignore[arg-type]
     [[microbatch]] = pack(groups, budget=10**9, layout=model.layout)
-    with torch.no_grad():
-        return model(build_batch(groups, microbatch, model.layout, on))[0].float()
+    found = model(build_batch(groups, microbatch, model.layout, on))[0].float()
+    found.mean().backward()
+    slope = torch.cat([p.grad.float().cpu().flatten() for p in model.parameters() if p.grad is not None])
+    return found.detach().cpu(), slope
 
 
 def attention(small: bool) -> Iterator[Row]:
     import torch
-
-    from hamr.trainer.policy_attention import SharedRow, shared_prompt_attention
-    from hamr.trainer.policy_blocks import block
+    from torch._dynamo.utils import counters
 
     work = WORK[small]
-    prompt, lengths = work["prompt"], [work["completion"]] * work["samples"]
+    other = work | dict(prompt=work["prompt"] // 2 + 5, samples=work["samples"] // 2)
+    for kernel in (*kernels(), "sdpa"):
+        row: Row = {"kernel": kernel}
+        counters.clear()
+        try:
+            with torch.no_grad():
+                attention_call(kernel, **work)()
+            row |= timed(attention_call(kernel, **work))
+            begun = time.perf_counter()
+            attention_call(kernel, **other)()
+            row["second_shape_s"] = time.perf_counter() - begun
+        except torch.OutOfMemoryError as error:
+            row["out_of_memory"] = str(error)[:120]
+        yield row | {"graphs": counters["stats"]["unique_graphs"]}
+
+
+def attention_call(kernel: str, samples: int, prompt: int, completion: int) -> Callable[[], None]:
+    """Return the attention of one layer of a shared-prompt row, with its backward pass where gradients are on."""
+    import torch
+
+    from hamr.trainer.policy_attention import SharedRow, shared_prompt_attention
+    from hamr.trainer.policy_batch import GPU_BLOCK
+    from hamr.trainer.policy_blocks import block
+
+    lengths = [completion] * samples
     blocks = (block((), 0, [prompt]), block([(0, prompt)], prompt, lengths, device()))
-    tokens = prompt + sum(lengths)
+    tokens = -(-(prompt + sum(lengths)) // GPU_BLOCK) * GPU_BLOCK
     dtype = torch.bfloat16 if device() == "cuda" else torch.float32
+    gradients = torch.is_grad_enabled()
 
     def tensor(heads: int) -> Any:
-        return torch.randn(1, heads, tokens, 128, device=device(), dtype=dtype, requires_grad=True)
+        return torch.randn(1, heads, tokens, 128, device=device(), dtype=dtype, requires_grad=gradients)
 
     q, k, v = tensor(32), tensor(8), tensor(8)
-    for kernel in ("sdpa", *kernels()):
-        row = SharedRow(blocks=blocks, kernel=kernel, tokens=tokens, device=q.device)  # type: ignore[arg-type]
+    row = SharedRow(blocks=blocks, kernel=kernel, tokens=tokens, device=q.device)  # type: ignore[arg-type]
 
-        def call(row: SharedRow = row) -> None:
-            shared_prompt_attention(torch.nn.Identity(), q, k, v, None, hamr_row=row)[0].sum().backward()
+    def call() -> None:
+        out = shared_prompt_attention(torch.nn.Identity(), q, k, v, None, hamr_row=row)[0].sum()
+        if gradients:
+            out.backward()
+        if device() == "cuda":
+            torch.cuda.synchronize()
 
-        yield {"kernel": kernel, "tokens": tokens, **timed(call)}
+    return call
 
 
 def step(small: bool) -> Iterator[Row]:
@@ -218,14 +276,17 @@ def step(small: bool) -> Iterator[Row]:
 
     import torch
 
+    shared = [("shared_prompt", kernel) for kernel in (*kernels(), "sdpa")]
+    layouts = (shared[0], ("plain", ""), ("padded", "auto"), ("packed", "auto"), *shared[1:])
     for shape in ("tiny",) if small else ("135M", "4B"):
         with tempfile.TemporaryDirectory() as folder:
-            path = model_folder(shape, Path(folder))
             groups = groups_of(**WORK[small], vocabulary=SHAPES[shape]["vocab_size"])
-            for layout, kernel in (
-                *(("shared_prompt", name) for name in (*kernels(), "sdpa")),
-                ("packed", "auto"), ("padded", "auto"), ("plain", ""),
-            ):  # fmt: skip
+            try:
+                path = model_folder(shape, Path(folder))
+            except torch.OutOfMemoryError as error:
+                yield {"shape": shape, "out_of_memory": str(error)[:120]}
+                continue
+            for layout, kernel in layouts:
                 row: Row = {"shape": shape, "layout": layout, "kernel": kernel}
                 try:
                     yield row | one_step(path, shape, groups, layout, kernel)
@@ -260,7 +321,7 @@ def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str
             ids = groups[0].prompt_ids + s.token_ids
             rows[i, : len(ids)], mask[i, : len(ids)] = torch.tensor(ids), 1
         rows, mask = rows.to(device()), mask.to(device())
-        computed = rows.numel()
+        computed = read = rows.numel()
         each = max(1, 20_000 // width)
 
         def call() -> None:
@@ -276,6 +337,7 @@ def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str
         [pieces] = pack(groups, budget=20_000, layout=model.layout)
         batches = [build_batch(groups, piece, model.layout, device()) for piece in pieces]
         computed = sum(batch.input_ids_BT.numel() for batch in batches)
+        read = sum(len(batch.targets_N) for batch in batches)
 
         def call() -> None:
             for batch in batches:
@@ -287,10 +349,22 @@ def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str
 
     row = timed(call)
     row |= {"tokens": trained, "computed_tokens": computed, "tokens_per_s": trained / row["later_s"]}
-    peak = next((p for name, p in PEAK_TFLOPS.items() if device() == "cuda" and name in gpu_name()), None)
-    # 6 per parameter and computed token, and 2 more for the recomputed forward pass; attention's products are left out.
-    row["mfu"] = None if peak is None else 8 * parameters(shape) * computed / row["later_s"] / peak / 1e12
+    peak = peak_tflops(gpu_name()) if device() == "cuda" else None
+    if peak is not None:
+        for name, each in (("mfu", 6), ("hfu", 8)):
+            row[name] = operations(shape, computed, read, each) / row["later_s"] / peak / 1e12
     return row
+
+
+def peak_tflops(gpu: str) -> float | None:
+    return next((peak for name, peak in PEAK_TFLOPS.items() if re.search(rf"\b{name}\b", gpu)), None)
+
+
+def operations(shape: str, computed: int, read: int, each: int) -> float:
+    """Return the operations of a step: `each` per weight of the layers and computed token, 8 with their recomputation,
+    and 6 per weight of the head and row that it reads. The products of attention are left out."""
+    head = SHAPES[shape]["hidden_size"] * SHAPES[shape]["vocab_size"]
+    return float(each * (parameters(shape) - head) * computed + 6 * head * read)
 
 
 def gpu_name() -> str:
@@ -308,8 +382,25 @@ def parameters(shape: str) -> int:
 
 def deepspeed(small: bool) -> Iterator[Row]:
     """Run each ZeRO stage in a process of its own: DeepSpeed keeps its state in the process."""
+    rows: list[Row] = []
     for stage in (*range(4), HOST):
-        yield json.loads(child(["--part", f"zero{stage}", *(["--small"] if small else [])], 100).splitlines()[-1])
+        try:
+            rows += list(child(["--part", f"zero{stage}", *(["--small"] if small else [])], 100))
+        except subprocess.SubprocessError as error:
+            rows.append({"stage": stage, "failed": str(error)})
+        yield rows[-1]
+    yield verdict([row for row in rows if "failed" not in row])
+
+
+def verdict(rows: list[Row]) -> Row:
+    """Return whether all stages took the same steps, and the same after loading as before."""
+    norms = [row["grad_norm"] for row in rows]
+    spread = max(norms) / min(norms) - 1 if norms else math.nan
+    resumed = [row["stage"] for row in rows if math.isclose(row["resumed_norm"], row["next_norm"], rel_tol=1e-3)]
+    row: Row = {"verdict": "works", "norm_spread": spread, "resumed": resumed}
+    if not spread <= 0.02 or len(resumed) < len(rows):
+        row |= {"verdict": "FAILS", "failed": "gradient norms differ by stage, or after loading"}
+    return row
 
 
 HOST = 4
@@ -345,10 +436,12 @@ def zero(stage: int, small: bool) -> Iterator[Row]:
         row["resting_gib"] = torch.cuda.memory_allocated() / 2**30 if on_gpu else None
         again = trainer.train(batch)
         row |= {"second_grad_norm": again["policy/grad_norm"], "kl": again["policy/kl_to_reference"]}
-        for name, call in (("save_s", trainer.save), ("load_s", trainer.load)):
+        for name, call, norm in (("save_s", trainer.save, "next_norm"), ("load_s", trainer.load, "resumed_norm")):
             begun = time.perf_counter()
             call(Path(folder) / "checkpoint")
             row[name] = time.perf_counter() - begun
+            row[norm] = trainer.train(batch)["policy/grad_norm"]
+            trainer.reset(path, config=config, total_steps=10)
         trainer.close()
         yield row
 
@@ -428,8 +521,8 @@ def gap(small: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = model_folder(shape, Path(folder))
         groups = groups_of(4, 64, 24, SHAPES[shape]["vocab_size"])
-        wanted = logprobs(path, groups, "padded", "auto", "cpu", "float32")
-        found = logprobs(path, groups, "shared_prompt", "auto", device(), "bfloat16").cpu()
+        wanted, _ = evaluated(path, groups, "padded", "auto", "cpu", "float32")
+        found, _ = evaluated(path, groups, "shared_prompt", "auto", device(), "bfloat16")
         difference = (found - wanted).abs()
         yield {"mean_nats": float(difference.mean()), "max_nats": float(difference.max())}
 
@@ -444,19 +537,40 @@ PARTS: dict[str, tuple[Callable[[bool], Iterator[Row]], float]] = {
     "ipc": (ipc, 40),
     "gap": (gap, 40),
 }
-"""Part -> what it does and its limit in seconds."""
+"""Part -> what it does and its limit in seconds, except with `--small`."""
 TOTAL_S = 540.0
 
 
-def child(arguments: list[str], limit_s: float) -> str:
-    """Run this file again. Raises subprocess.SubprocessError with the end of what it wrote."""
+def child(arguments: list[str], limit_s: float) -> Iterator[Row]:
+    """Run this file again and yield its rows as they come. After the limit it ends, with all that it started.
+
+    Raises subprocess.SubprocessError with the limit, or with the end of what it wrote to stderr.
+    """
     command = [sys.executable, str(Path(__file__).resolve()), *arguments]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=limit_s, env=os.environ | {"DS_BUILD_OPS": "0"}
-    )
-    if done.returncode:
-        raise subprocess.SubprocessError(done.stderr.strip()[-400:])
-    return done.stdout
+    with tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | {"DS_BUILD_OPS": "0"},
+            start_new_session="--part" not in sys.argv,  # a part's own children end with it
+        )  # fmt: skip
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            with contextlib.suppress(ProcessLookupError):
+                (os.killpg if os.getpgid(process.pid) == process.pid else os.kill)(process.pid, signal.SIGKILL)
+
+        timer = threading.Timer(limit_s, end)
+        timer.start()
+        for line in process.stdout or ():
+            if line.startswith("{"):
+                yield json.loads(line)
+        process.wait()
+        timer.cancel()
+        errors.seek(0)
+        if late.is_set():
+            raise subprocess.SubprocessError(f"no end within {limit_s:.3g} s")
+        if process.returncode:
+            raise subprocess.SubprocessError(f"exit code {process.returncode}: {errors.read().strip()[-400:]}")
 
 
 def main() -> int:
@@ -473,17 +587,10 @@ def main() -> int:
         return 0
     failed, until = 0, time.monotonic() + TOTAL_S
     for name in args.parts or PARTS:
-        limit = min(PARTS[name][1], until - time.monotonic())
+        limit = min(TOTAL_S if args.small else PARTS[name][1], until - time.monotonic())
         begun = time.monotonic()
-        try:
-            if limit <= 0:
-                raise subprocess.SubprocessError(f"the {TOTAL_S:.0f} s are over")
-            said = child(["--part", name, *(["--small"] if args.small else [])], limit)
-            rows = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
-        except (subprocess.SubprocessError, ValueError) as error:
-            failed += 1
-            rows = [{"failed": str(error)[-400:]}]
-        for row in rows:
+        for row in rows_of(name, limit, args.small):
+            failed += "failed" in row
             line = json.dumps({"part": name, **{k: rounded(v) for k, v in row.items()}})
             print(line, flush=True)
             if args.out:
@@ -491,6 +598,16 @@ def main() -> int:
                     file.write(line + "\n")
         print(json.dumps({"part": name, "seconds": round(time.monotonic() - begun, 1)}), flush=True)
     return 1 if failed else 0
+
+
+def rows_of(part: str, limit_s: float, small: bool) -> Iterator[Row]:
+    """Run a part and yield its rows, and one with `failed` where it fails."""
+    try:
+        if limit_s <= 0:
+            raise subprocess.SubprocessError(f"the {TOTAL_S:.0f} s are over")
+        yield from child(["--part", part, *(["--small"] if small else [])], limit_s)
+    except (subprocess.SubprocessError, ValueError) as error:
+        yield {"failed": str(error)[-400:]}
 
 
 def rounded(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
     bfloat16             arithmetic on every GPU, against the CPU's
     nccl                 a broadcast between two GPUs
-    flash-attention      flash_attn against torch's own attention (optional: hamr runs without)
+    flash-attention      hamr's kernel on flash-attn against dense attention, forward and backward (optional)
     tensor parallel      a rollout worker over two GPUs in the place that a run reserves for it, against one over one
     sleep mode           an engine that frees its memory, at both levels, and continues
     colocated            `hamr train experiment=smoke` with trainer and engine on one GPU: warm-up, reference policy,
@@ -117,19 +117,42 @@ def _nccl_rank(rank: int, meet: str) -> None:
 
 
 def flash_attention() -> str:
-    import torch
 
     try:
         import flash_attn
     except ImportError:
-        raise NotHere("flash-attn is not installed; hamr uses torch's attention") from None
-    query, key, value = (torch.randn(2, 128, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    found = flash_attn.flash_attn_func(query, key, value, causal=True)
-    wanted = torch.nn.functional.scaled_dot_product_attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True
-    ).transpose(1, 2)
-    gap = close(float((found - wanted).abs().max()), 0.05, "largest difference")
+        raise NotHere("flash-attn is not installed; hamr uses FlexAttention") from None
+    gap = close(flash_gap("cuda"), 0.05, "largest difference to dense attention, gradients included")
     return f"flash-attn {flash_attn.__version__}, {gap}"
+
+
+def flash_gap(device: str) -> float:
+    """Return the largest difference of hamr's flash kernel and dense float32 attention: output, and gradients relative
+    to their largest value. A prompt of 96 tokens is shared by two completions."""
+    import torch
+
+    from hamr.trainer.policy_blocks import block
+    from hamr.trainer.policy_flash import FlashAttention, parts_of
+    from hamr.trainer.policy_flex import mask_tensors
+
+    blocks, tokens, heads, width = (block((), 0, (96,)), block([(0, 96)], 96, (40, 24))), 160, 4, 64
+    exact = [torch.randn(tokens, n, width).bfloat16().float().requires_grad_() for n in (heads, 2, 2)]
+    given = [x.detach().to(device, torch.bfloat16).requires_grad_() for x in exact]
+    found = FlashAttention.apply(*given, parts_of(blocks, device), width**-0.5)
+    stretch, begins, ends = mask_tensors(blocks, tokens)
+    at = torch.arange(tokens)
+    seen = (stretch[:, None] == stretch) & (at <= at[:, None])
+    for begin, end in zip(begins, ends, strict=True):
+        seen |= (begin[:, None] <= at) & (at < end[:, None])
+    wanted = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(0, 1)[None] for x in exact), attn_mask=seen, enable_gqa=True
+    )[0].transpose(0, 1)
+    slope = torch.randn(tokens, heads, width).bfloat16()
+    wanted.backward(slope.float())
+    found.backward(slope.to(device))
+    pairs = [(found.detach(), wanted.detach(), 1.0)]
+    pairs += [(a.grad, b.grad, float(b.grad.abs().max())) for a, b in zip(given, exact, strict=True)]
+    return max(float((a.float().cpu() - b).abs().max()) / scale for a, b, scale in pairs)
 
 
 def tensor_parallel() -> str:

@@ -92,6 +92,10 @@ def _check_transfer(c: Config) -> None:
     if how == "nccl" and c.trainer.backend != "nccl":
         why = ", whose weights are on a CPU; use trainer.backend='nccl' or transfer='shared_memory'"
         raise c.clash("rollout.transfer", "trainer.backend", why)
+    for key, wanted in (("backend", "nccl"), ("dtype", "bfloat16")) if c.trainer.attention_kernel == "flash" else ():
+        if getattr(c.trainer, key) != wanted:
+            why = f"; flash-attn computes on GPUs in 16 bits: set {key}={wanted!r}, or attention_kernel='auto'"
+            raise c.clash("trainer.attention_kernel", f"trainer.{key}", why)
     if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
         raise c.clash("trainer.backend", "trainer.num_gpus", "; use backend='gloo' on CPUs")
 

@@ -44,6 +44,15 @@ AttentionKernel = Literal["auto", "flex", "flash", "sdpa"]
 Checkpointing = bool | Literal["offload"]
 
 
+def choose_kernel(wanted: AttentionKernel, device: str) -> AttentionKernel:
+    """Return the kernel for a device type: `auto` is `flex` on GPUs and `sdpa` on CPUs.
+
+    >>> choose_kernel("auto", "cuda"), choose_kernel("auto", "cpu"), choose_kernel("flash", "cuda")
+    ('flex', 'sdpa', 'flash')
+    """
+    return wanted if wanted != "auto" else "flex" if device == "cuda" else "sdpa"
+
+
 class ModelConfig(Section):
     """Starting point of the policy."""
 
@@ -160,7 +169,14 @@ class TrainerConfig(FootprintConfig):
     threads: PositiveInt = 1
     """OpenMP threads of a rank."""
     deadline_s: PositiveFloat = 1800.0
-    """Maximum duration of one call of the ranks, and of their collective operations, in seconds."""
+    """Maximum duration of one call of the ranks, in seconds. Also that of one collective operation with `gloo`; with
+    `nccl` that is 1,800 s."""
+
+    @property
+    def kernel(self) -> AttentionKernel:
+        """The attention kernel of the ranks. Padded batches have torch's."""
+        wanted = "sdpa" if self.attention == "padded" else self.attention_kernel
+        return choose_kernel(wanted, "cuda" if self.backend == "nccl" else "cpu")
 
     @model_validator(mode="after")
     def _resolve_dtype(self) -> TrainerConfig:

@@ -274,8 +274,25 @@ class RolloutWorkers:
         await asyncio.gather(*(self._in_time(s.actor.commit_version.remote(version), "commit") for s in self._slots))
         self.version = version
 
+    async def settle(self) -> None:
+        """Wait until every worker is alive and has its weights, and replace those that have died.
+
+        Raises EngineDied if one dies too often.
+        """
+        await asyncio.gather(*(self._settle_slot(slot) for slot in self._slots))
+
+    async def _settle_slot(self, slot: _Slot) -> None:
+        if slot.replacement is not None:
+            await asyncio.shield(slot.replacement)
+        life = slot.life
+        try:
+            await self._in_time(slot.actor.pid.remote(), "answer")
+        except EngineDied as error:
+            await asyncio.shield(self._replace(slot, life, error))
+
     async def sleep(self, level: int) -> None:
-        """Release the GPU memory of all engines until `wake_up`."""
+        """Release the GPU memory of all engines until `wake_up`. A replacement loads its weights before it sleeps."""
+        await self.settle()
         await asyncio.gather(*(self._in_time(s.actor.sleep.remote(level), "fall asleep") for s in self._slots))
 
     async def wake_up(self) -> None:

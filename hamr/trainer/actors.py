@@ -308,13 +308,18 @@ async def _result(ref: Any) -> Any:
 
 
 def _explaining(errors: dict[int, BaseException]) -> BaseException:
-    """Select the error to raise: a rank's death, then an error of hamr's, then the lowest rank's."""
+    """Select the error to raise: a death, that of a rank first, then an error of hamr's, then the lowest rank's.
+
+    A rank fails with the death of another actor where it sends weights to a rollout worker that dies.
+    """
     from ray.exceptions import RayActorError, RayTaskError
 
-    dead = [rank for rank, e in errors.items() if isinstance(e, RayActorError)]
-    if dead:
-        died = EngineDied(f"trainer rank {dead[0]} died: {death_reason(errors[dead[0]])}")
-        died.__cause__ = errors[dead[0]]
+    deaths = {rank: e for rank, e in errors.items() if isinstance(e, RayActorError)}
+    for rank, e in sorted(deaths.items(), key=lambda item: isinstance(item[1], RayTaskError)):
+        remote = isinstance(e, RayTaskError)
+        who = "a rollout worker died during the transfer of weights" if remote else f"trainer rank {rank} died"
+        died = EngineDied(f"{who}: {death_reason(e.cause if remote else e)}")
+        died.__cause__ = e
         return died
     own = [e.cause if isinstance(e, RayTaskError) else e for e in errors.values()]
     return next((e for e in own if isinstance(e, HamrError)), own[0])

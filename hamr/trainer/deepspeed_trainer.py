@@ -154,9 +154,11 @@ class DeepSpeedTrainer:
         parked, self._parked_reference = self._parked_reference, None
         if parked is not None:
             parked.restore()
-        yield
-        if parked is not None:
-            self._park_reference(self.reference)
+        try:
+            yield
+        finally:
+            if parked is not None:
+                self._park_reference(self.reference)
 
     def _release(self) -> None:
         """Free the previous stage's memory before the next one allocates.

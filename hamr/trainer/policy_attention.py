@@ -33,8 +33,8 @@ DENSE_SCORES = 48 << 20
 softmax take a third of the time of the flash kernel's backward pass. Above this limit memory matters more."""
 
 
-NOT_UNDERSTOOD = ("s_aux", "softcap", "sliding_window")
-"""Keywords by which models of transformers change attention. None is implemented here."""
+WITHOUT_EFFECT = ("position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states")
+"""Keywords of transformers' models that do not change what a token attends to. Any other with a value is refused."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -56,15 +56,6 @@ class SharedRow:
         return policy_flash.parts_of(self.blocks, self.device)
 
 
-def choose_kernel(wanted: AttentionKernel, device: str) -> AttentionKernel:
-    """Return the kernel for a device type: `auto` is `flex` on GPUs and `sdpa` on CPUs.
-
-    >>> choose_kernel("auto", "cuda"), choose_kernel("auto", "cpu"), choose_kernel("flash", "cuda")
-    ('flex', 'sdpa', 'flash')
-    """
-    return wanted if wanted != "auto" else "flex" if device == "cuda" else "sdpa"
-
-
 def shared_prompt_attention(
     module: torch.nn.Module,
     query: Tensor,
@@ -74,17 +65,19 @@ def shared_prompt_attention(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
+    is_causal: bool | None = None,
     hamr_row: SharedRow | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """transformers' attention interface: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D].
 
     `hamr_row` is passed through the model's keyword arguments. Raises TypeError without it, because a model that drops
-    unknown arguments would attend across sequences, and for keywords of the model that would change attention.
+    unknown arguments would attend across sequences, and for keywords of the model that may change attention.
     """
     if hamr_row is None:
         raise TypeError("the model's attention dropped `hamr_row`; set trainer.attention=padded for this model")
-    changed = [name for name in NOT_UNDERSTOOD if others.get(name) is not None] + ["dropout"] * (dropout > 0)
+    changed = [name for name, value in others.items() if value is not None and name not in WITHOUT_EFFECT]
+    changed += ["dropout"] * (dropout > 0) + ["is_causal=False"] * (is_causal is False)
     if changed:
         raise TypeError(f"the model's attention uses {changed[0]}; set trainer.attention=padded for this model")
     scale = scaling if scaling is not None else 1.0 / math.sqrt(query.shape[-1])

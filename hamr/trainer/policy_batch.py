@@ -27,6 +27,10 @@ FEW_ROWS = 64
 """On a CPU a row is padded to a multiple of this. Matrix kernels are compiled for every new shape, which takes some
 milliseconds each, a tenth of a short step."""
 
+GPU_BLOCK, GPU_ROW = 128, 256
+"""On a GPU a row has a multiple of the first and at least the second. FlexAttention's mask has blocks of 128 tokens. A
+row of one block, or with a part of one, would be compiled separately."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyBatch:
@@ -133,10 +137,10 @@ class _Row:
         return starts
 
     def columns(self, read: list[int]) -> dict[str, object]:
-        if torch.device(self.device).type == "cpu":
-            filling = -len(self.ids) % FEW_ROWS
-            self.ids += [0] * filling
-            self.positions += [0] * filling
+        multiple, least = (FEW_ROWS, 0) if torch.device(self.device).type == "cpu" else (GPU_BLOCK, GPU_ROW)
+        filling = max(-len(self.ids) % multiple, least - len(self.ids))
+        self.ids += [0] * filling
+        self.positions += [0] * filling
         return dict(
             input_ids_BT=torch.tensor([self.ids]),
             position_ids_BT=torch.tensor([self.positions]),

@@ -16,36 +16,45 @@ from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex
 
 from hamr.trainer.policy_blocks import Block
 
+PARTS = 2
+"""Largest number of stretches in a prefix. Rows with fewer have empty ones: another number is compiled separately."""
+COMPILED_ON = ("cuda",)
+"""Device types with a fused kernel. Elsewhere torch's own dense computation runs, for tests."""
+VARIANTS = 32
+"""Compilations of one function before it fails, e.g. with and without gradients, or of models with other heads."""
+
 
 def block_mask(blocks: Sequence[Block], tokens: int, device: torch.device | str) -> BlockMask:
     """Return the mask of a row of `tokens`. Filling behind the last block attends to itself, causally."""
     stretch, begins, ends = mask_tensors(blocks, tokens)
-    stretch_T, begins_PT, ends_PT = (x.to(device) for x in (stretch, begins, ends))
+    # Copies, no views of a tensor [2, T]: its first size would get the symbol of any other size that is 2 at first.
+    stretch_T, first_T, first_end_T, second_T, second_end_T = (
+        x.to(device, copy=True) for x in (stretch, begins[0], ends[0], begins[1], ends[1])
+    )
 
     def attends(_b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         own = (stretch_T[q] == stretch_T[k]) & (k <= q)
-        for i in range(begins_PT.shape[0]):
-            own = own | ((begins_PT[i][q] <= k) & (k < ends_PT[i][q]))
-        return own
+        first = (first_T[q] <= k) & (k < first_end_T[q])
+        return own | first | ((second_T[q] <= k) & (k < second_end_T[q]))
 
-    create = _compile(create_block_mask) if torch.device(device).type == "cuda" else create_block_mask
-    mask: BlockMask = create(attends, 1, None, tokens, tokens, device=str(device))
+    create = _for_device(create_block_mask, torch.device(device).type)
+    with torch.no_grad():  # so that it is not compiled for both modes
+        mask: BlockMask = create(attends, 1, None, tokens, tokens, device=str(device))
     return mask
 
 
 def mask_tensors(blocks: Sequence[Block], tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the index of each token's stretch [T], and where the parts of its prefix begin and end [parts, T].
+    """Return the index of each token's stretch [T], and where the parts of its prefix begin and end [2, T].
 
     >>> from hamr.trainer.policy_blocks import block
     >>> stretch, begins, ends = mask_tensors([block((), 0, (2,)), block([(0, 2)], 2, (1, 2))], 6)
     >>> stretch.tolist(), begins.tolist(), ends.tolist()
-    ([0, 0, 1, 2, 2, 3], [[0, 0, 0, 0, 0, 0]], [[0, 0, 2, 2, 2, 0]])
+    ([0, 0, 1, 2, 2, 3], [[0, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 0]], [[0, 0, 2, 2, 2, 0], [0, 0, 0, 0, 0, 0]])
     """
     lengths = [length for b in blocks for length in b.lengths]
     filling = tokens - sum(lengths)
     each = torch.tensor([*lengths, filling])
-    parts = max(len(b.prefix) for b in blocks)
-    begins, ends = torch.zeros(2, parts, tokens, dtype=torch.int32)
+    begins, ends = torch.zeros(2, PARTS, tokens, dtype=torch.int32)
     for b in blocks:
         for i, (begin, end) in enumerate(b.prefix):
             begins[i, b.own], ends[i, b.own] = begin, end
@@ -53,16 +62,26 @@ def mask_tensors(blocks: Sequence[Block], tokens: int) -> tuple[Tensor, Tensor, 
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scale: float) -> Tensor:
-    """Compute attention: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D].
-
-    Compiled once for all lengths on GPUs. Elsewhere torch's own dense computation runs, for tests.
-    """
-    call = _compile(flex_attention) if query.device.type == "cuda" else flex_attention
+    """Compute attention: query [1, H, T, D], key and value [1, K, T, D] -> [1, T, H, D]."""
+    call = _for_device(flex_attention, query.device.type)
+    if query.device.type in COMPILED_ON:
+        for x in (query, key, value):  # or else heads get the symbol of the mask's blocks if the first row has as many
+            torch._dynamo.mark_static(x, [1, 3])
     grouped = query.shape[1] != key.shape[1]
     out: Tensor = call(query, key, value, block_mask=mask, scale=scale, enable_gqa=grouped)
     return out.transpose(1, 2)
 
 
+def _for_device(function: Any, device: str) -> Any:
+    return _compile(function) if device in COMPILED_ON else function
+
+
 @cache
 def _compile(function: Any) -> Any:
-    return torch.compile(function, dynamic=True)
+    """Compile for all lengths of at least 256 tokens (`policy_batch`).
+
+    Too many variants are an error (`fullgraph`). Otherwise torch would compute the full matrix of scores instead.
+    """
+    config = torch._dynamo.config
+    config.recompile_limit = max(config.recompile_limit, VARIANTS)
+    return torch.compile(function, dynamic=True, fullgraph=True)

@@ -14,10 +14,11 @@ from torch import Tensor, nn
 
 from hamr.algorithms.packing import Layout
 from hamr.config.lora import LoraConfig
-from hamr.config.schema import AttentionKernel, Checkpointing
+from hamr.config.schema import AttentionKernel, Checkpointing, choose_kernel
 from hamr.errors import ConfigError
+from hamr.trainer import policy_flash
 from hamr.trainer.host_memory import activations_on_host
-from hamr.trainer.policy_attention import NAME, SharedRow, choose_kernel, shared_prompt_attention
+from hamr.trainer.policy_attention import NAME, SharedRow, shared_prompt_attention
 from hamr.trainer.policy_batch import FEW_ROWS, PolicyBatch
 from hamr.trainer.policy_head import token_logprobs
 
@@ -107,10 +108,13 @@ def load_policy(
     """Load the model in folder `path`, with a fresh LoRA adapter if requested.
 
     Raises ConfigError if the model's head is more than one linear layer, since its log-probabilities would be silently
-    wrong, or if it is a mixture of experts, since its weights would be exported under names that no engine knows.
+    wrong, if it is a mixture of experts, since its weights would be exported under names that no engine knows, or if
+    the kernel's library is not installed here.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    if kernel == "flash":
+        policy_flash.library()
     _check_dense(AutoConfig.from_pretrained(path), path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     _check_head(model, path)

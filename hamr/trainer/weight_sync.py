@@ -125,7 +125,8 @@ class DeviceSync:
     """Weight transfer between GPUs: a broadcast from trainer rank 0 over NCCL, or CUDA IPC (`rollout.transfer`).
 
     `open` connects both sides. A worker that is replaced has neither the connection nor the weights: all connect again,
-    and the weights are sent again. A worker that dies during a transfer leaves the others in it, which ends the run.
+    and the weights are sent again. `sync` first replaces workers that have died. One that dies during a transfer leaves
+    the others in it, which ends the run.
     """
 
     def __init__(self, trainers: SendingTrainers, rollout: RolloutWorkers) -> None:
@@ -156,6 +157,7 @@ class DeviceSync:
             await self._rollout.commit_version(self._rollout.version)
 
     async def sync(self, version: int) -> Metrics:
+        await self._rollout.settle()  # a replacement joins, for which it needs the lock
         async with self._one_at_a_time:
             if not self._opened:
                 await self.open()

@@ -138,6 +138,16 @@ def test_step_of_one_rank_does_not_depend_on_micro_batches(
     assert_same_course(one, expected)
 
 
+def test_offloaded_optimiser_takes_the_same_steps_in_bfloat16(one: TrainerGroup, tiny: Path) -> None:
+    """Gradients of several micro-batches are summed in float32."""
+    norms = []
+    for offload in (False, True):
+        changes = {"dtype": "bfloat16", "tokens_per_microbatch": 20, "offload_optimizer": offload}
+        reset(one, tiny, CONFIG.model_copy(update=changes))
+        norms.append([train(one)["policy/grad_norm"], train(one, make_batch(1))["policy/grad_norm"]])
+    assert norms[1] == pytest.approx(norms[0], rel=0.02)
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_two_ranks_take_the_same_steps(two: TrainerGroup, tiny: Path, expected: Any, stage: int) -> None:
     reset(two, tiny, CONFIG.model_copy(update={"ranks": 2, "zero_stage": stage, "tokens_per_microbatch": 20}))

@@ -153,13 +153,14 @@ def trainer_memory(
 
     Args:
         trained: Share of the parameters that is trained, below 1 with an adapter.
-        offload: Gradient sums and optimiser state are on the host; gradients pass through the GPU in 2 bytes.
+        offload: The optimiser state is on the host (`host_memory`). Stage 3 has its gradient sums there too, and
+            gradients pass through the GPU in 2 bytes; stages 1 and 2 sum them on the GPU.
         reference: There is a reference policy, which stage 3 shards and the others keep on the host.
     """
     shares = [1 if zero_stage < stage else ranks for stage in (3, 2, 1)]
     weights, gradients, state = (2 * BYTES, 2 * BYTES, 8) if zero_stage == 0 else (BYTES, 2 * BYTES, 12)
     if offload:
-        gradients, state = BYTES, 0
+        gradients, state = BYTES if zero_stage == 3 else gradients, 0
     per_parameter = weights / shares[0] + trained * (gradients / shares[1] + state / shares[2])
     if reference and zero_stage == 3:
         per_parameter += BYTES / ranks
@@ -170,6 +171,12 @@ def trainer_memory(
         other_gib=TRAINER_GIB,
         have_gib=gpu.memory_gib,
     )
+
+
+def host_memory(model: ModelSize, ranks: int, zero_stage: int, trained: float = 1.0) -> float:
+    """Return the GiB of host memory of a rank with `offload_optimizer`: DeepSpeed has 12 bytes of optimiser state per
+    parameter there, 4 of gradients, and 2 for the updated weights (stages 1 and 2) or 4 for gradient sums (stage 3)."""
+    return (20 if zero_stage == 3 else 18) * trained * model.parameters / ranks / GIB
 
 
 def gpus_needed(

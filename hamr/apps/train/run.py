@@ -154,7 +154,7 @@ def run_job(job: Job) -> int:
                 models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
                 check_models(plan(job.used, nodes), {POLICY: prepared.model_path, **models})
                 finished = signals.run(train(prepared, scorers, folder, console, starting))
-            write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak))
+            write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak, nodes))
             report = write_report(folder.path)
     print(f"report: {report}")
     return 0

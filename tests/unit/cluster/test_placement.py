@@ -200,6 +200,8 @@ HALF = {"num_gpus": 0.5, "backend": "nccl"}
         ),
         ({}, {"transfer": "ipc"}, "rank and engine on one GPU"),
         ({"offload_optimizer": True, "zero_stage": 0}, {}, r"set trainer\.zero_stage=1"),
+        ({"attention_kernel": "flash"}, {}, r"set backend='nccl', or attention_kernel='auto'"),
+        (HALF | {"attention_kernel": "flash", "dtype": "float32"}, {}, "set dtype='bfloat16', or"),
         ({"node_labels": {"z": "a"}}, {"engine": {"node_labels": {"z": "b"}}}, "give both the same"),
         ({"num_gpus": 1.5}, {}, "round it"),
         ({"custom_resources": {"GPU": 1}}, {}, "set num_gpus"),

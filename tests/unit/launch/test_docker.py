@@ -31,6 +31,12 @@ def test_every_lock_file_has_a_dockerfile() -> None:
     assert [f.name for f in FILES] == ["Dockerfile.cpu", "Dockerfile.cuda"]
 
 
+def test_image_for_gpus_has_the_scripts_that_try_them() -> None:
+    [copied] = [rest.split()[:-1] for word, rest in instructions(FILES[1]) if word == "COPY" and "launch/" in rest]
+    assert copied == ["launch/gpu_bench.py", "launch/gpu_check.py"]
+    assert {f"!{name}" for name in copied} <= set((ROOT / ".dockerignore").read_text().splitlines())
+
+
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.suffix[1:])
 def test_packages_come_only_from_the_lock_file(file: Path) -> None:
     runs = [rest for word, rest in instructions(file) if word == "RUN"]

@@ -29,27 +29,62 @@ def test_shapes_have_the_size_of_their_names(gpu_bench: ModuleType) -> None:
     assert gpu_bench.parameters("4B") == pytest.approx(4e9, rel=0.05)
 
 
-def test_part_that_dies_is_a_line_and_costs_the_others_nothing(
-    gpu_bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def child(arguments: list[str], limit_s: float) -> str:
-        if arguments[1] == "step":
-            raise subprocess.TimeoutExpired("gpu_bench.py", limit_s)
-        return '{"seconds": 1.23456}\n'
+def test_operations_count_the_head_for_the_rows_that_it_reads(gpu_bench: ModuleType) -> None:
+    head = 2560 * 151936
+    body = gpu_bench.parameters("4B") - head
+    assert gpu_bench.operations("4B", 100, 10, 6) == 6 * (100 * body + 10 * head)
 
-    monkeypatch.setattr(gpu_bench, "child", child)
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989.0), ("NVIDIA H100 PCIe", 756.0), ("NVIDIA L40", 181.0), ("NVIDIA L4", 121.0),
+        ("NVIDIA A100-SXM4-80GB", 312.0), ("NVIDIA A10G", None),
+    ],
+)  # fmt: skip
+def test_peak_is_that_of_the_gpu_with_this_name(gpu_bench: ModuleType, name: str, peak: float | None) -> None:
+    assert gpu_bench.peak_tflops(name) == peak
+
+
+def test_stages_must_take_the_same_steps_and_resume(gpu_bench: ModuleType) -> None:
+    row = {"stage": 0, "grad_norm": 1.0, "next_norm": 0.5, "resumed_norm": 0.5}
+    assert gpu_bench.verdict([row, row | {"stage": 1, "grad_norm": 1.01}])["verdict"] == "works"
+    for bad in ({"grad_norm": 1.03}, {"resumed_norm": 0.6}):
+        assert "failed" in gpu_bench.verdict([row, row | bad])
+
+
+SCRIPT = """
+echo "not a row"; echo '{"seconds": 1.23456}'
+case $2 in
+    step) sleep 600 & wait;;
+    attention) echo broken >&2; exit 3;;
+esac
+"""
+
+
+def test_part_that_dies_or_is_late_keeps_its_rows(
+    gpu_bench: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The process that the late part has started would keep its output open."""
+    (tmp_path / "gpu_bench.sh").write_text(SCRIPT)
+    monkeypatch.setattr(gpu_bench, "__file__", str(tmp_path / "gpu_bench.sh"))
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
+    monkeypatch.setitem(gpu_bench.PARTS, "step", (None, 0.5))
     monkeypatch.setattr(sys, "argv", ["gpu_bench.py", "attention", "step", "gap"])
     assert gpu_bench.main() == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [row["part"] for row in rows if "failed" in row] == ["step"]
-    assert {"part": "gap", "seconds": 1.235} in rows
+    assert [(r["part"], r["failed"]) for r in rows if "failed" in r] == [
+        ("attention", "exit code 3: broken"),
+        ("step", "no end within 0.5 s"),
+    ]
+    assert [r["part"] for r in rows if r.get("seconds") == 1.235] == ["attention", "step", "gap"]
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(300)
 def test_parts_run_in_tiny_shapes(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    parts = ["exactness", "attention", "step", "gap"]
+    parts = ["machine", "exactness", "attention", "step", "deepspeed", "ipc", "gap"]
     done = subprocess.run(
         [sys.executable, str(LAUNCH / "gpu_bench.py"), *parts, "--small", "--out", str(out)],
         capture_output=True,
@@ -58,6 +93,8 @@ def test_parts_run_in_tiny_shapes(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["part"] for row in rows} == set(parts)
-    assert all(row["max_difference_nats"] < 1e-5 for row in rows if row["part"] == "exactness")
+    exact = [row for row in rows if row["part"] == "exactness"]
+    assert all(row["max_difference_nats"] < 1e-5 and row["gradient_difference"] < 1e-4 for row in exact)
+    assert [row["verdict"] for row in rows if "verdict" in row] == ["works"]
     steps = {row["layout"]: row for row in rows if row["part"] == "step"}
     assert steps["shared_prompt"]["computed_tokens"] < steps["padded"]["computed_tokens"]

@@ -106,6 +106,23 @@ def test_overwritten_file_equals_one_written_by_safetensors(
         assert all(read[name].dtype == dtype and torch.equal(read[name], tensors[name]) for name in tensors)
 
 
+@pytest.mark.slow
+def test_choice_of_cudnn_attention_survives_vllm() -> None:
+    """vLLM switches it off where it is imported on GPUs. Its build for CPUs lacks the operators."""
+    pytest.importorskip("vllm")
+    script = (
+        "import sys, torch, types; from hamr.models.weights import unchanged_attention\n"
+        "sys.modules.setdefault('vllm._C_stable_libtorch', types.ModuleType('operators'))\n"
+        "torch.backends.cuda.enable_cudnn_sdp(True)\n"
+        "with unchanged_attention():\n"
+        "    import vllm.platforms.cuda\n"
+        "    switched = not torch.backends.cuda.cudnn_sdp_enabled()\n"
+        "print(switched, torch.backends.cuda.cudnn_sdp_enabled())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-2:] == ["True", "True"]
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_choice_of_cudnn_attention_survives_an_import_that_changes_it(enabled: bool) -> None:
     before = torch.backends.cuda.cudnn_sdp_enabled()

@@ -51,6 +51,7 @@ class Actor:
         self.seconds = seconds
         self.dies_at, self.lasts, self.turns, self.fails_at = dies_at, lasts, turns, fails_at
         self.loaded: list[int] = []
+        self.called: list[str] = []
         self.asked: list[GenerationRequest] = []
         self.open = asyncio.Event()
         """Lets it start."""
@@ -71,6 +72,7 @@ class Method:
         return self.stream(*args) if self.name == "generate" else self.call(*args)
 
     async def call(self, *args: Any) -> int:
+        self.actor.called.append(self.name)
         if self.name == self.actor.dies_at:
             raise died()
         if self.name == self.actor.fails_at:
@@ -206,6 +208,29 @@ async def test_death_in_a_call_without_replacement_is_one_line(method: str, args
     call = workers.pids if method == "pid" else getattr(workers, method)
     with pytest.raises(EngineDied, match=r"^a rollout worker died before it could .*: Worker unexpectedly exits"):
         await call(*args)
+
+
+async def test_sleep_waits_until_a_replacement_has_its_weights() -> None:
+    """vLLM would write the weights into memory that it has released."""
+    late, other = Actor(), Actor()
+    late.open.clear()
+    workers = several(Actor(lasts=0), other, replacements=iter([late]))
+    await workers.load_weights(Path("weights"), 3)
+    assert len([r async for r in workers.generate([group("a"), group("b")])]) == 8
+    sleeping = asyncio.create_task(workers.sleep(2))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert "sleep" not in late.called + other.called
+    late.open.set()
+    await sleeping
+    assert late.called == ["pid", "load_weights", "pid", "sleep"]
+
+
+async def test_worker_that_died_between_two_calls_is_replaced_before_it_is_needed() -> None:
+    new = Actor()
+    workers = crew(Actor("pid"), iter([new]))
+    await workers.sleep(1)
+    assert (workers.replaced, new.called[-1]) == (1, "sleep")
 
 
 async def test_replaced_worker_rejoins_the_transfer_between_gpus() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
-from ray.exceptions import ActorDiedError
+from ray.exceptions import ActorDiedError, RayTaskError
 from torch.distributed import TCPStore
 
 from hamr.errors import EngineDied, TrainingDiverged
@@ -25,6 +25,15 @@ def test_death_of_a_rank_explains_the_errors_of_the_others() -> None:
     assert str(error) == "trainer rank 1 died: connection error code 2."
     causes = died(f"{killed} Some common causes include: (1) the process was killed by the OOM killer, (2) ray stop.")
     assert str(_explaining({0: causes})).endswith("died: connection error code 2. (killed, or out of memory)")
+
+
+def test_worker_that_dies_during_a_transfer_is_not_called_a_rank() -> None:
+    killed = died("The actor died.\n\tpid: 3\nWorker exit detail: connection error code 2.")
+    sending = RayTaskError("call", "Traceback ...", killed).as_instanceof_cause()
+    error = _explaining({0: sending, 1: RuntimeError("peer closed")})
+    assert isinstance(error, EngineDied)
+    assert str(error) == "a rollout worker died during the transfer of weights: connection error code 2."
+    assert str(_explaining({0: sending, 1: killed})).startswith("trainer rank 1 died")
 
 
 def test_reason_is_the_error_of_the_constructor_or_the_shortage_of_memory() -> None:

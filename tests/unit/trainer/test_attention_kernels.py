@@ -6,6 +6,7 @@ flash-attn has no CPU code: dense functions with the signatures of its two stand
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import sys
 import types
@@ -17,10 +18,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from torch._dynamo.testing import CompileCounter  # noqa: E402
+
 from hamr.algorithms.packing import pack  # noqa: E402
+from hamr.config.schema import TrainerConfig, choose_kernel  # noqa: E402
 from hamr.errors import ConfigError  # noqa: E402
-from hamr.trainer.policy_attention import choose_kernel, shared_prompt_attention  # noqa: E402
-from hamr.trainer.policy_batch import build_batch  # noqa: E402
+from hamr.trainer import policy_flex  # noqa: E402
+from hamr.trainer.policy_attention import shared_prompt_attention  # noqa: E402
+from hamr.trainer.policy_batch import _Row, build_batch  # noqa: E402
+from hamr.trainer.policy_blocks import block  # noqa: E402
 from hamr.trainer.policy_model import load_policy  # noqa: E402
 from tests.unit.trainer.test_policy_model import SHAPES, assert_equal, random_groups, run, saved  # noqa: E402
 
@@ -53,8 +59,8 @@ def forward(
     leftpad_k: Any = None, seqused_k: Any = None, zero_tensors: bool = False,
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
     assert max_seqlen_q == int(cu_seqlens_q.diff().max()) and max_seqlen_k == int(cu_seqlens_k.diff().max())
-    found, _, repeats = scores(q, k, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal)
-    out = torch.einsum("hnm,mhd->nhd", found.softmax(-1), v.repeat_interleave(repeats, dim=1))
+    found, _, repeats = scores(q.float(), k.float(), cu_seqlens_q, cu_seqlens_k, softmax_scale, causal)
+    out = torch.einsum("hnm,mhd->nhd", found.softmax(-1), v.float().repeat_interleave(repeats, dim=1)).to(q.dtype)
     return out, found.logsumexp(-1), None, None
 
 
@@ -65,6 +71,7 @@ def backward(
     rng_state: Any = None, zero_tensors: bool = False,
 ) -> None:  # fmt: skip
     """As the kernel does: probabilities from the given log-sum-exp, their gradients from the given output."""
+    dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
     found, keys, repeats = scores(q, k, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal)
     probabilities = (found - softmax_lse[..., None]).exp()
     values = v.repeat_interleave(repeats, dim=1)
@@ -83,6 +90,10 @@ def flex(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def flash(monkeypatch: pytest.MonkeyPatch) -> None:
+    install_flash(monkeypatch)
+
+
+def install_flash(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("flash_attn.flash_attn_interface")
     module._flash_attn_varlen_forward, module._flash_attn_varlen_backward = forward, backward  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
@@ -107,20 +118,53 @@ def test_kernels_follow_prefixes_of_two_parts(model: Path, flex: None, flash: No
     assert_equal(run(model, "shared_prompt", groups, kernel=kernel), run(model, "padded", groups))
 
 
+@pytest.mark.slow
+def test_flex_is_compiled_once_with_and_once_without_gradients(monkeypatch: pytest.MonkeyPatch, flex: None) -> None:
+    """Another row must not be compiled anew: at torch's limit it would compute the full matrix of scores."""
+    counter = CompileCounter()
+    monkeypatch.setattr(policy_flex, "COMPILED_ON", ("cpu",))
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=counter))
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", torch._dynamo.config.recompile_limit)
+    policy_flex._compile.cache_clear()
+    chain = (block((), 0, (100,)), block([(0, 100)], 100, (50,)), block([(0, 100), (100, 150)], 150, (40,)))
+    # The first row has two blocks of 128 tokens, as many as heads and parts of a prefix.
+    for tokens, blocks in ((256, chain), (512, chain[:2]), (384, chain[:1])):
+        for gradients in (False, True):
+            q = torch.randn(1, 4, tokens, 8, requires_grad=gradients)
+            kv = torch.randn(1, 2, tokens, 8, requires_grad=gradients)
+            with torch.set_grad_enabled(gradients):
+                policy_flex.attend(q, kv, kv, policy_flex.block_mask(blocks, tokens, "cpu"), 0.25)
+    policy_flex._compile.cache_clear()
+    assert counter.frame_count == 3, "the mask, and attention with and without gradients"
+
+
+@pytest.mark.parametrize(("tokens", "row"), [(1, 256), (128, 256), (257, 384), (4096, 4096)])
+def test_rows_on_gpus_have_whole_blocks_of_flex_attention(tokens: int, row: int) -> None:
+    short = _Row("cuda")
+    short.add((), [(7,) * tokens])
+    columns = short.columns([])
+    assert columns["input_ids_BT"].shape == columns["position_ids_BT"].shape == (1, row)  # type: ignore[attr-defined]
+
+
 def test_missing_flash_attn_is_one_line_with_the_remedy(model: Path) -> None:
     if "flash_attn" in sys.modules:
         pytest.skip("flash-attn is installed")
     with pytest.raises(ConfigError, match=r"pip install 'hamr\[flash\]', or set trainer.attention_kernel=flex"):
-        run(model, "shared_prompt", random_groups(SHAPES["equal lengths"]), kernel="flash")
+        load_policy(model, dtype=torch.bfloat16, layout="shared_prompt", kernel="flash")
 
 
-@pytest.mark.parametrize("keyword", ["s_aux", "softcap", "sliding_window"])
-def test_keywords_that_change_attention_are_refused(model: Path, keyword: str) -> None:
-    policy = load_policy(model, dtype=torch.float32, layout="shared_prompt")
+@pytest.mark.parametrize("keyword", ["s_aux", "softcap", "sliding_window", "of_another_version"])
+def test_keywords_that_may_change_attention_are_refused(keyword: str) -> None:
     x = torch.zeros(1, 2, 3, 4)
     row = types.SimpleNamespace()
     with pytest.raises(TypeError, match=f"uses {keyword}; set trainer.attention=padded"):
-        shared_prompt_attention(policy, x, x, x, None, hamr_row=row, **{keyword: 4})  # type: ignore[arg-type]
+        shared_prompt_attention(torch.nn.Identity(), x, x, x, None, hamr_row=row, **{keyword: 4})  # type: ignore[arg-type]
+
+
+def test_attention_to_later_tokens_is_refused() -> None:
+    x: Any = torch.zeros(1, 2, 3, 4)
+    with pytest.raises(TypeError, match="uses is_causal=False; set trainer.attention=padded"):
+        shared_prompt_attention(x, x, x, x, None, hamr_row=types.SimpleNamespace(), is_causal=False)  # type: ignore[arg-type]
 
 
 def test_signatures_are_those_that_the_kernels_are_called_with() -> None:
@@ -135,3 +179,5 @@ def test_kernel_is_chosen_by_device() -> None:
     assert choose_kernel("auto", "cuda") == "flex"
     assert choose_kernel("auto", "cpu") == "sdpa"
     assert choose_kernel("sdpa", "cuda") == "sdpa"
+    assert TrainerConfig(backend="nccl", num_gpus=1).kernel == "flex"
+    assert TrainerConfig(backend="nccl", num_gpus=1, attention="padded").kernel == "sdpa"

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from hamr.config.schema import TrainerConfig
 from hamr.trainer import host_memory
+from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
 from hamr.trainer.host_memory import Parked, activations_on_host
 
 
@@ -21,6 +23,24 @@ def test_parked_tensors_hold_no_memory_and_return_with_their_views(monkeypatch: 
     assert torch.equal(whole, torch.arange(40.0)) and torch.equal(other, torch.ones(3, dtype=torch.bfloat16))
     part[0, 0] = -1.0
     assert whole[4] == -1.0
+
+
+def test_reference_returns_to_the_host_after_an_error() -> None:
+    reference = torch.nn.Linear(4, 4)
+    trainer = DeepSpeedTrainer.__new__(DeepSpeedTrainer)
+    trainer.device, trainer.config, trainer.reference = "cuda:0", TrainerConfig(zero_stage=2), reference
+    trainer._park_reference(reference)
+
+    def fail() -> None:
+        with trainer._reference_at_hand():
+            assert reference.weight.untyped_storage().nbytes() == 64
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        fail()
+    assert reference.weight.untyped_storage().nbytes() == 0
+    with trainer._reference_at_hand():
+        assert reference.weight.untyped_storage().nbytes() == 64
 
 
 def test_layers_save_their_inputs_on_the_host_and_weights_stay(monkeypatch: pytest.MonkeyPatch) -> None:

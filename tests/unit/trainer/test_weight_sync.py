@@ -29,6 +29,13 @@ class Engines:
         self.handles = [SimpleNamespace() for _ in range(workers)]
         self.weight_file = asyncio.Lock()
 
+        self.replacing = False
+
+    async def settle(self) -> None:
+        if self.replacing:
+            self.replacing = False
+            await self.rejoin()
+
     async def commit_version(self, version: int) -> None:
         self.log.append(version)
 
@@ -86,6 +93,16 @@ async def test_a_replaced_worker_lets_all_join_again_and_get_the_same_version() 
     join = NcclAddress("10.0.0.7", 4321, 3)
     assert trainers.log == [join, "sent", join, "sent", "sent"]
     assert engines.log == [4, 4, 5]
+
+
+async def test_sync_waits_until_a_replacement_has_joined() -> None:
+    trainers, engines = Senders(), Engines(workers=1)
+    sync = DeviceSync(trainers, engines)  # type: ignore[arg-type]
+    await sync.sync(1)
+    engines.replacing = True
+    await sync.sync(2)
+    join = NcclAddress("10.0.0.7", 4321, 2)
+    assert trainers.log == [join, "sent", join, "sent", "sent"]
 
 
 async def test_ipc_needs_no_rendezvous() -> None:

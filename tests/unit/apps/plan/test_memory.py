@@ -52,7 +52,8 @@ def test_page_shows_the_memory_that_the_plan_computes(name: str) -> None:
 def test_memory_of_a_step_follows_the_settings_of_the_trainer() -> None:
     base, parameters = "experiment=gpu_80gb", 4.02e9
     step = memory_of(base)["trainer.ranks"]
-    assert step.weights_gib == pytest.approx(parameters * (2 + 2) / GIB)
+    assert step.weights_gib == pytest.approx(parameters * (2 + 4) / GIB), "stage 2 sums gradients on the GPU"
+    assert memory_of(base)["trainer.ranks, on the host"].total_gib == pytest.approx(parameters * 18 / GIB)
     whole = memory_of(base, "trainer.offload_optimizer=false")["trainer.ranks"]
     assert whole.weights_gib == pytest.approx(parameters * (2 + 4 + 12) / GIB)
     assert memory_of(base, "trainer.gradient_checkpointing=offload")["trainer.ranks"].cache_gib < step.cache_gib / 30
@@ -60,3 +61,19 @@ def test_memory_of_a_step_follows_the_settings_of_the_trainer() -> None:
     assert adapter.weights_gib == pytest.approx(parameters * (2 + 0.02 * 16) / GIB)
     node = memory_of("experiment=gpu_node", "algorithm.kl.coef=0.001")["trainer.ranks"]
     assert node.weights_gib == pytest.approx(parameters * 20 / 4 / GIB)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "bytes_each"),
+    [
+        (["experiment=gpu_80gb"], 2),
+        (["experiment=gpu_80gb", "trainer.zero_stage=0", "trainer.offload_optimizer=false"], 4),
+        (["experiment=gpu_node"], 2 / 4),
+        (["experiment=gpu_node", "algorithm.kl.measure=true"], 4 / 4),
+    ],
+)
+def test_rank_beside_a_generating_engine_keeps_its_weights_and_reference(
+    overrides: list[str], bytes_each: float
+) -> None:
+    resting = memory_of(*overrides)["trainer.ranks, while engines generate"]
+    assert resting.weights_gib == pytest.approx(4.02e9 * bytes_each / GIB)

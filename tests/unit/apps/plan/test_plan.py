@@ -15,6 +15,7 @@ from hamr.apps.plan.output import configuration
 from hamr.apps.plan.run import read_past, rounds
 from hamr.apps.plan.simulation import Service
 from hamr.apps.plan.sizing import Cluster, Study
+from hamr.apps.plan.tables import title
 from hamr.cluster.resource_requests import demands
 from hamr.config.load import dump_config, load_config
 from hamr.config.schema import Config
@@ -210,6 +211,19 @@ def test_prompt_is_prefilled_once_per_group() -> None:
 
 def _cluster(config: Config) -> Cluster:
     return build_cluster(config, build_workload(config, None), None)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        ((), "training: layout shared_prompt, attention kernel sdpa"),
+        (("experiment=gpu_80gb",), "training: layout shared_prompt, attention kernel flex"),
+        (("experiment=gpu_80gb", "trainer.attention=padded"), "training: layout padded, attention kernel sdpa"),
+    ],
+)
+def test_title_names_layout_and_kernel(overrides: tuple[str, ...], says: str) -> None:
+    config = load_config(list(overrides))
+    assert says in title(config, build_workload(config, None), None).text.splitlines()
 
 
 def test_plan_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
