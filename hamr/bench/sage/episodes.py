@@ -223,8 +223,11 @@ class Customer:
 
 @dataclass(eq=False)
 class _Dialogue:
-    """State of a dialogue. `said`: the customer's messages; `turns`, `tokens`: those of the policy; `violations`: actions
-    that tools did against the procedure."""
+    """State of a dialogue.
+
+    `said`: the customer's messages; `turns`, `tokens`: those of the policy; `violations`: actions that tools did against
+    the procedure.
+    """
 
     customer: Customer
     desk: ServiceDesk
