@@ -225,8 +225,8 @@ class Customer:
 class _Dialogue:
     """State of a dialogue.
 
-    `said`: the customer's messages; `turns`, `tokens`: those of the policy; `violations`: actions that tools did against
-    the procedure.
+    `said`: the customer's messages. `turns`, `tokens`: those of the policy. `violations`: actions that tools did
+    against the procedure.
     """
 
     customer: Customer
