@@ -43,6 +43,11 @@ class SamplingConfig:
     """Further parameters of vLLM's `SamplingParams`."""
 
 
+PROBE_RUN = "logprob-check"
+"""Run in the keys of the tokens that the weight transfer compares after a sync. They start before all other requests,
+and during a pause."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
     """Request for N responses to one prompt, with one (key, seed) per response."""

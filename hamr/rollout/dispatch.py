@@ -14,12 +14,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 
-from hamr.protocols import GenerationRequest
+from hamr.protocols import PROBE_RUN, GenerationRequest
 from hamr.types import SampleKey
-
-PROBE_RUN = "logprob-check"
-"""Run in the keys of the tokens that the weight transfer compares after a sync. They start before all other requests,
-and during a pause."""
 
 
 @dataclass(kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hamr.models.weights import NcclAddress, engine_init, logprob_gap, nccl_address
-from hamr.protocols import GenerationRequest, Metrics, SamplingConfig
+from hamr.protocols import PROBE_RUN, GenerationRequest, Metrics, SamplingConfig
 from hamr.types import SampleKey, TrainGroup, TrainSequence
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ async def _compare(trainers: TracedTrainers, rollout: RolloutWorkers, version: i
     prompt = rollout.last_prompt[-PROBE_PROMPT:]
     request = GenerationRequest(
         prompt_ids=prompt,
-        keys=tuple(SampleKey(run="logprob-check", step=version, prompt="", sample=i) for i in range(PROBE_SAMPLES)),
+        keys=tuple(SampleKey(run=PROBE_RUN, step=version, prompt="", sample=i) for i in range(PROBE_SAMPLES)),
         seeds=tuple(range(PROBE_SAMPLES)),
         sampling=SamplingConfig(temperature=1.0, top_p=1.0, max_new_tokens=PROBE_TOKENS),
     )

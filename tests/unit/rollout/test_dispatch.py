@@ -9,7 +9,7 @@ import pytest
 
 from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
-from hamr.rollout.dispatch import PROBE_RUN, Dispatcher, Placement
+from hamr.rollout.dispatch import Dispatcher, Placement
 from hamr.types import SampleKey
 
 
