@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hamr.errors import EngineDied
-from hamr.protocols import GenerationRequest, SamplingConfig
+from hamr.protocols import PROBE_RUN, GenerationRequest, SamplingConfig
 from hamr.rollout.dispatch import Dispatcher, Placement
 from hamr.types import SampleKey
 
