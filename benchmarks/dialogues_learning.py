@@ -22,6 +22,7 @@ import argparse
 import asyncio
 import json
 import random
+import re
 import shutil
 import sys
 import time
@@ -704,7 +705,9 @@ def main() -> None:
     print(markdown(found))
     if args.results:
         about = {"machine": machine(), "versions": versions(), "overrides": args.overrides}
-        args.results.write_text(json.dumps({**about, "arms": found, **body}, indent=1) + "\n")
+        text = json.dumps({**about, "arms": found, **body}, indent=1)
+        rows = re.sub(r"\[[-\d.,\s]+\]", lambda row: " ".join(row[0].split()), text)  # a line for each row of numbers
+        args.results.write_text(rows + "\n")
 
 
 if __name__ == "__main__":
