@@ -3,7 +3,7 @@
 A residual is the judge's reward of an audited reply minus its cascade reward. Audits are drawn at random with a known
 probability, so that within a stratum of replies the mean residual estimates what the judge would have changed on
 average. The model of the residual of a reply in the strata g (a bin of its reranker score, each visible feature of the
-reply, and the bin crossed with each feature) is additive,
+reply, and the pairs of these) is additive,
 
     shift = mu + sum over g of u_g,        u_g = sum_i w_i (residual_i - mu - sum over other strata) / (sum_i w_i + k),
 
@@ -17,9 +17,10 @@ own: the level of the residual that a ridge regression on the words of a reply (
 is fitted to the residuals with the same weights. A reply keeps the level of the model before its audit, so that a
 stratum of this feature is never estimated from the audits that its regression was fitted to.
 
-Strata of one feature overlap with those of another instead of being crossed with them: a cross of all features has too
-few audits in each cell, and a style that one feature shows is learned from all replies with that feature. A style that
-no feature shows is corrected only as far as its score bin differs from others.
+Strata overlap instead of being a cross of all features, which has too few audits in each cell: a style that one feature
+shows is learned from all replies with that feature. The pairs tell a styled wrong reply (the style's words, far from the
+reference) from a styled right one, which the reranker scores alike. A style that no feature shows is corrected only as
+far as its score bin differs from others.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -59,15 +61,15 @@ class Residual:
 
 
 def strata(score: float, interval: tuple[float, float], features: Mapping[str, int]) -> Strata:
-    """Return the strata of a reply: its score bin in the interval, each feature, and the bin crossed with each.
+    """Return the strata of a reply: its score bin in the interval, each feature, and every pair of these.
 
     >>> strata(0.9, (0.5, 1.0), {"length": 2})
     ('score=4', 'length=2', 'score=4 length=2')
     """
     low, high = interval
     bin_ = min(int((score - low) / (high - low) * SCORE_BINS), SCORE_BINS - 1) if high > low else 0
-    levels = [f"{name}={level}" for name, level in features.items()]
-    return f"score={bin_}", *levels, *(f"score={bin_} {level}" for level in levels)
+    levels = [f"score={bin_}", *(f"{name}={level}" for name, level in features.items())]
+    return (*levels, *(" ".join(pair) for pair in combinations(levels, 2)))
 
 
 class AuditCorrection:
