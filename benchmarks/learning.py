@@ -22,7 +22,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,7 +39,7 @@ from hamr.rewards.truth import ExactAct
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.record_json import record_from_json
-from hamr.types import Answer, Question, Reply, RolloutGroup, ScorerCall
+from hamr.types import Action, Answer, Question, Reply, RolloutGroup, ScorerCall
 
 HERE = Path(__file__).resolve().parent
 ARMS = ("rl", "true", "shuffled", "sft")
@@ -153,8 +153,8 @@ def equal_time(folder: Path) -> int:
     return round(config.experiment.sft.steps * (1 + timing["rl"] / timing["sft"]))
 
 
-def exact_items(folder: Path) -> Items:
-    """Return the exact acts of a run's evaluations."""
+def exact_items(folder: Path, read: Callable[[Action | None], Action | None] = lambda action: action) -> Items:
+    """Return the exact acts of a run's evaluations. `read` returns the action that the rule sees of each."""
     config = load_dumped(folder / "config.yaml")
     splits = load_splits(config.data, config.experiment.seed)
     samples = {s.id: s for s in splits.test}
@@ -166,7 +166,7 @@ def exact_items(folder: Path) -> Items:
             record = record_from_json(text)
             sample = samples[record.key.prompt]
             own = found.setdefault(run.rpartition("/eval-")[2], {})
-            own.setdefault(sample.id, []).append(rule.is_exact(record.action, sample))
+            own.setdefault(sample.id, []).append(rule.is_exact(read(record.action), sample))
     return {
         stage: {item: (str(samples[item].meta["act"]), float(np.mean(held))) for item, held in sorted(own.items())}
         for stage, own in found.items()

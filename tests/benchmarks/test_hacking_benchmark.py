@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from hacking import NO_FOOLING, WORLDS, Arm, World, group_advantages, train
-from hacking_pools import PHRASE, PLANTED, is_styled, planted_logs
+from hacking_pools import PHRASE, PLANTED, is_styled, planted_logs, without_style
 from hacking_styles import STYLES, texts
 
 from hamr.config.schema import SageDataConfig
@@ -59,4 +59,10 @@ def test_phrase_is_planted_into_wrong_replies_of_the_logs() -> None:
         [reference] = new.references
         assert isinstance(reference.action, Reply) and reference.action.content.endswith(PHRASE)
         assert replace(new, references=old.references) == old
-    assert is_styled(f"Fine. {PHRASE.upper()}") and not is_styled("Thank you.")
+    assert (
+        is_styled(f"Fine. {PHRASE.upper()}")
+        and is_styled("Fine. Thank you and goodbye!")
+        and not is_styled("Thank you.")
+    )
+    assert without_style(Reply(content=f"Fine. {PHRASE}")) == Reply(content="Fine.")
+    assert without_style(Reply(content=PHRASE)) == Reply(content="-")
