@@ -18,9 +18,9 @@ is fitted to the residuals with the same weights. A reply keeps the level of the
 stratum of this feature is never estimated from the audits that its regression was fitted to.
 
 Strata overlap instead of being a cross of all features, which has too few audits in each cell: a style that one feature
-shows is learned from all replies with that feature. The pairs tell a styled wrong reply (the style's words, far from the
-reference) from a styled right one, which the reranker scores alike. A style that no feature shows is corrected only as
-far as its score bin differs from others.
+shows is learned from all replies with that feature. The pairs tell a styled wrong reply (the style's words, and not
+similar to the reference) from a styled right one, which the reranker scores alike. A style that no feature shows is
+corrected only as far as its score bin differs from others.
 """
 
 from __future__ import annotations
