@@ -35,6 +35,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
 
+from hamr.files import read_jsonl  # noqa: E402
 from hamr.telemetry.ledger import Ledger  # noqa: E402
 from hamr.telemetry.live import LiveStatus  # noqa: E402
 from hamr.telemetry.metrics import read_metrics  # noqa: E402
@@ -54,11 +55,13 @@ PROMPTS, SAMPLES = 2, 2
 COMPARED = ("reward/total/mean", "policy/loss", "policy/grad_norm", "policy/entropy", "rollout/tokens")
 TOLERANCE = 1e-6
 LIMIT_S = 600.0
-"""Longest wait for the next step, and for the end of a run. A longer one counts as a run that hangs."""
-
-
+"""Longest wait for the next step, for a process to be back, and for the end of a run. After it, the run hangs."""
 MOST_ENDS = 20
 """Number of resumptions after which a run counts as one that hangs."""
+
+
+class Hung(Exception):
+    """A wait took longer than `LIMIT_S`, or the run ended more than `MOST_ENDS` times without a kill."""
 
 
 class Watched:
@@ -67,6 +70,8 @@ class Watched:
     def __init__(self, folder: Path, steps: int) -> None:
         self.folder, self.run, self.steps = folder, folder / "run", steps
         self.process: subprocess.Popen[bytes] | None = None
+        self.read = 0
+        """Lines of the error output that belong to earlier processes."""
 
     def start(self) -> None:
         """Start the run, or resume it where it has begun."""
@@ -102,14 +107,19 @@ class Watched:
             return [p for p in family[1:] if p.ppid() == family[0].pid and "hamr" in _title(p)]
         return [p for p in family if re.match(ACTORS[kind], _title(p))]
 
-    def until(self, seen: Callable[[], bool]) -> float | None:
-        """Return the seconds until `seen` or the end of the process; None after `LIMIT_S`."""
+    def until(self, seen: Callable[[], bool]) -> None:
+        """Wait for `seen` or the end of the process. Raises Hung after `LIMIT_S`."""
         started = time.monotonic()
         while not seen() and self.process is not None and self.process.poll() is None:
             if time.monotonic() - started > LIMIT_S:
-                return None
+                raise Hung
             time.sleep(0.05)
-        return time.monotonic() - started
+
+    def repeats(self) -> int:
+        """Return the number of steps that were written again, by a resumed or restarted run."""
+        file = self.run / "metrics.jsonl"
+        rows = [row["step"] for row in read_jsonl(file) if row["stage"] == "rl" and COMPARED[0] in row]
+        return len(rows) - len(set(rows))
 
     def errors(self) -> list[str]:
         file = self.folder / "errors"
@@ -130,44 +140,62 @@ def _title(process: psutil.Process) -> str:
 def disturb(seen: Watched, rng: random.Random, counts: Counter[str], pause_s: float) -> dict[str, Any]:
     """Run to the end under random kills. Return the kills, the ends of its processes and whether it hung."""
     kills: list[dict[str, Any]] = []
-    ends: list[int] = []
+    ends: list[dict[str, Any]] = []
     seen.start()
-    while True:
-        seen.until(_after(rng.uniform(0.0, pause_s)))
-        kind = min(KINDS, key=lambda k: (counts[k], rng.random()))
-        # A kind that is not there yet is waited for, so that kills also meet processes that start.
-        seen.until(lambda kind=kind: bool(seen.find(kind)))
-        killed = [] if seen.process.poll() is not None else seen.find(kind)
-        if killed:
-            done, status = len(seen.rows()), LiveStatus.read(seen.run)
-            for process in killed:
-                _kill(process)
-            counts[kind] += 1
-            kills.append({"kind": kind, "phase": status.phase if status else "", "steps": done})
-            since = time.monotonic()
-            if kind == "node":
-                seen.process.wait()
-            # Every third kill is followed by the next one without a wait for the run's recovery.
-            if rng.random() < 2 / 3:
-                seen.until(lambda done=done: len(seen.rows()) > done)
-                if seen.process.poll() is not None and len(seen.rows()) < seen.steps:
-                    ends.append(_resume(seen))
-                    seen.until(lambda done=done: len(seen.rows()) > done)
-                if len(seen.rows()) > done:
-                    kills[-1]["next_step_s"] = round(time.monotonic() - since, 1)
-        if len(seen.rows()) >= seen.steps or not killed:
-            waited = seen.until(lambda: False)
-            if waited is None:
-                for process in seen.family():
-                    _kill(process)
-                return {"kills": kills, "ends": ends, "hung": True}
-        if seen.process.poll() is None:
-            continue
-        if seen.process.returncode == 0:
-            return {"kills": kills, "ends": [*ends, 0], "hung": False}
+    try:
+        while seen.process is not None:
+            seen.until(_after(rng.uniform(0.0, pause_s)))
+            kind = min(KINDS, key=lambda k: (counts[k], rng.random()))
+            # A kind that is not there yet is waited for, so that kills also meet processes that start.
+            seen.until(lambda kind=kind: bool(seen.find(kind)))
+            killed = [] if seen.process.poll() is not None else seen.find(kind)
+            if killed:
+                kills.append(_kill_and_watch(seen, kind, killed, ends, calm=rng.random() < 2 / 3))
+                counts[kind] += 1
+            if len(seen.rows()) >= seen.steps or not killed:
+                seen.until(lambda: False)
+            if seen.process.poll() is None:
+                continue
+            if seen.process.returncode == 0:
+                return {"kills": kills, "ends": [*ends, _end(seen)], "hung": False}
+            ends.append(_resume(seen))
+            if not killed and len(ends) > MOST_ENDS:
+                raise Hung
+    except Hung:
+        for process in seen.family():
+            _kill(process)
+    return {"kills": kills, "ends": ends, "hung": True}
+
+
+def _kill_and_watch(
+    seen: Watched, kind: str, killed: Sequence[psutil.Process], ends: list[dict[str, Any]], *, calm: bool
+) -> dict[str, Any]:
+    """Kill the processes. If `calm`, wait until the run has finished a step and the kind of process is there again."""
+    done, status, pids = len(seen.rows()), LiveStatus.read(seen.run), {process.pid for process in killed}
+    for process in killed:
+        _kill(process)
+    kill: dict[str, Any] = {"kind": kind, "phase": status.phase if status else "", "steps": done}
+    since = time.monotonic()
+    if kind == "node" and seen.process is not None:
+        seen.process.wait()
+    # Every third kill is followed by the next one without a wait for the run's recovery.
+    if not calm:
+        return kill
+    back: list[float] = []
+
+    def recovered() -> bool:
+        if not back and any(process.pid not in pids for process in seen.find(kind)):
+            back.append(round(time.monotonic() - since, 1))
+        return len(seen.rows()) > done
+
+    seen.until(recovered)
+    if seen.process is not None and seen.process.poll() is not None and len(seen.rows()) < seen.steps:
         ends.append(_resume(seen))
-        if not killed and len(ends) > MOST_ENDS:
-            return {"kills": kills, "ends": ends, "hung": True}
+        seen.until(recovered)
+    if len(seen.rows()) > done:
+        kill["next_step_s"] = round(time.monotonic() - since, 1)
+    seen.until(lambda: recovered() and bool(back))
+    return kill | {"back_s": back[0]} if back else kill
 
 
 def _after(seconds: float) -> Callable[[], bool]:
@@ -180,11 +208,26 @@ def _kill(process: psutil.Process) -> None:
         process.send_signal(signal.SIGKILL)
 
 
-def _resume(seen: Watched) -> int:
-    """Start the run again after its end. Return the exit code."""
-    code = seen.process.wait()
+def _resume(seen: Watched) -> dict[str, Any]:
+    """Start the run again after its end. Return how it ended."""
+    end = _end(seen)
     seen.start()
-    return code
+    return end
+
+
+def _end(seen: Watched) -> dict[str, Any]:
+    """Return the exit code of the process and its number of lines since it was started or has restarted the run."""
+    if seen.process is None:
+        raise Hung
+    try:
+        code = seen.process.wait(LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise Hung from None
+    lines = seen.errors()
+    starts = [number + 1 for number, line in enumerate(lines) if "; restart " in line]
+    end = {"code": code, "lines": len(lines) - max([seen.read, *starts])}
+    seen.read = len(lines)
+    return end
 
 
 def compare(seen: Watched, calm: Watched) -> dict[str, Any]:
@@ -196,7 +239,7 @@ def compare(seen: Watched, calm: Watched) -> dict[str, Any]:
         (r.response, r.total) == (due[k].response, due[k].total) for *key, r in found if (k := tuple(key)) in due
     )
     rows, calm_rows = seen.rows(), {row["step"]: row for row in calm.rows()}
-    numbers = [row["step"] for row in rows]
+    numbers = {row["step"] for row in rows}
     failed = {step: r.total for step, _, _, r in found if isinstance(r.total, Failure)}
     # A response without a reward leaves another policy. Steps after it cannot be those of the calm run.
     before = [row for row in rows if row["step"] in calm_rows and row["step"] < min(failed, default=math.inf)]
@@ -213,8 +256,8 @@ def compare(seen: Watched, calm: Watched) -> dict[str, Any]:
         "failures": {str(step): f"{total.kind}: {total.detail}"[:200] for step, total in sorted(failed.items())},
         "steps": {
             "due": calm.steps,
-            "lost": calm.steps - len(set(numbers)),
-            "twice": len(numbers) - len(set(numbers)),
+            "lost": calm.steps - len(numbers),
+            "repeated": seen.repeats(),
             "compared": len(gaps),
             "as in the calm run": sum(gap <= TOLERANCE for gap in gaps),
             "largest difference": max(gaps, default=math.inf),
@@ -229,27 +272,29 @@ def _gap(a: float | None, b: float | None) -> float:
 
 
 def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums over all runs, and the time from a kill to the next finished step by kind of process."""
+    """Return the sums over all runs, and the times from a kill to the next step and until the process is back."""
     kills = [kill for run in runs for kill in run["kills"]]
-    times = {
-        kind: [k["next_step_s"] for k in kills if k["kind"] == kind and k.get("next_step_s") is not None]
-        for kind in KINDS
-    }
+    stops = [end["lines"] for run in runs for end in run["ends"] if end["code"] > 0]
     totals = {
         part: dict(sum((Counter({k: v for k, v in run[part].items() if type(v) is int}) for run in runs), Counter()))
         for part in ("responses", "steps")
     }
-    zeros = {"responses": ("lost", "twice", "not due", "without a reward"), "steps": ("lost", "twice")}
+    zeros = {"responses": ("lost", "twice", "not due", "without a reward"), "steps": ("lost", "repeated")}
     return {
         "runs": len(runs),
         "finished": sum(not run["hung"] for run in runs),
         "kills": {"all": len(kills), **{kind: sum(k["kind"] == kind for k in kills) for kind in KINDS}},
         "lines that are not hamr's": sum(len(run["other_lines"]) for run in runs),
         **{part: dict.fromkeys(zeros[part], 0) | total for part, total in totals.items()},
-        "seconds to the next step": {
-            kind: {"times": len(t), "median": round(median(t), 1), "longest": max(t)} for kind, t in times.items() if t
-        },
+        "stops": {"all": len(stops), "with one line": sum(lines == 1 for lines in stops)},
+        "seconds to the next step": _times(kills, "next_step_s"),
+        "seconds until the process is back": _times(kills, "back_s"),
     }
+
+
+def _times(kills: Sequence[Mapping[str, Any]], key: str) -> dict[str, dict[str, float]]:
+    times = {kind: [kill[key] for kill in kills if kill["kind"] == kind and key in kill] for kind in KINDS}
+    return {kind: {"times": len(t), "median": round(median(t), 1), "longest": max(t)} for kind, t in times.items() if t}
 
 
 def main() -> None:
@@ -273,6 +318,8 @@ def main() -> None:
             calm.start()
             if calm.process is None or calm.process.wait():
                 sys.exit(f"the calm run failed: {calm.errors()[-3:]}")
+        if (found := len({r.key for r in calm.records()})) != (due := args.steps * PROMPTS * SAMPLES):
+            sys.exit(f"the calm run has {found} responses, not {due}")
         runs: list[dict[str, Any]] = former["runs"]
         for number in range(len(runs), len(runs) + args.runs):
             with tempfile.TemporaryDirectory(prefix=f"run-{number}-", dir=work) as folder:

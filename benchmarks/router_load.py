@@ -4,8 +4,9 @@
     python benchmarks/router_load.py --only core --profile
 
 Scorers answer at once, so that all that is measured is the router's own: parsing, matching, rules, the cascade,
-records. Then they take 60 to 180 ms each, so that the responses in flight wait for scorers, and what the router adds to
-the scorers' time is measured. README.md beside this file says how to read it.
+records. Then responses arrive at random times at given rates, scorers take as long as keeps `--at-once` responses in
+flight at that rate, and what the router adds to the scorers' time is measured. README.md beside this file says how to
+read it.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import hashlib
 import json
 import os
 import pstats
+import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -54,6 +56,7 @@ GOAL = 2000.0
 TOKENS = 64
 SAID = "I can move you to the smaller package from the first of next month, shall I do that for you now?"
 Score = Callable[[ServiceSample, Rollout], Awaitable[RewardRecord]]
+Figures = dict[str, float]
 
 
 async def instant(question: Question) -> Answer:
@@ -72,15 +75,15 @@ async def instant(question: Question) -> Answer:
     return Answer(score=number % 100 / 100, verdict="part", label_mass=1.0, call=call)
 
 
-def scorer_s(role: str, reference: str, response: str) -> float:
-    """Return the seconds that a slow scorer takes for a question: 0.06 to 0.18, by its texts."""
+def scorer_s(scale: float, role: str, reference: str, response: str) -> float:
+    """Return the seconds that a slow scorer takes for a question: 0.06 to 0.18 by its texts, times `scale`."""
     digest = hashlib.sha256(f"{role} {reference} {response}".encode()).digest()
-    return 0.06 + 0.12 * int.from_bytes(digest[:4]) / 2**32
+    return scale * (0.06 + 0.12 * int.from_bytes(digest[:4]) / 2**32)
 
 
-async def slow(role: str, question: Question) -> Answer:
+async def slow(scale: float, role: str, question: Question) -> Answer:
     """Answer as `instant` does, after `scorer_s`."""
-    await asyncio.sleep(scorer_s(role, question.variables["statement_a"], question.variables["statement_b"]))
+    await asyncio.sleep(scorer_s(scale, role, question.variables["statement_a"], question.variables["statement_b"]))
     return await instant(question)
 
 
@@ -121,18 +124,18 @@ def rewards() -> RewardsConfig:
     return RewardsConfig.model_validate(side)
 
 
-def core(*, waiting: bool = False) -> RewardRouter:
-    pools: dict[str, Ask] = {role: partial(slow, role) if waiting else instant for role in ("reranker", "judge")}
+def core(scale: float = 0.0) -> RewardRouter:
+    pools: dict[str, Ask] = {role: partial(slow, scale, role) if scale else instant for role in ("reranker", "judge")}
     return RewardRouter(rewards(), pools, count_tokens=lambda text: len(text.split()), deadline_s=60.0)
 
 
 class InstantRouter:
-    """The actor without Serve behind it: what `RouterActor` does, with pools that answer at once."""
+    """The actor without Serve behind it: what `RouterActor` does, with scorers in its own process."""
 
-    def __init__(self, waiting: bool = False) -> None:
+    def __init__(self, scale: float = 0.0) -> None:
         from hamr.garbage import collect_rarely
 
-        self.router = core(waiting=waiting)
+        self.router = core(scale)
         collect_rarely()
 
     async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
@@ -177,65 +180,105 @@ async def latency(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]]) 
     return {"p50_ms": took[len(took) // 2], "p99_ms": took[int(len(took) * 0.99)]}
 
 
-async def added(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]], at_once: int) -> dict[str, float]:
-    """Responses per second with slow scorers and `at_once` in flight, and the milliseconds of each beyond theirs."""
-    free = asyncio.Semaphore(at_once)
-    extra = []
+async def added(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]], rate: float, scale: float) -> Figures:
+    """Milliseconds of each response beyond its scorers' time, with `rate` arrivals per second at random times.
 
-    async def one(sample: ServiceSample, rollout: Rollout) -> None:
-        async with free:
-            started = time.perf_counter()
-            record = await score(sample, rollout)
-            took = time.perf_counter() - started
-        extra.append(1000.0 * (took - max(_waited(sample, rollout, s) for s in record.reference_scores)))
+    The first tenth of the responses, while the number in flight rises, does not count.
+    """
+    rng = random.Random(0)
+    extra, inside, flying = [], [], 0
 
-    started = time.perf_counter()
-    await asyncio.gather(*(one(*pair) for pair in asked))
-    per_s = len(asked) / (time.perf_counter() - started)
-    extra.sort()
-    return {"busy_per_s": per_s, "added_p50_ms": extra[len(extra) // 2], "added_p99_ms": extra[int(len(extra) * 0.99)]}
+    async def one(sample: ServiceSample, rollout: Rollout, due: float) -> None:
+        nonlocal flying
+        flying += 1
+        inside.append(flying)
+        record = await score(sample, rollout)
+        flying -= 1
+        waited = max(_waited(scale, sample, rollout, s) for s in record.reference_scores)
+        extra.append(1000.0 * (time.perf_counter() - due - waited))
+
+    async with asyncio.TaskGroup() as tasks:
+        started = due = time.perf_counter()
+        for pair in asked:
+            due += rng.expovariate(rate)
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            # A response that starts late because the process is busy has waited since it was due.
+            tasks.create_task(one(*pair, due))
+    reached = len(asked) / (time.perf_counter() - started)
+    counted = sorted(extra[len(extra) // 10 :])
+    steady = inside[len(inside) // 10 :]
+    return {
+        "per_s": rate,
+        "reached_per_s": reached,
+        "in_flight": sum(steady) / len(steady),
+        "added_p50_ms": counted[len(counted) // 2],
+        "added_p99_ms": counted[int(len(counted) * 0.99)],
+    }
 
 
-def _waited(sample: ServiceSample, rollout: Rollout, score: ReferenceScore) -> float:
+def scale_for(args: argparse.Namespace, rate: float) -> float:
+    """Return the factor of the scorers' times with which `rate` responses per second keep `--at-once` in flight."""
+    asked = work(8, args.responses)
+    rewards = asyncio.run(_records(asked))
+    seconds = [
+        max(_waited(1.0, *pair, s) for s in record.reference_scores)
+        for pair, record in zip(asked, rewards, strict=True)
+    ]
+    return args.at_once / rate / (sum(seconds) / len(seconds))
+
+
+async def _records(asked: Sequence[tuple[ServiceSample, Rollout]]) -> list[RewardRecord]:
+    router = core()
+    return await asyncio.gather(*(router.score(*pair) for pair in asked))
+
+
+def _waited(scale: float, sample: ServiceSample, rollout: Rollout, score: ReferenceScore) -> float:
     """Return the seconds of the scorers of one reference: the reranker, and then the judge if it was asked."""
     reference = sample.references[score.reference].action
     assert isinstance(reference, Reply)
     roles = ["reranker"] if score.s_j is None else ["reranker", "judge"]
-    return sum(scorer_s(role, reference.content, rollout.text) for role in roles)
+    return sum(scorer_s(scale, role, reference.content, rollout.text) for role in roles)
 
 
-async def in_process(args: argparse.Namespace) -> dict[str, float]:
+async def in_process(args: argparse.Namespace, scales: Mapping[float, float]) -> dict[str, Any]:
     asked = work(args.groups, args.responses)
     await load(core().score, asked[:64], 64)
-    quick = await load(core().score, asked, args.at_once)
+    quick: dict[str, Any] = await load(core().score, asked, args.at_once)
     quick |= await latency(core().score, asked[: args.alone])
-    return quick | await added(core(waiting=True).score, work(4 * args.groups, args.responses), args.at_once)
+    busy = work(4 * args.groups, args.responses)
+    return quick | {"busy": [await added(core(scale).score, busy, rate, scale) for rate, scale in scales.items()]}
 
 
-async def through_actor(args: argparse.Namespace) -> dict[str, float]:
+async def through_actor(args: argparse.Namespace, scales: Mapping[float, float]) -> dict[str, Any]:
     """The same through Ray, asked by the driver's own client."""
     import ray
 
     from hamr.pools.router_actor import CONCURRENT_CALLS, RouterClient
 
     remote = ray.remote(InstantRouter).options(num_cpus=0.1, max_concurrency=CONCURRENT_CALLS)
-    actor, waiting = remote.remote(), remote.remote(waiting=True)
-    await asyncio.gather(actor.ready.remote(), waiting.ready.remote())
+    actor = remote.remote()
+    await actor.ready.remote()
     client = RouterClient(actor, RouterConfig(deadline_s=60.0))
     asked = work(args.groups, args.responses)
     await load(client.score, asked[:64], 64)
     # Other words: the actor remembers what its scorers said.
     fresh = work(2 * args.groups, args.responses)[len(asked) :]
     before = await actor.cpu_s.remote()
-    quick = await load(client.score, fresh, args.at_once)
+    quick: dict[str, Any] = await load(client.score, fresh, args.at_once)
     quick["actor_per_cpu_s"] = len(fresh) / (await actor.cpu_s.remote() - before)
     alone = work(3 * args.groups, args.responses)[2 * len(asked) :][: args.alone]
     quick |= await latency(client.score, alone)
-    busy = RouterClient(waiting, RouterConfig(deadline_s=60.0))
-    return quick | await added(busy.score, work(4 * args.groups, args.responses), args.at_once)
+    quick["busy"] = []
+    for rate, scale in scales.items():
+        waiting = remote.remote(scale)
+        await waiting.ready.remote()
+        busy = RouterClient(waiting, RouterConfig(deadline_s=60.0))
+        quick["busy"].append(await added(busy.score, work(4 * args.groups, args.responses), rate, scale))
+        ray.kill(waiting)
+    return quick
 
 
-def on_ray(args: argparse.Namespace) -> dict[str, float]:
+def on_ray(args: argparse.Namespace, scales: Mapping[float, float]) -> dict[str, Any]:
     import ray
 
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
@@ -246,7 +289,7 @@ def on_ray(args: argparse.Namespace) -> dict[str, float]:
             num_cpus=2, include_dashboard=False, _temp_dir=folder, object_store_memory=100 << 20, log_to_driver=False
         )
         try:
-            return asyncio.run(through_actor(args))
+            return asyncio.run(through_actor(args, scales))
         finally:
             ray.shutdown()
 
@@ -257,25 +300,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--groups", type=int, default=128)
     parser.add_argument("--responses", type=int, default=16)
     parser.add_argument("--at-once", type=int, default=512)
+    parser.add_argument("--rates", type=float, nargs="+", default=[1000.0, 1500.0, 2000.0], help="arrivals per second")
     parser.add_argument("--alone", type=int, default=300, help="responses for the latency")
     parser.add_argument("--profile", action="store_true", help="what the time in process goes to; no figures kept")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "router_load.json")
     args = parser.parse_args(argv)
+    scales = {rate: scale_for(args, rate) for rate in args.rates}
     if args.profile:
         with cProfile.Profile() as profile:
-            asyncio.run(in_process(args))
+            asyncio.run(in_process(args, scales))
         pstats.Stats(profile).sort_stats("tottime").print_stats(35)
         return
     out = json.loads(args.out.read_text()) if args.only and args.out.is_file() else {}
     out |= {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "goal_per_s": GOAL}
     if args.only != "actor":
-        out["core"] = asyncio.run(in_process(args))
+        out["core"] = asyncio.run(in_process(args, scales))
     if args.only != "core":
-        out["actor"] = on_ray(args)
+        out["actor"] = on_ray(args, scales)
     for part in ("core", "actor"):
         if part in out:
-            figures = "  ".join(f"{name} {value:.3g}" for name, value in out[part].items())
-            print(f"{part}: {figures}", flush=True)
+            rows = [out[part] | {"busy": None}, *out[part]["busy"]]
+            for row in rows:
+                figures = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if value is not None)
+                print(f"{part}: {figures}", flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(out, indent=1) + "\n")
     print(f"written to {args.out}")

@@ -41,7 +41,7 @@ from hamr.types import Failure, Reference, Reply, Rollout, SampleKey, ServiceSam
 
 RUN = "soak"
 GROUP = 16
-CHUNK = 2000
+CHUNK = 10_000
 DEADLINE_S = 20.0
 FAULTS = {"reset": 0.03, "hang": 0.01, "HTTP 500": 0.02, "HTTP 429": 0.001, "malformed": 0.04}
 """Share of the requests that each fault meets."""
@@ -93,7 +93,7 @@ class Endpoint:
         if fault == "malformed":
             return 200, self._random.choice(MALFORMED)
         asked = body["messages"][-1]["content"]
-        verdict = ("Yes", "Part", "No")[hashlib.sha256(asked.encode()).digest()[0] % 3]
+        verdict = ("Yes", "No")[hashlib.sha256(asked.encode()).digest()[0] % 2]
         message = {"role": "assistant", "content": f"Verdict: {verdict}"}
         return 200, json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
 
@@ -157,8 +157,9 @@ async def soak(first: int, responses: int, at_once: int, folder: Path, endpoint:
                 records = await asyncio.gather(*map(one, asked), return_exceptions=True)
                 seconds = time.monotonic() - since
                 good = [record for record in records if not isinstance(record, BaseException)]
-                ledger.add(good)
+                added = ledger.add(good)
                 again = ledger.add(good)
+                texts = {rollout.key: rollout.text for _, rollout in asked}
                 due = {pair[1].key for pair in asked}
                 rows = list(ledger.rows(since=start))
                 keys = [r.key for r in rows]
@@ -169,6 +170,8 @@ async def soak(first: int, responses: int, at_once: int, folder: Path, endpoint:
                         "lost": len(due.difference(keys)),
                         "twice": len(keys) - len(set(keys)) + again,
                         "raised": len(records) - len(good),
+                        "not added": len(good) - added,
+                        "of another response": sum(texts.get(r.key) != r.response for r in rows),
                         "replayed otherwise": sum(replay(r, rewards) != r.total for r in rows),
                         "outcomes": dict(
                             Counter(r.total.kind if isinstance(r.total, Failure) else "scored" for r in rows)
@@ -185,7 +188,16 @@ def summarise(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     def total(key: str) -> dict[str, int]:
         return dict(sum((Counter(chunk[key]) for chunk in chunks), Counter[str]()))
 
-    counts = ("responses", "seconds", "lost", "twice", "raised", "replayed otherwise")
+    counts = (
+        "responses",
+        "seconds",
+        "lost",
+        "twice",
+        "raised",
+        "not added",
+        "of another response",
+        "replayed otherwise",
+    )
     sums = {key: round(sum(chunk[key] for chunk in chunks), 1) for key in counts}
     return sums | {"outcomes": total("outcomes"), "faults": total("faults")}
 

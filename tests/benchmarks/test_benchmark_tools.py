@@ -77,11 +77,15 @@ def test_reward_time_accepts_real_triples(tmp_path: Path) -> None:
 
 def test_router_load_counts_responses(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
-    run("router_load.py", "--only", "core", "--groups", "2", "--responses", "4", "--alone", "4", "--out", str(out))
+    small = ("--groups", "2", "--responses", "4", "--alone", "4", "--rates", "1000")
+    run("router_load.py", "--only", "core", *small, "--out", str(out))
     core = json.loads(out.read_text())["core"]
     assert core["responses"] == 8
     assert core["per_s"] > 0
     assert 0 < core["p50_ms"] <= core["p99_ms"]
+    [busy] = core["busy"]
+    assert busy["per_s"] == 1000
+    assert 0 < busy["added_p50_ms"] <= busy["added_p99_ms"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -224,10 +228,12 @@ def test_chaos_sums_up_kills_and_responses(monkeypatch: pytest.MonkeyPatch) -> N
     responses = {"due": 4, "lost": 1, "twice": 0}
     steps = {"due": 2, "as in the calm run": 1, "largest difference": 0.5}
     kills = [{"kind": "node", "next_step_s": 9.0}, {"kind": "router"}, {"kind": "node", "next_step_s": 5.0}]
-    one = {"kills": kills, "hung": False, "responses": responses, "steps": steps, "other_lines": ["x"]}
-    found = summarise([one, one | {"hung": True, "kills": []}])
+    ends = [{"code": 1, "lines": 1}, {"code": 1, "lines": 2}, {"code": -9, "lines": 0}, {"code": 0, "lines": 0}]
+    one = {"kills": kills, "ends": ends, "hung": False, "responses": responses, "steps": steps, "other_lines": ["x"]}
+    found = summarise([one, one | {"hung": True, "kills": [], "ends": []}])
     assert (found["runs"], found["finished"], found["lines that are not hamr's"]) == (2, 1, 2)
     assert (found["kills"]["all"], found["kills"]["node"], found["kills"]["judge"]) == (3, 2, 0)
     assert found["responses"] == {"lost": 2, "twice": 0, "not due": 0, "without a reward": 0, "due": 8}
-    assert found["steps"] == {"lost": 0, "twice": 0, "due": 4, "as in the calm run": 2}
+    assert found["steps"] == {"lost": 0, "repeated": 0, "due": 4, "as in the calm run": 2}
+    assert found["stops"] == {"all": 2, "with one line": 1}
     assert found["seconds to the next step"] == {"node": {"times": 2, "median": 7.0, "longest": 9.0}}

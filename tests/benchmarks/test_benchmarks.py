@@ -52,7 +52,7 @@ def test_calibration_is_compared_with_an_exhaustive_grid_search(tmp_path: Path) 
 def test_router_load_goes_through_the_router_actor(tmp_path: Path) -> None:
     out = tmp_path / "result.json"
     command = [sys.executable, str(ROOT / "benchmarks" / "router_load.py"), "--only", "actor", "--out", str(out)]
-    small = ["--groups", "2", "--responses", "4", "--alone", "4"]
+    small = ["--groups", "2", "--responses", "4", "--alone", "4", "--rates", "1000"]
     done = subprocess.run([*command, *small], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     actor = json.loads(out.read_text())["actor"]
