@@ -116,10 +116,15 @@ async def start_pools(
         for name, config in pools.items():
             await asyncio.to_thread(check_scorer, name, config, paths[name])
     apps = {name: _application(name, config, paths[name], scorer_factory) for name, config in pools.items()}
+    deploying = asyncio.ensure_future(
+        asyncio.to_thread(_deploy, {app_name(run, name): app for name, app in apps.items()})
+    )
     try:
-        await asyncio.to_thread(_deploy, {app_name(run, name): app for name, app in apps.items()})
+        await asyncio.shield(deploying)
         await _all_healthy({app_name(run, name): name for name in pools}, timeout_s, note)
     except BaseException:
+        # A thread cannot be cancelled: pools that it deploys later would stay.
+        await asyncio.wait([deploying])
         await stop_pools(run)
         raise
 
@@ -273,8 +278,10 @@ def _application(
 def _deploy(apps: Mapping[str, Any]) -> None:
     serve = import_serve()
     serve.start(proxy_location="Disabled")
+    # Serve would wait without a limit for a deployment whose application is deleted meanwhile. Callers poll the states.
     serve.run_many(
         [serve.RunTarget(app, name=name, route_prefix=None) for name, app in apps.items()],
+        wait_for_ingress_deployment_creation=False,
         wait_for_applications_running=False,
     )
 

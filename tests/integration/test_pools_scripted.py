@@ -6,14 +6,17 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import ray.cloudpickle
+from ray import serve
 
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.errors import BadInput, EngineDied, ScorerUnavailable
+from hamr.pools.client import split_app_name
 from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
 from hamr.types import Answer, Question, ScorerCall
 
@@ -179,6 +182,23 @@ async def test_failed_replica_start_is_reported_with_its_reason() -> None:
         await start_pools(both, {}, run="broken", timeout_s=100, scorer_factory=Scripted)
     assert pool_status("broken") == {}, "nothing of the run stays"
     assert pool_status(RUN).keys() == SECTIONS.keys(), "another run's pools do"
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.2])
+async def test_a_start_that_is_cancelled_leaves_no_pool_and_no_thread(delay_s: float) -> None:
+    run, before = f"cancelled-{delay_s}", set(threading.enumerate())
+    starting = asyncio.create_task(
+        start_pools({"plain": section()}, {}, run=run, timeout_s=60, scorer_factory=Scripted)
+    )
+    while not any(split_app_name(app)[0] == run for app in (await asyncio.to_thread(serve.status)).applications):
+        await asyncio.sleep(0)
+    await asyncio.sleep(delay_s)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert pool_status(run) == {}
+    await asyncio.get_running_loop().shutdown_default_executor()
+    assert not [thread for thread in set(threading.enumerate()) - before if "asyncio" in thread.name]
 
 
 async def test_pool_without_capacity_is_named_at_the_start_timeout() -> None:
