@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Sequence
 from pathlib import PurePath
 
 _DATA = "{yaml,yml,json,toml,ini,cfg,conf,env,txt,xml,csv,properties}"
+_SERVICES = "{openai,anthropic,deepseek,gemini,mistral,openrouter,wandb,hf,huggingface,github,gitlab,aws,azure,gcp}"
 _PATTERNS = (
     # environments
-    ".env", ".env.*", "*.env", ".envrc",
+    ".env", ".env[-_.]*", "*.env", ".envrc",
     # keys and key stores
     "*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.pkcs12", "*.jks", "*.jceks", "*.keystore", "*.bks", "*.ppk",
     "*.kdb", "*.kdbx", "*.gpg", "*.pgp", "*.ovpn", "*.keytab",
@@ -19,25 +21,29 @@ _PATTERNS = (
     ".gem_credentials", ".git-credentials", ".dockercfg", ".dockerconfigjson", ".htpasswd", ".boto", ".s3cfg",
     ".passwd-s3fs", "rclone.conf", ".vault-token", ".vault_pass*", "vault_pass*", ".terraformrc", "terraform.rc",
     ".pg_service.conf", ".remote-sync.json", ".databrickscfg", ".ansible_vault*", ".kaggle.json", "kaggle.json",
-    "kubeconfig", f"kubeconfig.{_DATA}", "*.kubeconfig",
+    "kubeconfig", f"kubeconfig*.{_DATA}", "*.kubeconfig",
     # secrets of applications
     "credentials", f"*credentials.{_DATA}", f"credentials*.{_DATA}", "credential", f"credential.{_DATA}",
     "secrets", f"*secrets.{_DATA}", f"secrets*.{_DATA}", f"secret.{_DATA}", f"*[-_.]secret.{_DATA}", "*.secret",
-    "*.secrets", ".secrets*", f"passwords.{_DATA}", f"password.{_DATA}", "master.key",
+    "*.secrets", ".secrets*", "secrets.sh", f"passwords.{_DATA}", f"password.{_DATA}", "master.key",
     "client_secret*.json", "*service[-_]account*.json", "*service[-_]account*.key", "*[-_]sa.json",
     "*serviceaccount*.json", "*firebase-adminsdk*.json", "sftp-config.json", "*api[-_]key.txt", "*apikey.txt",
     "auth_token", ".auth_token", "token", "*.token", "tokens.json", "token.json", "auth.json", "*hf_token",
-    "*token.txt",
+    "*token.txt", f"{_SERVICES}[-_]key.txt", "wp-config.php",
     # what was typed
     ".*_history",
     "*.tfstate", "*.tfstate.*", "*.tfvars", "*.tfvars.json",
 )  # fmt: skip
+_WITHOUT_SUFFIX = ("kubeconfig[-_]*", "*[-_]key", "*apikey")
+"""Names such as `ssh_host_rsa_key`. With a suffix they may name code or data."""
 _CONTENT = {
     kind: re.compile(pattern)
     for kind, pattern in {
         "private key": rb"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----",
         "key of AWS": rb"A[KS]IA(?<!\wA[KS]IA)[A-Z2-7]{16}\b",
-        "key of a model service": rb"sk-(?<!\wsk-)(?:[a-z0-9]{1,8}-){0,3}\w{20,}",
+        # A key with hyphens, unlike a name with hyphens, is long and has digits and capitals inside words.
+        "key of a model service": rb"sk-(?<!\wsk-)(?:(?:[a-z0-9]{1,8}-){0,3}\w{20}"
+        rb"|(?=[\w-]{0,99}\d)(?=[\w-]{0,99}[a-z\d][A-Z])[\w-]{40})",
         "key of Stripe": rb"[rs]k_live_\w{20,}",
         "token of GitHub": rb"gh[oprsu]_[A-Za-z0-9]{36}|github_pat_\w{40}",
         "token of GitLab": rb"glpat-[\w-]{20}",
@@ -46,6 +52,10 @@ _CONTENT = {
         "key of Google": rb"AIza[\w-]{35}",
         "token of npm": rb"npm_(?<!\wnpm_)[A-Za-z0-9]{36}\b",
         "token of PyPI": rb"pypi-AgEI[\w-]{50,}",
+        "key of age": rb"AGE-SECRET-KEY-1[A-Z0-9]{58}",
+        "webhook of Slack": rb"hooks\.slack\.com/services/T\w+/B\w+/\w{20}",
+        "key of PuTTY": rb"PuTTY-User-Key-File-\d: (?:ssh|ecdsa)-",
+        "secret key of AWS": rb"(?:AWS_SECRET_ACCESS_KEY|aws_secret_access_key)\W{1,10}[A-Za-z0-9/+]{40}(?![\w/+=])",
     }.items()
 }
 
@@ -56,7 +66,11 @@ def _expand(pattern: str) -> list[str]:
     return [f"{before}{choice}{after}" for choice in choices.split(",")] if rest else [pattern]
 
 
-_NAME = re.compile("|".join(fnmatch.translate(p) for pattern in _PATTERNS for p in _expand(pattern)), re.IGNORECASE)
+def _any_of(patterns: Sequence[str]) -> re.Pattern[str]:
+    return re.compile("|".join(fnmatch.translate(p) for each in patterns for p in _expand(each)), re.IGNORECASE)
+
+
+_NAME, _NAME_WITHOUT_SUFFIX = _any_of(_PATTERNS), _any_of(_PATTERNS + _WITHOUT_SUFFIX)
 
 
 def is_key_file(path: PurePath) -> bool:
@@ -65,13 +79,13 @@ def is_key_file(path: PurePath) -> bool:
     >>> is_key_file(PurePath("conf/prod.env")), is_key_file(PurePath("src/secrets.py"))
     (True, False)
     """
-    return _NAME.match(path.name) is not None
+    return (_NAME if path.suffix else _NAME_WITHOUT_SUFFIX).match(path.name) is not None
 
 
 def find_key(content: bytes) -> str | None:
     """Return the kind of the first key in the content, or None.
 
-    >>> find_key(b"key: AKIAABCDEFGHIJKLMNOP"), find_key(b"key: $AWS_ACCESS_KEY_ID")
-    ('key of AWS', None)
+    >>> find_key(b"key: hf_" + 34 * b"a"), find_key(b"key: $HF_TOKEN")
+    ('token of Hugging Face', None)
     """
     return next((kind for kind, pattern in _CONTENT.items() if pattern.search(content)), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import string
 import subprocess
 import zipfile
 from collections.abc import Mapping
@@ -11,6 +13,8 @@ import pytest
 
 from hamr.apps.submit.package import pack
 from hamr.errors import BadInput
+from hamr.security.key_files import find_key, is_key_file
+from tests.requirements import ROOT
 
 
 @pytest.fixture
@@ -76,7 +80,8 @@ KEY_FILES = (
     "secrets.yaml", "prod-secrets.yml", "AuthKey.p8", "store.jks", "cert.PFX", "terraform.tfstate", "prod.tfvars",
     "prod.env", ".pypirc", ".npmrc", ".pgpass", ".netrc", ".git-credentials", ".htpasswd", "id_ecdsa", "my.kdbx",
     "putty.ppk", "vpn.ovpn", "auth_token", "serviceAccountKey.json", "app-firebase-adminsdk-1.json", "hf_token",
-    "openai_api_key.txt", "token.txt", ".bash_history",
+    "openai_api_key.txt", "token.txt", ".bash_history", "secrets.sh", "api_key", ".api_key", "openai_key.txt",
+    ".env-prod", "kubeconfig-prod", "kubeconfig-prod.yaml", "wp-config.php", "ssh_host_ed25519_key",
 )  # fmt: skip
 KEYS = {
     "private key": "-----BEGIN " + "RSA PRIVATE KEY-----\nMII",
@@ -85,12 +90,25 @@ KEYS = {
     "token of GitHub": "ghp_" + "a1B2" * 9,
     "token of Hugging Face": "hf_" + "abCD" * 8 + "ef",
     "token of Slack": "xoxb-" + "123456789012-abcdef",
+    "key of age": "AGE-SECRET-" + "KEY-1" + "QZ" * 29,
+    "webhook of Slack": "https://hooks.slack.com/" + "services/T01234567/B01234567/" + "aB1c" * 6,
+    "key of PuTTY": "PuTTY-User-Key-" + "File-3: ssh-ed25519",
+    "secret key of AWS": "export AWS_SECRET_ACCESS_KEY=" + "aB1/" * 10,
 }
 HARMLESS = {
     "src/secrets.py": "import secrets",
     "tokenizer.json": "{}",
     "credentials.md": "-----BEGIN CERTIFICATE-----",
     "task.txt": "task-abcdefghijklmnopqrstuvwxyz sk-short AKIA... $OPENAI_API_KEY",
+    "names.txt": "sk-learn-something-long-name sk-SK-Chirp3-HD-Achernar sk-learn-2-Plots-Of-Many-Classifiers-And-Data",
+    "aws.sh": f"export AWS_SECRET_ACCESS_KEY=$SECRET  # commit {'0123456789' * 4}",
+    "putty.py": 'first.startswith("PuTTY-User-Key-File-2: ")',
+    "hooks.md": "https://hooks.slack.com/services/...",
+    "keys.json": '{"sort": ["id"]}',
+    "appsettings.json": '{"Logging": {}}',
+    "kubeconfig_reader.py": "",
+    "ssh_host_rsa_key.pub": "ssh-rsa AAAA",
+    "answer_key.txt": "1: b",
 }
 
 
@@ -111,6 +129,22 @@ def test_files_that_look_like_keys_are_named_and_not_sent(tmp_path: Path) -> Non
     said = "\n".join(package.describe())
     assert ".pypirc (by name)" in said and "notes/key of AWS.txt (key of AWS)" in said
     assert "excluded folders: .aws, a/.ssh\ncluster.package_also" in said
+
+
+def test_every_key_of_a_model_service_is_found() -> None:
+    draw = random.Random(0)
+    for prefix, length in (("ant-api03-", 95), ("ant-admin01-", 95), ("proj-", 156), ("svcacct-", 156), ("", 48)):
+        letters = string.ascii_letters + string.digits + ("-_" if prefix else "")
+        for _ in range(2000):
+            key = f"sk-{prefix}{''.join(draw.choices(letters, k=length))}"
+            assert find_key(f"key={key}\n".encode()) == "key of a model service", key
+
+
+def test_no_file_of_the_repository_looks_like_a_key() -> None:
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    files = [Path(name) for name in tracked.split("\0") if name]
+    assert len(files) > 100
+    assert [f for f in files if is_key_file(f) or find_key((ROOT / f).read_bytes())] == []
 
 
 def test_files_named_by_the_user_are_sent_all_the_same(tmp_path: Path) -> None:
