@@ -15,8 +15,6 @@ from hamr.errors import BadInput
 from hamr.security.key_files import find_key, is_key_file
 from hamr.security.redaction import secret_values, spellings
 
-SEARCHED_BYTES = 1 << 20
-"""Larger files are not searched for keys and for the values of secret variables."""
 SHOWN_FILES = 5
 _TIME = (1980, 1, 1, 0, 0, 0)
 """Constant timestamp: the same tree gives the same archive, which the cluster may already have."""
@@ -69,45 +67,48 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float, 
     found = [f for f in listed if not runs.intersection(f.parents) and str(f) not in extra]
     wanted = {f for f in found if any(fnmatch.fnmatch(str(f), pattern) for pattern in also)}
     hidden = {f: folder for f in found if f not in wanted and (folder := _dot_folder(f)) is not None}
-    kept_back: dict[str, str] = {}
-    files = []
-    for file in (f for f in found if f not in hidden):
-        why = None if file in wanted else _looks_like_key(root, file)
-        if why is None:
-            files.append(file)
-        else:
-            kept_back[str(file)] = why
-    sizes = {f: (root / f).stat().st_size for f in files}
-    total = sum(sizes.values()) / 1e6
-    if total > most_mb:
-        largest = sorted(files, key=lambda f: -sizes[f])[:3]
-        named = ", ".join(f"{f} ({sizes[f] / 1e6:.1f} MB)" for f in largest)
-        raise BadInput(
-            "cluster.max_package_mb",
-            most_mb,
-            f"{root} has {total:.1f} MB in {len(files)} files, the largest are {named}; add what the job does not need "
-            "to .gitignore, or raise it",
-        )
+    kept_back = {str(f): "by name" for f in found if f not in hidden and f not in wanted and is_key_file(f)}
+    files = [f for f in found if f not in hidden and str(f) not in kept_back]
+    _refuse_oversized(root, files, most_mb)
     secrets = [form.encode() for value in secret_values() for form in spellings(value)]
+    size = 0
+    names: list[Path] = []
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             data = (root / file).read_bytes()
-            if len(data) <= SEARCHED_BYTES and any(secret in data for secret in secrets):
+            if file not in wanted and (kind := find_key(data)) is not None:
+                kept_back[str(file)] = kind
+                continue
+            if any(secret in data for secret in secrets):
                 raise BadInput(
                     "package", str(file), "holds the value of a secret environment variable; remove it from the file"
                 )
-            mode = 0o755 if os.access(root / file, os.X_OK) else 0o644
-            _add(archive, str(file), data, mode)
+            _add(archive, str(file), data, 0o755 if os.access(root / file, os.X_OK) else 0o644)
+            size += len(data)
+            names.append(file)
         for name, text in extra.items():
             _add(archive, name, text.encode(), 0o644)
     return Package(
         path=target,
-        megabytes=total,
-        names=(*map(str, files), *extra),
-        untracked=tuple(str(f) for f in files if not listed[f]),
+        megabytes=size / 1e6,
+        names=(*map(str, names), *extra),
+        untracked=tuple(str(f) for f in names if not listed[f]),
         kept_back=kept_back,
         dot_folders=tuple(sorted(set(hidden.values()))),
     )
+
+
+def _refuse_oversized(root: Path, files: Sequence[Path], most_mb: float) -> None:
+    sizes = {file: (root / file).stat().st_size / 1e6 for file in files}
+    total = sum(sizes.values())
+    if total > most_mb:
+        named = ", ".join(f"{f} ({sizes[f]:.1f} MB)" for f in sorted(sizes, key=lambda f: -sizes[f])[:3])
+        raise BadInput(
+            "cluster.max_package_mb",
+            most_mb,
+            f"{root} has {total:.1f} MB in {len(sizes)} files, the largest are {named}; add what the job does not need "
+            "to .gitignore, or raise it",
+        )
 
 
 def _some(names: Sequence[str]) -> str:
@@ -118,13 +119,6 @@ def _some(names: Sequence[str]) -> str:
 def _dot_folder(file: Path) -> str | None:
     """Return the outermost folder of the file whose name starts with a dot."""
     return next((str(folder) for folder in reversed(file.parents) if folder.name.startswith(".")), None)
-
-
-def _looks_like_key(root: Path, file: Path) -> str | None:
-    if is_key_file(file):
-        return "by name"
-    path = root / file
-    return find_key(path.read_bytes()) if path.stat().st_size <= SEARCHED_BYTES else None
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:

@@ -147,6 +147,16 @@ def test_no_file_of_the_repository_looks_like_a_key() -> None:
     assert [f for f in files if is_key_file(f) or find_key((ROOT / f).read_bytes())] == []
 
 
+def test_keys_in_large_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "tree"
+    write(root, {"a.log": "x" * (3 << 20) + "\n" + KEYS["private key"]})
+    assert pack(root, tmp_path / "a.zip", {}, most_mb=4).kept_back == {"a.log": "private key"}
+    monkeypatch.setenv("CANARY_API_KEY", "canary-0123456789")
+    write(root, {"b.log": "x" * (3 << 20) + "canary-0123456789"})
+    with pytest.raises(BadInput, match=r"package: 'b\.log': holds the value of a secret"):
+        pack(root, tmp_path / "a.zip", {}, most_mb=8)
+
+
 def test_files_named_by_the_user_are_sent_all_the_same(tmp_path: Path) -> None:
     write(tmp_path / "tree", {".github/ci.yml": "x", ".vscode/x": "x", "secrets.yaml": "x", "prod.env": "x"})
     package = pack(tmp_path / "tree", tmp_path / "a.zip", {}, most_mb=1, also=(".github/*", "secrets.yaml"))
