@@ -31,6 +31,8 @@ class Package:
     """Excluded files that look like keys, and why."""
     dot_folders: tuple[str, ...]
     """Excluded folders."""
+    unsent_links: tuple[str, ...]
+    """Symbolic links to what is outside of the folder or excluded."""
 
     def describe(self) -> list[str]:
         """Return lines that say what is sent, and what is not."""
@@ -44,6 +46,8 @@ class Package:
             lines.append(f"excluded folders: {_some(self.dot_folders)}")
         if self.kept_back or self.dot_folders:
             lines.append("cluster.package_also=[PATTERN] sends such files all the same")
+        if self.unsent_links:
+            lines.append(f"excluded links, because their targets are not in the package: {_some(self.unsent_links)}")
         return lines
 
     def has(self, path: str) -> bool:
@@ -57,7 +61,7 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float, 
     """Write `root` and the texts of `extra` (keyed by name in the archive) into the zip `target`.
 
     Without run folders, and without folders that start with a dot and files that look like keys, except those that
-    match a pattern in `also`.
+    match a pattern in `also`. A symbolic link becomes a copy of the packed files that it points to.
 
     Raises BadInput for more than `most_mb` (file sizes before compression), naming the largest files, and for a file
     that contains the value of a secret environment variable.
@@ -68,22 +72,22 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float, 
     wanted = {f for f in found if any(fnmatch.fnmatch(str(f), pattern) for pattern in also)}
     hidden = {f: folder for f in found if f not in wanted and (folder := _dot_folder(f)) is not None}
     kept_back = {str(f): "by name" for f in found if f not in hidden and f not in wanted and is_key_file(f)}
-    files = [f for f in found if f not in hidden and str(f) not in kept_back]
-    _refuse_oversized(root, files, most_mb)
+    sources, unsent_links = _follow_links(root, [f for f in found if f not in hidden and str(f) not in kept_back])
+    _refuse_oversized(root, sources, most_mb)
     secrets = [form.encode() for value in secret_values() for form in spellings(value)]
     size = 0
     names: list[Path] = []
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for file in files:
-            data = (root / file).read_bytes()
-            if file not in wanted and (kind := find_key(data)) is not None:
+        for file, source in sources.items():
+            data = (root / source).read_bytes()
+            if not wanted.intersection((file, source)) and (kind := find_key(data)) is not None:
                 kept_back[str(file)] = kind
                 continue
             if any(secret in data for secret in secrets):
                 raise BadInput(
                     "package", str(file), "holds the value of a secret environment variable; remove it from the file"
                 )
-            _add(archive, str(file), data, 0o755 if os.access(root / file, os.X_OK) else 0o644)
+            _add(archive, str(file), data, 0o755 if os.access(root / source, os.X_OK) else 0o644)
             size += len(data)
             names.append(file)
         for name, text in extra.items():
@@ -92,14 +96,37 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float, 
         path=target,
         megabytes=size / 1e6,
         names=(*map(str, names), *extra),
-        untracked=tuple(str(f) for f in names if not listed[f]),
+        untracked=tuple(str(f) for f in names if not listed.get(f, listed[sources[f]])),
         kept_back=kept_back,
         dot_folders=tuple(sorted(set(hidden.values()))),
+        unsent_links=unsent_links,
     )
 
 
-def _refuse_oversized(root: Path, files: Sequence[Path], most_mb: float) -> None:
-    sizes = {file: (root / file).stat().st_size / 1e6 for file in files}
+def _follow_links(root: Path, files: Sequence[Path]) -> tuple[dict[Path, Path], tuple[str, ...]]:
+    """Return name -> file to read, and the links whose target is not among the files or contains the link.
+
+    A link to a folder gives the files of the folder. Links to folders inside it are not followed.
+    """
+    sources = {f: f for f in files if not (root / f).is_symlink()}
+    top = os.path.realpath(root)
+    targets = {f: Path(os.path.relpath(os.path.realpath(root / f), top)) for f in files if f not in sources}
+    sources |= {link: target for link, target in targets.items() if target in sources}
+    folders = {link: target for link, target in targets.items() if link not in sources}
+    unsent: list[Path] = []
+    copies: dict[Path, Path] = {}
+    for link, target in folders.items():
+        inner = {link / f.relative_to(target): source for f, source in sources.items() if target in f.parents}
+        if not inner or target in link.parents:
+            unsent.append(link)
+            continue
+        copies |= inner
+        unsent += [link / other.relative_to(target) for other in folders if target in other.parents]
+    return dict(sorted((sources | copies).items())), tuple(map(str, sorted(unsent)))
+
+
+def _refuse_oversized(root: Path, sources: Mapping[Path, Path], most_mb: float) -> None:
+    sizes = {file: (root / source).stat().st_size / 1e6 for file, source in sources.items()}
     total = sum(sizes.values())
     if total > most_mb:
         named = ", ".join(f"{f} ({sizes[f]:.1f} MB)" for f in sorted(sizes, key=lambda f: -sizes[f])[:3])
@@ -129,7 +156,7 @@ def _add(archive: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
 
 
 def _list_files(root: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the files of `root` that no .gitignore excludes, relative to it, each with whether git tracks it.
+    """Yield the files and links of `root` that no .gitignore excludes, relative to it, each with whether git tracks it.
 
     The folder need not be a git work tree, and repositories inside it are listed by their own rules.
     """
@@ -149,7 +176,7 @@ def _list_files(root: Path) -> Iterator[tuple[Path, bool]]:
         path = root / name
         if name.endswith("/"):  # a repository of its own
             yield from ((Path(name) / inner, known) for inner, known in _list_files(path))
-        elif path.is_file() and not path.is_symlink() and ".git" not in Path(name).parts:
+        elif (path.is_file() or path.is_symlink()) and ".git" not in Path(name).parts:
             yield Path(name), name in tracked
 
 

@@ -157,6 +157,49 @@ def test_keys_in_large_files_are_found(tmp_path: Path, monkeypatch: pytest.Monke
         pack(root, tmp_path / "a.zip", {}, most_mb=8)
 
 
+def test_links_are_sent_as_copies_of_packed_files(tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    write(root, {"conf/v2.yaml": "a: 1", "conf/deep/b.txt": "b", "run.sh": "x"})
+    (root / "run.sh").chmod(0o755)
+    links = {"conf/now.yaml": "v2.yaml", "chain": "conf/now.yaml", "settings": "conf", "bin/go": "../run.sh"}
+    (root / "bin").mkdir()
+    for link, to in links.items():
+        (root / link).symlink_to(to)
+    package = pack(root, tmp_path / "a.zip", {}, most_mb=1)
+    real = {"conf/v2.yaml", "conf/deep/b.txt", "run.sh"}
+    copies = {"conf/now.yaml", "chain", "bin/go", "settings/v2.yaml", "settings/deep/b.txt", "settings/now.yaml"}
+    assert names(package.path) == real | copies
+    with zipfile.ZipFile(package.path) as archive:
+        assert {archive.read(n) for n in ("chain", "conf/now.yaml", "settings/now.yaml", "settings/v2.yaml")} == {
+            b"a: 1"
+        }
+        assert archive.getinfo("bin/go").external_attr >> 16 == 0o755
+    assert package.has("settings/deep") and package.unsent_links == ()
+
+
+def test_links_to_what_is_not_sent_are_named(tmp_path: Path) -> None:
+    root = tmp_path / "tree"
+    write(tmp_path, {"outside/f.txt": "x"})
+    write(
+        root,
+        {"a/x.py": "", ".gitignore": "data/", "data/d.jsonl": "", "secrets.yaml": "x", "note.txt": KEYS["key of AWS"]},
+    )
+    links = {
+        "away": "../outside", "file": "../outside/f.txt", "gone": "nowhere", "loop": "loop", "a/up": "..",
+        "d": "data/d.jsonl", "settings": "secrets.yaml", "b": "a",
+    }  # fmt: skip
+    for link, to in {**links, "copy": "note.txt", "token": "a/x.py"}.items():
+        (root / link).symlink_to(to)
+    package = pack(root, tmp_path / "a.zip", {}, most_mb=1)
+    assert names(package.path) == {"a/x.py", ".gitignore", "b/x.py"}
+    assert package.unsent_links == ("a/up", "away", "b/up", "d", "file", "gone", "loop", "settings")
+    assert package.kept_back == {
+        "secrets.yaml": "by name", "token": "by name", "note.txt": "key of AWS", "copy": "key of AWS",
+    }  # fmt: skip
+    line = "excluded links, because their targets are not in the package: a/up, away, b/up, d, file and 3 more"
+    assert line in package.describe()
+
+
 def test_files_named_by_the_user_are_sent_all_the_same(tmp_path: Path) -> None:
     write(tmp_path / "tree", {".github/ci.yml": "x", ".vscode/x": "x", "secrets.yaml": "x", "prod.env": "x"})
     package = pack(tmp_path / "tree", tmp_path / "a.zip", {}, most_mb=1, also=(".github/*", "secrets.yaml"))
