@@ -25,22 +25,38 @@ _FOLDERS = ("PWD", "OLDPWD")
 
 _ALWAYS = {"secret", "secrets", "pwd", "credential", "credentials", "authorization", "cookie", "bearer", "jwt", "dsn"}
 _ALWAYS |= {"webhook", "webhooks"}
-_ENDINGS = ("password", "passwords", "passwd", "passphrase", "apikey", "authtoken", "authkey")
+_ENDINGS = (
+    "password", "passwords", "passwd", "passphrase", "apikey", "authtoken", "authkey", "secret", "secretkey",
+    "accesskey", "privatekey", "accesstoken", "apitoken", "dbpass",
+)  # fmt: skip
 """Words end with these also without a separator (`PGPASSWORD`)."""
 _BEFORE_KEY = {"api", "access", "private", "secret", "auth", "encryption", "signing", "account", "ssh", "license"}
 _TEXT_TOKENS = {"eos", "bos", "pad", "unk", "sep", "cls", "mask", "stop", "special", "first", "next", "last"}
 _NO_VALUE = {"env", "name", "file", "path", "dir", "folder"}
 """Last words of a setting that says where a secret is."""
+_VARIANTS = {
+    "prod", "production", "staging", "dev", "development", "test", "live", "backup", "old", "new", "primary",
+    "secondary", "read", "write", "readonly", "pem", "json", "base", "b", "v",
+}  # fmt: skip
+"""Last words, with numbers, of one variable among several: `OPENAI_API_KEY_BACKUP`, `PRIVATE_KEY_B64`, `API_KEY_V2`."""
 _DATABASES = {
     "database", "db", "sql", "sqlalchemy", "jdbc", "postgres", "postgresql", "pg", "mysql", "mariadb", "mongo",
     "mongodb", "redis", "amqp", "cloudamqp", "rabbitmq", "broker", "elasticsearch",
 }  # fmt: skip
 _URL_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
+_URL_KEYS = re.compile(r"[?&;]([^=&;\s]+)=")
 _named: set[str] = set()
 
 
 def _words(key: str) -> list[str]:
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", key)]
+
+
+def _words_of_variable(name: str) -> list[str]:
+    words = _words(name)
+    while words and (words[-1].isdigit() or words[-1] in _VARIANTS):
+        words.pop()
+    return words
 
 
 def _names_database(words: Sequence[str]) -> bool:
@@ -73,15 +89,16 @@ def looks_secret(key: str) -> bool:
 def looks_secret_variable(name: str) -> bool:
     """Return whether an environment variable usually holds a secret.
 
-    Besides the names of `looks_secret`, names like `AZURE_OPENAI_KEY`, `GH_PAT`, `SMTP_PASS`, `AWS_ACCESS_KEY_ID` do.
+    Besides the names of `looks_secret`, names like `AZURE_OPENAI_KEY`, `GH_PAT`, `SMTP_PASS`, `AWS_ACCESS_KEY_ID` do,
+    also with an ending such as `_2` or `_PROD`.
     """
-    words = _words(name)
+    words = _words_of_variable(name)
     last = words[-1] if words else ""
     return (
-        looks_secret(name)
+        looks_secret("_".join(words))
         or last in ("key", "keys", "pat", "pass", "pw", "auth", "sas")
         or words[-3:] == ["access", "key", "id"]
-        or words[-2:] == ["auth", "config"]
+        or words[-2:] in (["auth", "config"], ["sas", "url"])
     )
 
 
@@ -93,8 +110,8 @@ def name_secret_variables(names: Iterable[str]) -> None:
 def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the values of environment variables with a secret name and of those named by the configuration.
 
-    Longest first (one may contain another). A URL with a login is a secret whatever the variable's name; the address of
-    a database without a login is not.
+    Longest first (one may contain another). A URL with a login, or with a secret among its parameters, is a secret
+    whatever the variable's name; the address of a database without either is not.
     """
     env = os.environ if environ is None else environ
     found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and k not in _FOLDERS and _holds_secret(k, v)}
@@ -104,8 +121,11 @@ def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
 def _holds_secret(name: str, value: str) -> bool:
     if name in _named:
         return True
-    if "://" in value and (_URL_LOGIN.search(value) or _names_database(_words(name))):
-        return "@" in value
+    if "://" in value:
+        if any(looks_secret_variable(key) for key in _URL_KEYS.findall(value)):
+            return True
+        if _URL_LOGIN.search(value) or _names_database(_words_of_variable(name)):
+            return "@" in value
     return looks_secret_variable(name)
 
 
