@@ -36,14 +36,19 @@ class JobCluster:
         with _only_this_address(), self._asking():
             self._client = JobSubmissionClient(self.dashboard)
 
-    def requires_token(self) -> bool:
-        """Return whether the job server refuses a request without a token. Anyone who reaches one that does not can
-        run code on all nodes."""
+    def describe_access(self) -> str:
+        """Return a line that says whether the job server refuses a request without a token. Anyone who reaches one that
+        does not can run code on all nodes."""
         parts = urlsplit(self.dashboard)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         with self._asking(), contextlib.closing(kind(parts.hostname or "", parts.port, timeout=REACH_S)) as connection:
             connection.request("GET", f"{parts.path}/api/version")
-            return connection.getresponse().status != http.client.OK
+            status = connection.getresponse().status
+        if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
+            return f"access:    {self.dashboard} requires a token"
+        if status == http.client.OK:
+            return f"warning: {self.dashboard} takes jobs without a token from everybody who reaches it"
+        return f"warning: could not tell whether {self.dashboard} requires a token (HTTP status {status} without one)"
 
     def nodes(self) -> list[Node]:
         """Return the live nodes with their total resources, since usage is visible only from inside the cluster."""

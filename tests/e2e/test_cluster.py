@@ -85,7 +85,7 @@ def test_submitted_job_is_followed_and_returns_its_exit_code(cluster: str, tmp_p
         "submit", "score", f"input={run}", *(f"pools.judge.{k}={v}" for k, v in judge.items()), *where, cwd=work
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "warning" not in done.stdout, "the cluster requires a token"
+    assert f"access:    {cluster} requires a token\n" in done.stdout
     assert f"package:   of {work}\n  2 files" in done.stdout
     assert "excluded, because they look like keys: .env" in done.stdout
     assert f"dashboard: {cluster}/#/jobs/hamr-score-" in done.stdout

@@ -66,8 +66,7 @@ def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
     there = config.cluster
     check_cluster_address(there.dashboard, allow_unauthenticated=there.allow_unauthenticated, key="cluster.dashboard")
     cluster = JobCluster(config.cluster.dashboard)
-    if not cluster.requires_token():
-        print(f"warning: {cluster.dashboard} takes jobs without a token from everybody who reaches it", flush=True)
+    print(cluster.describe_access(), flush=True)
     for each in request.stages or ((config,) if request.job == "train" else ()):
         print("\n".join(describe_placement(each, cluster.nodes())), flush=True)
     if needed := sorted({name for each in request.configs for name in secret_variables(each)}):

@@ -161,13 +161,22 @@ class _JobServer(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-@pytest.mark.parametrize(("status", "requires"), [(200, False), (401, True), (403, True), (302, True)])
-def test_job_server_is_asked_without_a_token(status: int, requires: bool) -> None:
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (200, "warning: URL takes jobs without a token from everybody who reaches it"),
+        (401, "access:    URL requires a token"),
+        (403, "access:    URL requires a token"),
+        (302, "warning: could not tell whether URL requires a token (HTTP status 302 without one)"),
+        (503, "warning: could not tell whether URL requires a token (HTTP status 503 without one)"),
+    ],
+)
+def test_job_server_is_asked_without_a_token(status: int, says: str) -> None:
     with HTTPServer(("127.0.0.1", 0), type("Server", (_JobServer,), {"status": status})) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         cluster = object.__new__(JobCluster)
         cluster.dashboard = f"http://127.0.0.1:{server.server_port}"
-        assert cluster.requires_token() is requires
+        assert cluster.describe_access() == says.replace("URL", cluster.dashboard)
 
 
 def test_non_address_is_passed_to_ray() -> None:
