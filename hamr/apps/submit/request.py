@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 from hamr.apps.jobs import names
 from hamr.apps.pipeline.command import RunPipeline, TrainSweep
-from hamr.apps.pipeline.log import is_pipeline
+from hamr.apps.pipeline.log import is_pipeline, pipeline_owner
 from hamr.apps.pipeline.plan import PipelinePlan, plan_pipeline
 from hamr.apps.pipeline.sweep import plan_sweep
 from hamr.apps.shared.commands import Command, ConfiguredCommand, parse_command, render
@@ -73,6 +74,7 @@ class SubmitRequest:
         command = parse_command([word for word in words if word not in where])
         if isinstance(command, TrainingCommand) and command.resume is not None and is_pipeline(command.resume):
             folder = command.resume.absolute()
+            _refuse_running_pipeline(folder)
             stages = PipelinePlan.load(folder).configs_of_stages()
             command = command.model_copy(update={"resume": folder})
             return cls(command=command, where=where, config=load_config(where), resume=folder, stages=stages)
@@ -86,8 +88,7 @@ class SubmitRequest:
             folder = RunFolder.open(command.resume).path
             status = LiveStatus.read(folder)
             if status is not None and status.alive():
-                remedy = f"still runs (process {status.pid} on {status.host}); stop it first, or wait until it ends"
-                raise RunFolderError("resume", str(folder), remedy)
+                raise _still_runs(folder, status.pid, status.host)
             there = load_config(where)
             config = load_dumped(folder / "config.yaml", command.overrides).model_copy(
                 update={name: getattr(there, name) for name in OTHERS}
@@ -118,6 +119,21 @@ class SubmitRequest:
             words = re.sub(r"[^A-Za-z0-9]+", "-", Path(name).stem.split("=")[0]).strip("-")
             return f"{words}-{time.strftime('%Y%m%d-%H%M%S')}"
         return experiment.run_dir or f"{experiment.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def _refuse_running_pipeline(folder: Path) -> None:
+    """Raise RunFolderError for a pipeline that runs. One of another machine does while a stage writes its status."""
+    owner = pipeline_owner(folder)
+    if owner is None:
+        return
+    stages = [LiveStatus.read(config.parent) for config in folder.glob("*/config.yaml")]
+    if owner["host"] == socket.gethostname() or any(status is not None and status.alive() for status in stages):
+        raise _still_runs(folder, owner["pid"], owner["host"])
+
+
+def _still_runs(folder: Path, pid: int, host: str) -> RunFolderError:
+    remedy = f"still runs (process {pid} on {host}); stop it first, or wait until it ends"
+    return RunFolderError("resume", str(folder), remedy)
 
 
 Overridable = TypeVar("Overridable", ConfiguredCommand, RunPipeline, TrainSweep)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.jobs import JOBS, load, names
+from hamr.apps.pipeline.log import LOCK
 from hamr.apps.pipeline.plan import plan_pipeline
 from hamr.apps.pipeline.sweep import plan_sweep
 from hamr.apps.score.command import ScoreCommand
@@ -25,6 +27,7 @@ from hamr.cluster.nodes import Versions, refuse_unlike
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, RunFolderError
 from hamr.pools.function_pool import read_sources
+from hamr.security.processes import identity
 from hamr.telemetry.live import LiveStatus, State
 from hamr.telemetry.run_folder import RunFolder
 
@@ -214,6 +217,32 @@ def test_pipeline_of_a_folder_is_resumed_with_the_needs_of_its_stages(small: Pat
     config, run = locate_run(request)
     assert (run, command(request, run)) == (folder, f"python -m hamr train resume={folder}")
     assert config.cluster.dashboard == "http://10.0.0.1:8265"
+
+
+@pytest.mark.parametrize(
+    ("owner", "stage_age_s", "refused"),
+    [({}, None, True), ({"pid": 2**22 + 1}, None, False), ({"host": "other"}, 0, True), ({"host": "other"}, 99, False)],
+    ids=["here", "ended", "elsewhere", "lost machine"],
+)
+def test_a_pipeline_that_still_runs_is_not_resumed(
+    small: Path, tmp_path: Path, owner: dict[str, object], stage_age_s: float | None, refused: bool
+) -> None:
+    folder = tmp_path / "run"
+    plan_pipeline(parse_command(["train", f"pipeline={small}", f"experiment.run_dir={folder}"])).create()
+    (folder / LOCK).write_text(json.dumps(identity() | owner))
+    if stage_age_s is not None:
+        stage, now = folder / "stage", time.time()
+        stage.mkdir()
+        (stage / "config.yaml").touch()
+        LiveStatus(run="r", state="running", phase="rl", started=now - 200, time=now - stage_age_s, host="other").write(
+            stage
+        )
+    words = ["train", f"resume={folder}", *CLUSTER]
+    if not refused:
+        assert SubmitRequest.read(words).resume == folder
+        return
+    with pytest.raises(RunFolderError, match=r"resume: .* still runs \(process \d+ on \S+\); stop it first"):
+        SubmitRequest.read(words)
 
 
 @pytest.mark.parametrize("name", sorted({*names()} - {*RESOLVED, *ONLY_HERE, "calibrate", "evaluate"}))
