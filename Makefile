@@ -8,6 +8,7 @@
 # make test-launch      the images and the scripts of a cluster with hadolint and shellcheck
 # make test-wheel       the built wheel in an environment of its own, which it downloads (4 GB)
 # make docs    build the documentation site in site/     make lock    regenerate the lock files
+# make audit   known vulnerabilities of the locked packages, from osv.dev (needs uv and network)
 # make clean   remove .venv and caches
 #
 # ARGS goes to the command:  make train ARGS="experiment.seed=1"    make test ARGS="-k cascade"
@@ -16,6 +17,7 @@ VENV ?= .venv
 # Where to look for the CPU build of torch if pip's own index has none.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
+UV ?= uv
 
 export VENV TORCH_INDEX
 ifdef PYTHON
@@ -25,7 +27,7 @@ endif
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-deep test-benchmarks test-trainers test-browser test-pii test-launch test-wheel check docs lock clean
+.PHONY: help setup train test test-deep test-benchmarks test-trainers test-browser test-pii test-launch test-wheel check docs lock audit clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Where/,$$d'
@@ -77,6 +79,10 @@ test-wheel: setup
 
 lock:
 	@scripts/lock.sh
+
+audit:
+	@status=0; for lock in locks/*.txt; do echo "$$lock"; \
+	$(UV) tool run pip-audit@2.10.1 -s osv --no-deps --disable-pip -r "$$lock" || status=1; done; exit $$status
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist site *.egg-info

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -128,15 +129,41 @@ def test_wheel_declares_command_licence_and_extras(wheel: Path) -> None:
 # --- lock files --------------------------------------------------------------------------------
 
 
+LOCKS = sorted(path.name for path in (ROOT / "locks").glob("*.txt"))
+TOGETHER = ("cpu.txt", "cpu-torch.txt", "docs.txt", "browser.txt", "pii.txt", "launch.txt")
+"""Lock files that one environment may have."""
+BY_BUILD = {"torch", "triton", "setuptools", "apache-tvm-ffi"}
+"""Packages that vLLM's builds for CPUs and for CUDA require in different versions."""
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_files_pin_one_version_of_a_package_per_line(name: str) -> None:
+    lines = [line for line in (ROOT / "locks" / name).read_text().splitlines() if not line.startswith("#")]
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9][\w.-]*==\d[\w.!+]*", line)] == []
+    assert len(locked(name)) == len(lines) > 0
+
+
 @pytest.mark.parametrize(
     ("name", "fewest"),
     [("cpu.txt", 100), ("cuda.txt", 100), ("docs.txt", 10), ("browser.txt", 2), ("pii.txt", 10), ("launch.txt", 1)],
 )
-def test_lock_files_pin_names_and_versions_only(name: str, fewest: int) -> None:
-    text = (ROOT / "locks" / name).read_text()
-    assert "://" not in text
-    assert " @ " not in text
+def test_lock_files_are_complete(name: str, fewest: int) -> None:
     assert len(locked(name)) > fewest
+
+
+def test_lock_files_of_one_environment_name_no_package_twice() -> None:
+    counted = Counter(package for name in TOGETHER for package in locked(name))
+    assert {package for package, count in counted.items() if count > 1} == set()
+
+
+def test_lock_files_agree_on_the_version_of_a_package() -> None:
+    versions: dict[str, set[str]] = {}
+    for name in LOCKS:
+        for package, version in locked(name).items():
+            versions.setdefault(package, set()).add(version)
+    assert {package for package, found in versions.items() if len(found) > 1} == BY_BUILD
+    cpu = {package: version for name in TOGETHER for package, version in locked(name).items()}
+    assert [p for p, version in locked("trainers.txt").items() if cpu.get(p, version) != version] == []
 
 
 @pytest.mark.parametrize("name", ["docs", "browser", "pii"])
@@ -147,10 +174,13 @@ def test_further_locks_only_add_packages_to_the_cpu_lock(name: str) -> None:
     assert set(names) <= locked(f"{name}.txt").keys()
 
 
-def test_cpu_lock_omits_packages_incompatible_with_cpu_torch() -> None:
-    assert not {"torch", "torchvision", "torchaudio", "torchcodec"} & set(locked("cpu.txt"))
-    assert not [name for name in locked("cpu.txt") if name.startswith("nvidia-")]
-    assert (ROOT / "locks" / "cpu-torch.txt").read_text().strip().endswith("+cpu")
+def test_only_the_cuda_lock_has_companions_of_torch() -> None:
+    """Registries hold their CUDA builds, which break imports beside the CPU build of torch."""
+    for name in LOCKS:
+        if name != "cuda.txt":
+            assert LEFT_OUT & locked(name).keys() == ({"torch"} if name == "cpu-torch.txt" else set()), name
+            assert not [package for package in locked(name) if package.startswith("nvidia-")], name
+    assert locked("cpu-torch.txt")["torch"].endswith("+cpu")
 
 
 @pytest.mark.parametrize("name", ["cpu.txt", "cuda.txt"])
