@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +30,11 @@ LIMIT_S = 8.0
 """Time limit of the graceful shutdown. With the kill that follows it, a process ends within 10 seconds."""
 AGAIN_S = 0.05
 """Pause before a signal is delivered again."""
+FORWARDED = "HAMR_SIGNALS_FORWARDED"
+"""Set in the environment of a process whose parent forwards signals to it. It receives a signal twice if the sender
+signals all processes of a service or job."""
+DUPLICATE_S = 1.0
+"""A process with `FORWARDED` ignores the same signal again within this time."""
 
 SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C"}
 _SHOW_CURSOR = "\033[?25h"
@@ -37,6 +43,7 @@ _SHOW_CURSOR = "\033[?25h"
 @dataclass
 class _State:
     received: int | None = None
+    received_at: float = 0.0
     again: bool = False
     """True if the next signal is a repeated delivery of the first one."""
     depth: int = 0
@@ -77,7 +84,9 @@ def signal_of(error: BaseException) -> int | None:
 
 
 @contextlib.contextmanager
-def handle_signals(action: Action = raise_exit, *, limit_s: float | None = LIMIT_S) -> Iterator[None]:
+def handle_signals(
+    action: Action = raise_exit, *, limit_s: float | None = LIMIT_S, clock: Callable[[], float] = time.monotonic
+) -> Iterator[None]:
     """Handle SIGTERM and SIGINT by `action` while the body runs. Inner calls replace the action of outer ones.
 
     Outside the main thread this does nothing, because Python allows handlers only there.
@@ -85,15 +94,20 @@ def handle_signals(action: Action = raise_exit, *, limit_s: float | None = LIMIT
     Args:
         action: Receives the first signal. It may raise.
         limit_s: Seconds from the first signal until the process is killed; None for no limit.
+        clock: Returns the time in seconds.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(signum: int, frame: FrameType | None) -> None:
+        now = clock()
         if _state.received is not None and not _state.again:
+            is_same = signum == _state.received and now - _state.received_at < DUPLICATE_S
+            if is_same and FORWARDED in os.environ:
+                return
             exit_now("by a second signal")
-        _state.received, _state.again = signum, False
+        _state.received, _state.received_at, _state.again = signum, now, False
         if limit_s is not None and _state.timer is None:
             reason = f"because the graceful shutdown took longer than {limit_s:g} s"
             _state.timer = threading.Timer(limit_s, exit_now, (reason,))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +96,54 @@ def test_graceful_shutdown_is_limited_in_time() -> None:
     code, out, err = end(signal.SIGTERM, takes=600, limit_s=0.5)
     assert (code, out) == (143, "ending\nswept\n")
     assert "SIGTERM ended the process because the graceful shutdown took longer than 0.5 s; go on with" in err
+
+
+CHILD = """
+import os, sys, time
+from hamr import signals
+
+times = [0.0, float(sys.argv[1])]
+with signals.handle_signals(limit_s=None, clock=lambda: times.pop(0)):
+    try:
+        print(os.getpid(), flush=True)
+        time.sleep(600)
+    finally:
+        print("ending", flush=True)
+        while times:
+            time.sleep(0.01)
+        print("ended", flush=True)
+"""
+"""Ends in an orderly way after it has received a second signal. Argument: seconds between the two, by its clock."""
+PARENT = """
+import sys
+from hamr import signals
+from hamr.apps.pipeline import run as pipeline
+from hamr.apps.train import restarts
+
+sys.executable = sys.argv[2]
+with signals.handle_signals(limit_s=None):
+    if sys.argv[1] == "restarts":
+        restarts._run([])
+    else:
+        pipeline._run([], started=lambda pid: None, allowed=None)
+"""
+"""Runs a command as a supervised run or a stage of a pipeline. Arguments: which of them, and the command."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["restarts", "pipeline"])
+@pytest.mark.parametrize(("between", "told"), [(0.9, "ending\nended\n"), (1.1, "ending\n")])
+def test_signal_sent_and_forwarded_counts_once(tmp_path: Path, kind: str, between: float, told: str) -> None:
+    """As systemd and Slurm do, which signal every process of a service or job."""
+    command = tmp_path / "command"
+    (tmp_path / "child.py").write_text(CHILD)
+    command.write_text(f"#!/bin/sh\nexec {sys.executable} {tmp_path / 'child.py'} {between}\n")
+    command.chmod(0o755)
+    words = [sys.executable, "-c", PARENT, kind, str(command)]
+    parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    assert parent.stdout is not None
+    os.kill(int(parent.stdout.readline()), signal.SIGTERM)
+    assert parent.stdout.readline() == "ending\n"
+    parent.send_signal(signal.SIGTERM)
+    out, _ = parent.communicate(timeout=150)
+    assert "ending\n" + out == told

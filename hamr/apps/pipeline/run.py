@@ -184,7 +184,9 @@ def _run(args: Sequence[str], started: Callable[[int], None], allowed: Sequence[
     kill it before it has saved its last step.
     """
     command = [sys.executable, "-m", "hamr", *args]
-    env = None if allowed is None else {**os.environ, ALLOWED_FUNCTIONS: ",".join(allowed)}
+    env = {**os.environ, signals.FORWARDED: "1"}
+    if allowed is not None:
+        env[ALLOWED_FUNCTIONS] = ",".join(allowed)
     child = subprocess.Popen(command, preexec_fn=end_with_parent, process_group=0, env=env)
     try:
         started(child.pid)

@@ -55,7 +55,7 @@ def _run(words: list[str]) -> int:
     """Run `hamr <words>` until it ends; negative exit codes are signals that killed it."""
     child = subprocess.Popen(
         [sys.executable, "-m", "hamr", *words],
-        env={**os.environ, SUPERVISED: "1"},
+        env={**os.environ, SUPERVISED: "1", signals.FORWARDED: "1"},
         preexec_fn=end_with_parent,
         process_group=0,
     )
