@@ -83,7 +83,7 @@ def _run(args: list[str]) -> int:
             raise
         # Ray raises a remote error as a subclass whose text is the remote traceback; the original error is its cause.
         cause = getattr(error, "cause", None)
-        known = cause if isinstance(cause, HamrError) else error
+        known = cause if isinstance(cause, HamrError | OSError) else error
         if isinstance(known, HamrError):
             return _fail(str(known), known.exit_code)
         if isinstance(known, ModuleNotFoundError) and (known.name or "").partition(".")[0] in HEAVY:
@@ -91,6 +91,9 @@ def _run(args: list[str]) -> int:
         if isinstance(known, OSError) and known.errno == errno.ENAMETOOLONG:
             shown = repr(str(known.filename))
             return _fail(f"path: {shown[:157]}...: a part is longer than the file system allows; shorten it", 2)
+        if isinstance(known, PermissionError) and known.filename is not None:
+            why = os.strerror(known.errno or errno.EACCES).lower()
+            return _fail(f"{known.filename}: {why}; give this user access to it and to its folder, or name another", 2)
         if isinstance(known, OSError) and known.errno in (errno.ENOSPC, errno.EDQUOT):
             where = known.filename or "the run folder"
             return _fail(f"{where}: no space left on the disk; free some, or set experiment.run_dir to another disk", 1)

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -78,8 +78,8 @@ class Checkpoints:
     async def save(self, step: int, write: Write, state: Mapping[str, Any]) -> Checkpoint:
         """Write the checkpoint of `step`, after one that is under way, and remove older ones.
 
-        A complete checkpoint stays complete until its successor is. A failing `write` leaves no files. A full disk
-        raises one HamrError that names it.
+        A complete checkpoint stays complete until its successor is. A failing `write` leaves no files. A full disk or
+        a folder that may not be written raises one HamrError that names it.
 
         Args:
             write: Fills the folder that it gets.
@@ -108,9 +108,10 @@ class Checkpoints:
     async def _new_folder(self, step: int) -> Path:
         await self.settle()
         self.folder.mkdir(parents=True, exist_ok=True)
-        await asyncio.to_thread(self._clean_up)
         aside = self.folder / f".step_{step}.tmp"
-        aside.mkdir()
+        with self._dropped_on_error(aside, step):
+            await asyncio.to_thread(self._clean_up)
+            aside.mkdir()
         return aside
 
     async def _complete(
@@ -126,7 +127,7 @@ class Checkpoints:
 
     @contextmanager
     def _dropped_on_error(self, aside: Path, step: int) -> Iterator[None]:
-        """Remove the files after an error of the body, and name a full disk."""
+        """Remove the files after an error of the body, and name a full disk and denied access."""
         try:
             yield
         except BaseException as e:
@@ -137,6 +138,10 @@ class Checkpoints:
                     f"checkpoint of step {step}: no space left on the disk of {self.folder}; free some, or set "
                     "experiment.run_dir to a larger disk, then resume with resume=<run folder>"
                 ) from e
+            if denied := _find_error(e, (errno.EACCES, errno.EPERM), "Permission denied"):
+                path = getattr(denied, "filename", None) or self.folder
+                remedy = "permission denied; let this user write to its folder, then resume with resume=<run folder>"
+                raise RunFolderError(f"checkpoint of step {step}", str(path), remedy) from e
             raise
 
     def newest(self) -> Checkpoint | None:
@@ -287,10 +292,18 @@ def _fsync(path: Path) -> None:
 
 
 def _disk_is_full(error: BaseException, folder: Path) -> bool:
-    """Return whether a full disk caused the error. torch and safetensors raise their own types without an errno."""
+    """Return whether a full disk caused the error."""
+    if _find_error(error, (errno.ENOSPC, errno.EDQUOT), "No space left on device"):
+        return True
+    return isinstance(error, Exception) and shutil.disk_usage(folder).free < 1 << 20
+
+
+def _find_error(error: BaseException, codes: Container[int], text: str) -> BaseException | None:
+    """Return the first cause with one of these codes, or with `text`, as torch and safetensors raise their own types
+    without an errno."""
     seen: BaseException | None = error
     while seen is not None:
-        if getattr(seen, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left on device" in str(seen):
-            return True
+        if getattr(seen, "errno", None) in codes or text in str(seen):
+            return seen
         seen = seen.__cause__ or seen.__context__
-    return isinstance(error, Exception) and shutil.disk_usage(folder).free < 1 << 20
+    return None

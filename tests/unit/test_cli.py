@@ -15,6 +15,7 @@ from hamr import __version__, cli
 from hamr.apps.jobs import names
 from hamr.apps.shared.commands import Command
 from hamr.errors import ConfigError, EngineDied
+from tests.permissions import file_permissions_enforced
 
 
 @pytest.fixture
@@ -119,6 +120,7 @@ class RemoteError(Exception):
         (ConfigError("a.b", 3, "lower it"), 2, "hamr: a.b: 3: lower it\n"),
         (EngineDied("judge-1\nis gone"), 1, "hamr: judge-1 is gone\n"),
         (RemoteError(EngineDied("judge-1 is gone")), 1, "hamr: judge-1 is gone\n"),
+        (RemoteError(PermissionError(errno.EACCES, "Permission denied", "/x")), 2, "hamr: /x: permission denied; give"),
         (KeyboardInterrupt(), 130, "hamr: interrupted\n"),
         (ModuleNotFoundError("No module named 'vllm'", name="vllm.engine"), 1, "vllm.engine is not installed"),
         (OSError(errno.ENOSPC, "No space left on device", "/runs/x"), 1, "/runs/x: no space left on the disk"),
@@ -133,7 +135,17 @@ class RemoteError(Exception):
             "a part is longer than the file system allows",
         ),
     ],
-    ids=["bad-input", "run-time", "remote", "interrupt", "not-installed", "disk-full", "disk-read-only", "long-name"],
+    ids=[
+        "bad-input",
+        "run-time",
+        "remote",
+        "remote-file",
+        "interrupt",
+        "not-installed",
+        "disk-full",
+        "disk-read-only",
+        "long-name",
+    ],
 )
 def test_expected_errors_are_reported_in_one_line(
     error: BaseException, code: int, says: str, job, capsys: pytest.CaptureFixture[str]
@@ -142,6 +154,40 @@ def test_expected_errors_are_reported_in_one_line(
     assert cli.main(["fake"]) == code
     err = capsys.readouterr().err
     assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["status", "RUN"],
+        ["report", "RUN"],
+        ["stop", "RUN"],
+        ["scale", "RUN", "judge=2"],
+        ["train", "resume=RUN"],
+        ["sft", "resume=RUN"],
+        ["export", "RUN", "output=policy"],
+        ["train", "experiment=smoke", "data=RUN"],
+        ["train", "experiment=smoke", "experiment.run_dir=RUN/new"],
+        ["train", "experiment=smoke", "--config-dir", "RUN"],
+        ["plan", "experiment=smoke", "launch=slurm", "output=RUN/plan"],
+    ],
+    ids=" ".join,
+)
+def test_denied_access_is_reported_in_one_line(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir(0o000)
+    try:
+        with file_permissions_enforced():
+            assert cli.main([word.replace("RUN", str(run)) for word in words]) == 2
+    finally:
+        run.chmod(0o755)
+    err = capsys.readouterr().err
+    assert err.startswith(f"hamr: {run}")
+    assert err.endswith(": permission denied; give this user access to it and to its folder, or name another\n")
     assert err.count("\n") == 1
 
 

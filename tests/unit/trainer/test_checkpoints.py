@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hamr.errors import HamrError, RunFolderError
 from hamr.trainer import checkpoints
 from hamr.trainer.checkpoints import Checkpoints
+from tests.permissions import file_permissions_enforced
 
 
 def writer(text):
@@ -198,6 +199,30 @@ async def test_full_disk_raises_one_error_and_leaves_no_files(tmp_path, error):
     assert os.listdir(tmp_path) == ["step_1"]
 
 
+def test_folder_without_write_access_raises_one_error_and_keeps_checkpoints(tmp_path):
+    c = Checkpoints(tmp_path)
+    asyncio.run(c.save(1, writer("one"), {}))
+    tmp_path.chmod(0o555)
+    try:
+        with (
+            file_permissions_enforced(),
+            pytest.raises(RunFolderError, match=r"step 2: '.*\.step_2\.tmp': permission denied; .*resume=") as e,
+        ):
+            asyncio.run(c.save(2, writer("two"), {}))
+    finally:
+        tmp_path.chmod(0o755)
+    assert "\n" not in str(e.value)
+    assert os.listdir(tmp_path) == ["step_1"]
+
+
+async def test_file_that_a_rank_may_not_write_is_named_by_its_folder(tmp_path):
+    async def write(folder):
+        raise TorchWriteError("I/O error: Permission denied (os error 13)")
+
+    with pytest.raises(RunFolderError, match=f"step 1: '{tmp_path}': permission denied"):
+        await Checkpoints(tmp_path).save(1, write, {})
+
+
 async def test_other_errors_are_raised_and_leave_no_files(tmp_path):
     async def write(folder):
         (folder / "half").write_text("x")
@@ -319,6 +344,7 @@ def test_any_json_state_survives_the_round_trip(tmp_path_factory, state):
 SAVER = """
 import asyncio, functools, sys
 from hamr.trainer.checkpoints import Checkpoints
+from tests.permissions import file_permissions_enforced
 c = Checkpoints(sys.argv[1])
 newest = c.newest()
 first = newest.step if newest else 0
