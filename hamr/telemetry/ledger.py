@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator
@@ -55,14 +56,13 @@ class Ledger:
             raise HamrError(f"{self.path}: no such ledger")
         uri = f"{self.path.absolute().as_uri()}?mode={'ro' if readonly else 'rwc'}"
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(uri, uri=True, timeout=30.0, check_same_thread=False, isolation_level=None)
-        try:
-            self._open(readonly)
-        except sqlite3.DatabaseError as error:
-            self._db.close()
-            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_NOTADB:
+        with self._disk_errors_named():
+            self._db = sqlite3.connect(uri, uri=True, timeout=30.0, check_same_thread=False, isolation_level=None)
+            try:
+                self._open(readonly)
+            except BaseException:
+                self._db.close()
                 raise
-            raise RunFolderError("ledger", str(self.path), "not a ledger; give the ledger.sqlite of a run") from None
 
     def _open(self, readonly: bool) -> None:
         if not readonly:
@@ -74,29 +74,48 @@ class Ledger:
             if self._version() == 0:
                 self._db.execute(f"PRAGMA user_version={_VERSION}")
         if self._version() != _VERSION:
-            self._db.close()
             raise HamrError(f"{self.path}: not a ledger, or written by another version of hamr")
 
     def _version(self) -> int:
         return self._db.execute("PRAGMA user_version").fetchone()[0]
 
+    @contextlib.contextmanager
+    def _disk_errors_named(self) -> Iterator[None]:
+        """Convert errors of SQLite that the disk, the permissions or another file cause to one line with the path."""
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the rest of the number is a detail
+            if code == sqlite3.SQLITE_FULL:
+                raise HamrError(f"{self.path}: no space left on the disk; free some, then resume the run") from error
+            if code == sqlite3.SQLITE_IOERR:
+                raise HamrError(f"{self.path}: {error}; repair the disk, then resume the run") from error
+            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+                remedy = f"{error}; give this user access to the file and to its folder"
+                raise RunFolderError("ledger", str(self.path), remedy) from error
+            if code == sqlite3.SQLITE_NOTADB:
+                remedy = "not a ledger; give the ledger.sqlite of a run"
+                raise RunFolderError("ledger", str(self.path), remedy) from None
+            raise
+
     def add(self, records: Iterable[RewardRecord]) -> int:
-        """Add new records, all or none. Return the number of new rows. Raises HamrError if the disk is full."""
+        """Add new records, all or none. Return the number of new rows.
+
+        Like the other methods that write, it raises HamrError if the disk is full or the file cannot be written.
+        """
         rows = [_row(r) for r in records]
         if not rows:
             return 0
         marks = ",".join("?" * len(rows[0]))
-        with self._lock:
+        with self._disk_errors_named(), self._lock:
             before = self._db.total_changes
             try:
                 self._db.execute("BEGIN IMMEDIATE")
                 self._db.executemany(f"INSERT OR IGNORE INTO records VALUES ({marks})", rows)
                 self._db.execute("COMMIT")
-            except BaseException as e:
+            except BaseException:
                 if self._db.in_transaction:  # SQLite has rolled back by itself if the disk is full
                     self._db.execute("ROLLBACK")
-                if getattr(e, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-                    raise HamrError(f"{self.path}: no space left on the disk; free some, then resume the run") from e
                 raise
             return self._db.total_changes - before
 
@@ -107,14 +126,14 @@ class Ledger:
         """
         mine = "(run = ? OR substr(run, 1, ?) = ?)"
         within = f"{run}/"
-        with self._lock, self._db:
+        with self._disk_errors_named(), self._lock, self._db:
             found = self._db.execute(f"DELETE FROM records WHERE {mine} AND step > ?", (run, len(within), within, step))
             return found.rowcount
 
     def discard(self, run: str, step: int, prompt: str, attempts: range) -> int:
         """Delete the records of these attempts at one prompt. Return the number of rows."""
         mine = "run = ? AND step = ? AND prompt = ? AND attempt >= ? AND attempt < ?"
-        with self._lock, self._db:
+        with self._disk_errors_named(), self._lock, self._db:
             values = (run, step, prompt, attempts.start, attempts.stop)
             return self._db.execute(f"DELETE FROM records WHERE {mine}", values).rowcount
 

@@ -1,3 +1,5 @@
+import contextlib
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -11,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hamr.errors import HamrError
+from hamr.errors import HamrError, RunFolderError
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.record_json import outcome_from_dict, record_from_json, record_to_json
 from hamr.types import Component, JudgeTimeout, RewardRecord, SampleKey, Scored, VersionSpan
+from tests.permissions import file_permissions_enforced
 from tests.unit.telemetry.records import call, record, records
 
 
@@ -105,8 +108,9 @@ def test_ledger_can_be_read_while_written(tmp_path):
             assert next(rows).key.sample == 0
             writer.add([record(1)])
             assert reader.count() == 2
-            with pytest.raises(sqlite3.OperationalError, match="readonly"):
-                reader.add([record(2)])
+            for write in (lambda: reader.add([record(2)]), lambda: reader.discard_after("r", 0)):
+                with pytest.raises(RunFolderError, match=r"l\.sqlite': attempt to write a readonly database; give"):
+                    write()
 
 
 def test_full_disk_raises_one_error_and_adds_nothing(tmp_path):
@@ -120,6 +124,55 @@ def test_full_disk_raises_one_error_and_adds_nothing(tmp_path):
         assert ledger.count() == 1
         ledger.query("PRAGMA max_page_count=100000")
         assert ledger.add([record(1)]) == 1
+
+
+@contextlib.contextmanager
+def failing_disk():
+    """The kernel refuses every write to a file, which SQLite reports as an I/O error."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda ledger: ledger.add([record(1)]),
+        lambda ledger: ledger.discard_after(record(0).key.run, 0),
+        lambda ledger: ledger.discard(record(0).key.run, 1, "p", range(9)),
+        lambda ledger: Ledger(ledger.path.with_name("new.sqlite")),
+    ],
+    ids=["add", "discard_after", "discard", "open"],
+)
+def test_failing_disk_raises_one_error_with_the_path(tmp_path, write):
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        ledger.add([record(0, step=1)])
+        with failing_disk(), pytest.raises(HamrError, match=r"^/.*\.sqlite: disk I/O error; repair the disk"):
+            write(ledger)
+        assert ledger.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("locked", "mode", "why"),
+    [("l.sqlite", 0o444, "attempt to write a readonly database"), (".", 0o000, "unable to open database file")],
+)
+def test_ledger_without_access_is_refused_with_its_path(tmp_path, locked, mode, why):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    Ledger(folder / "l.sqlite").close()
+    (folder / locked).chmod(mode)
+    try:
+        with (
+            file_permissions_enforced(),
+            pytest.raises(RunFolderError, match=f"{folder}/l.sqlite': {why}; give this user access"),
+            Ledger(folder / "l.sqlite") as ledger,
+        ):
+            ledger.add([record(0)])
+    finally:
+        (folder / locked).chmod(0o755)
 
 
 def test_threads_may_add_concurrently(tmp_path):
