@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import ConfigDict, PositiveFloat, PositiveInt
+from pydantic import ConfigDict
 
-from hamr.config.section import Section
+from hamr.config.section import PositiveFloat, Section, SmallInt
 
 _FUNCTION = re.compile(r"(?:.*\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
@@ -43,5 +43,5 @@ class AgentConfig(Section):
     agent_deadline_s: PositiveFloat = 60.0
     """Maximum duration of one call of a function. After it, the process of the function is replaced, and the outcome is
     a failure of this answer."""
-    agent_processes: PositiveInt = 1
+    agent_processes: SmallInt = 1
     """Processes of a function. Each runs one call at a time, or 64 if the function is async."""

@@ -5,15 +5,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from hamr.config.custom import FunctionConfig
-from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.section import Fraction, NonNegative, PositiveFloat, PositiveInt, Section, SmallInt
 from hamr.types import Credit, ImportanceLevel, PolicyAggregation
 
 
@@ -65,7 +60,7 @@ class AllWrongConfig(Section):
     never learned. Both remedies are off by default and may be combined.
     """
 
-    more_samples: Annotated[int, Field(ge=0)] = 0
+    more_samples: Annotated[int, Field(ge=0, le=4096)] = 0
     """Number of additional responses to the prompt, which join its group."""
     reference: bool = False
     """Add one reference of the sample to the group as a response. Its total is the best of the group with a consistency
@@ -137,7 +132,7 @@ class AlgorithmConfig(Section):
     clip_high: NonNegative = 0.28
     """Upper clipping range, at least 0: probability ratios above 1 + clip_high are clipped. With `gmpo` it limits the
     log-ratio, with `dppo` the change in probability."""
-    dual_clip: Annotated[float, Field(gt=1.0)] | None = None
+    dual_clip: Annotated[float, Field(gt=1.0, le=1e9)] | None = None
     """With `objective=clip`: largest probability ratio of a token with a negative advantage, above 1; 3 is usual. Acts
     only with several optimiser steps per batch. null: none."""
     tau_positive: PositiveFloat = 1.0
@@ -164,7 +159,7 @@ class AlgorithmConfig(Section):
     turn of the other dialogues of the group, plus the outcome of the dialogue, compared with their outcomes. `outcome`:
     only the outcome; the sum of the turns if there is none. `turn`: the sum of this reward, the later ones and the
     outcome, compared over all turns of the group. They do not differ for single decisions."""
-    epochs: PositiveInt = 1
+    epochs: SmallInt = 1
     """Number of passes over the responses of a step."""
     minibatches: PositiveInt = 1
     """Optimiser steps per batch of responses and epoch."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from hamr.config.section import AbsolutePath, Fraction, Section
+from hamr.config.section import AbsolutePath, Fraction, PositiveInt, Section
 from hamr.types import AuditBy
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, PrivateAttr, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, model_validator
 
-from hamr.config.section import NonNegative, Section
+from hamr.config.section import NonNegative, PositiveFloat, Section, SmallInt
 from hamr.errors import ConfigError
 
 
@@ -90,7 +90,7 @@ class HarnessConfig(CodeConfig):
     it. It runs without a shell in the working folder. Accepted where paths of functions are."""
     deadline_s: PositiveFloat = 600.0
     """Maximum duration of one dialogue. After it, the process is killed, and the dialogue is a failure."""
-    processes: PositiveInt = 16
+    processes: SmallInt = 16
     """Maximum number of dialogues at a time, each with its process."""
     host: str = "127.0.0.1"
     """Address of the policy endpoint. Another one than this machine's own is for harnesses in containers or on other
@@ -130,7 +130,7 @@ class CustomRewardConfig(FunctionConfig):
     """Call the function once per group with two lists, samples and responses. It returns a list of numbers."""
     deadline_s: PositiveFloat = 10.0
     """Maximum duration of one call. After it, the process of the function is replaced and the outcome is a failure."""
-    processes: PositiveInt = 1
+    processes: SmallInt = 1
     """Number of processes that run the function. Each runs one call at a time, or 64 if the function is async."""
 
 

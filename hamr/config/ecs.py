@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, PositiveFloat, PositiveInt
+from pydantic import ConfigDict
 
 from hamr.config.agents import AnswerConfig
-from hamr.config.section import NonNegative
+from hamr.config.section import NonNegative, PositiveFloat, PositiveInt, Samples, Seed
 
 
 class EcsConfig(AnswerConfig):
@@ -24,9 +24,9 @@ class EcsConfig(AnswerConfig):
     """Sampling temperature of the policy."""
     max_new_tokens: PositiveInt = 512
     """Maximum length of a response of the policy in tokens."""
-    seed: int = 0
+    seed: Seed = 0
     """Determines the sampling and the resampling."""
-    resamples: PositiveInt = 1000
+    resamples: Samples = 1000
     """Resamples of the bootstrap intervals and of the permutation test."""
     attempts: PositiveInt = 3
     """Attempts per question to a pool that temporarily refuses questions."""

@@ -6,18 +6,22 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-    model_validator,
-)
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from hamr.config.faults import UnscoredConfig
 from hamr.config.sage import DialoguesConfig
-from hamr.config.section import FolderName, Fraction, NonNegative, Samples, Section, Steps
+from hamr.config.section import (
+    FolderName,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Samples,
+    Section,
+    Seed,
+    Steps,
+)
 from hamr.types import Aggregation
 
 
@@ -28,7 +32,7 @@ class SftStageConfig(Section):
     """Number of optimiser steps. 0 skips the warm-up."""
     samples_per_step: Samples = 16
     """Number of samples per optimiser step."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of the order of the samples and of the drawn references. null: that of the experiment. With its own seed,
     the warm-up is the same in runs with several seeds, which then differ only in RL."""
     learning_rate: PositiveFloat = 1e-4
@@ -55,7 +59,7 @@ class EvaluationConfig(Section):
 
     temperature: NonNegative = 0.0
     """Sampling temperature, at least 0. 0 takes the most likely token."""
-    samples: PositiveInt = 1
+    samples: Annotated[int, Field(ge=1, le=4096)] = 1
     """Number of responses per prompt. More than 1 needs a temperature above 0."""
     stop_at_answer: bool = False
     """Post-CoT: generation ends with the answer, as in a deployment. Later text cannot change the answer. In training
@@ -74,13 +78,13 @@ class EvaluationConfig(Section):
 class CheckpointConfig(Section):
     every: PositiveInt = 10
     """Interval between two checkpoints in steps."""
-    keep: Annotated[int, Field(ge=2)] = 2
+    keep: Annotated[int, Field(ge=2, le=1_000_000)] = 2
     """Number of complete checkpoints that are kept, at least 2. Older ones are deleted."""
     asynchronous: bool = False
     """Write checkpoints while training continues. A step then waits only until the ranks have copied their state to
     host memory (`timing/step/checkpoint`). The next checkpoint waits for the one under way. Off by default, because
     the copy needs as much host memory as the checkpoint has bytes: about 16 per trained parameter, over the ranks."""
-    grace_s: Annotated[float, Field(ge=0)] = 4.0
+    grace_s: NonNegative = 4.0
     """Seconds after SIGTERM or Ctrl-C in which a running optimiser step may end and be saved. Then it is dropped, and
     the run resumes from its newest checkpoint. With the default, the whole run ends within 10 s. Raise it for a large
     model, up to a few seconds less than the scheduler waits before SIGKILL."""
@@ -106,8 +110,8 @@ class AsynchronyConfig(Section):
 class ExperimentConfig(Section):
     name: FolderName = "run"
     """Name of the run: in its folder, on the console and in W&B. Without a slash, at most 200 bytes, no dot first."""
-    seed: int = 0
-    """Seed of the order of the prompts, of the sampling and of the splits. Any integer."""
+    seed: Seed = 0
+    """Seed of the order of the prompts, of the sampling and of the splits, from 0 to 2^32 - 1."""
     steps: Steps = 10
     """Number of RL steps. 0 skips RL. null, or not set, with `episodes`: as many as these take."""
     episodes: PositiveFloat | None = None
@@ -124,7 +128,7 @@ class ExperimentConfig(Section):
     """Largest number of times that `hamr train` resumes the run from its newest checkpoint after the death of its
     driver, a trainer rank or the rollout workers. The run is then a process of its own. 0: it stops, and names the
     command that resumes it."""
-    eval_every: Annotated[int, Field(ge=0)] = 0
+    eval_every: NonNegativeInt = 0
     """Evaluate on the held-out split every this number of steps. 0: only before and after each stage."""
     evaluation: EvaluationConfig = EvaluationConfig()
     sage: DialoguesConfig = DialoguesConfig()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.section import Fraction, NonNegative, PositiveFloat, PositiveInt, Section
 
 Share = Annotated[float, Field(gt=0.0, le=1.0)]
 

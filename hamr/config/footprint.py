@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, model_validator
 
-from hamr.config.section import NonNegative, Section
+from hamr.config.section import NonNegative, PositiveFloat, Section
 
 
 class FootprintConfig(Section):

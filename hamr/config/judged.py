@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hamr.config.cascade_controller import ItemCascadeConfig
-from hamr.config.section import NonNegative, RewardName, Section
+from hamr.config.section import NonNegative, NonNegativeInt, RewardName, Section
 
 Scale = Literal["span", "share"]
 
@@ -21,7 +21,7 @@ class JudgeSection(Section):
     """Name of the pool, with role `judge` or `grader`. Several rewards may share one pool."""
     prompt: str | None = None
     """Template that replaces the shipped one: a name in `prompts/`, or a path."""
-    max_reasks: Annotated[int, Field(ge=0)] = 1
+    max_reasks: NonNegativeInt = 1
     """Number of retries for an unparseable answer. After them, the outcome is a failure."""
 
 
@@ -55,7 +55,7 @@ class ComparedConfig(GradedConfig):
     """`comparative`: the responses of one group in one prompt, as in the paper. `single`: each response alone."""
     prompt_compared: str | None = None
     """Template that replaces the comparative one. `prompt` then applies to a single response."""
-    max_compared: Annotated[int, Field(ge=2)] = 16
+    max_compared: Annotated[int, Field(ge=2, le=4096)] = 16
     """Maximum number of responses in one prompt. A larger group is split evenly."""
 
 

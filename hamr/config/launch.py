@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveFloat, PositiveInt
-
-from hamr.config.section import Section
+from hamr.config.section import PositiveFloat, PositiveInt, Section
 
 LaunchKind = Literal["kuberay", "slurm", "ray"]
 

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import re
@@ -77,9 +78,13 @@ def _check_files(folder: Path) -> None:
             raise yaml_error(error, str(file)) from None
 
 
-def sweep_values(arg: str) -> list[str]:
-    """Return one override for every value of an override such as `key=1,2` or `key=range(1,4)`; any other as it is."""
+def sweep_values(arg: str, most: int) -> list[str]:
+    """Return one override for every value of an override such as `key=1,2` or `key=range(1,4)`; any other as it is.
+
+    Raises BadInput if there are more than `most`, before they are listed.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import RangeSweep
     from hydra.errors import HydraException
 
     key, equals, value = arg.partition("=")
@@ -93,7 +98,16 @@ def sweep_values(arg: str) -> list[str]:
         return [arg]
     if not parsed.is_discrete_sweep():
         raise BadInput(key, value, "has infinitely many values; write a list or range(...)")
-    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
+    swept = parsed.value()
+    try:
+        if isinstance(swept, RangeSweep) and sum(1 for _ in itertools.islice(swept.range(), most + 1)) > most:
+            raise BadInput(key, value, f"more than {most} runs; give fewer values")
+        values = list(parsed.sweep_string_iterator())
+    except (HydraException, ValueError, ArithmeticError):  # e.g. a step of 0
+        values = []
+    if not values:
+        raise BadInput(key, value, "cannot be expanded; write a list or range(start,stop,step)")
+    return [f"{key}={value}" for value in values]
 
 
 def dump_config(config: Config) -> str:

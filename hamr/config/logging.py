@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import PositiveFloat
-
 from hamr.config.custom import CallbacksConfig
-from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.section import Fraction, NonNegative, PositiveFloat, Section
 
 
 class WandbConfig(Section):

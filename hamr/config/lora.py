@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import PositiveFloat, PositiveInt
-
-from hamr.config.section import Section
+from hamr.config.section import PositiveFloat, Section, SmallInt
 
 
 class LoraConfig(Section):
-    rank: PositiveInt = 16
+    rank: SmallInt = 16
     """Rank of the adapter matrices."""
     alpha: PositiveFloat = 32.0
     """Scale of the adapter: its output is multiplied by alpha / rank."""

@@ -3,12 +3,12 @@ here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import ConfigDict
 
 from hamr.config.agents import AnswerConfig
-from hamr.config.section import NonNegative
+from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, Samples, Seed
 
 
 class OlabenchConfig(AnswerConfig):
@@ -28,14 +28,14 @@ class OlabenchConfig(AnswerConfig):
     """Maximum length of a response in tokens."""
     limit: PositiveInt | None = None
     """Maximum number of items and of labelled responses, for a quick check: the first of each file."""
-    latency_items: Annotated[int, Field(ge=0)] = 50
+    latency_items: NonNegativeInt = 50
     """Number of items that are asked first, one after the other: the reported latency is theirs. The latency of the
     others, under load, is reported beside it. 0: none."""
     at_once: PositiveInt | None = None
     """Concurrent responses to the other items. null: the capacity of the policy's pool."""
-    seed: int = 0
+    seed: Seed = 0
     """Determines the sampling and the resampling."""
-    resamples: PositiveInt = 1000
+    resamples: Samples = 1000
     """Resamples of the bootstrap intervals."""
     attempts: PositiveInt = 3
     """Attempts per question to a pool that temporarily refuses questions."""

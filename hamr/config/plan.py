@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field
 
-from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.section import Fraction, NonNegative, PositiveFloat, PositiveInt, Section, SmallInt
 
 GpuName = Literal["rtx4090", "l40s", "a100_40", "a100_80", "h100", "h200", "b200"]
 
@@ -22,7 +22,7 @@ class PlanConfig(Section):
     """Prompt length of the policy, and of a scorer's question without the response."""
     response_tokens: PositiveInt | None = None
     """Mean length. null: half of `rollout.max_new_tokens`."""
-    turns: Annotated[float, Field(ge=1.0)] | None = None
+    turns: Annotated[float, Field(ge=1.0, le=1e6)] | None = None
     """Mean number of responses of the policy in a dialogue. null: half of `rollout.max_turns`."""
     references: PositiveInt = 3
     """References per sample. Each is a question to the reranker."""
@@ -37,5 +37,5 @@ class PlanConfig(Section):
     """Share of a scorer's prompt tokens that are in the prefix cache of its replica."""
     spread: NonNegative = 0.5
     """Coefficient of variation of response lengths and answer times."""
-    draws: PositiveInt = 3
+    draws: SmallInt = 3
     """Number of simulated steps, with different responses, in each mean."""

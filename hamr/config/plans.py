@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, PositiveFloat, PositiveInt
+from pydantic import ConfigDict
 
-from hamr.config.section import NonNegative, Section
+from hamr.config.section import NonNegative, PositiveFloat, PositiveInt, Section, Seed
 
 
 class PlansConfig(Section):
@@ -21,7 +21,7 @@ class PlansConfig(Section):
     """Sampling temperature of the policy."""
     max_new_tokens: PositiveInt = 1024
     """Maximum length of a plan in tokens."""
-    seed: int = 0
+    seed: Seed = 0
     """Determines the sampling."""
     attempts: PositiveInt = 3
     """Attempts per question to a pool that temporarily refuses questions, and per answer of the judge that cannot be

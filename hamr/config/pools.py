@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
 from hamr.config.faults import BreakerConfig, HedgeConfig
 from hamr.config.footprint import FootprintConfig
 from hamr.config.lora import LoraConfig
-from hamr.config.section import Fraction, NonNegative, Section
+from hamr.config.section import (
+    Fraction,
+    Megabytes,
+    NonNegative,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Samples,
+    Section,
+    SmallInt,
+    Tokens,
+)
 from hamr.hardware import DType, resolve_dtype
 
 SPEED_ONLY = {
@@ -24,18 +35,18 @@ replicas."""
 class EngineConfig(FootprintConfig):
     """One vLLM engine."""
 
-    threads: PositiveInt = 1
+    threads: SmallInt = 1
     """OpenMP threads of the actor, on a CPU only."""
-    max_num_seqs: PositiveInt = 32
+    max_num_seqs: Samples = 32
     """Maximum number of sequences that the engine decodes concurrently."""
-    kv_cache_mb: PositiveInt = 64
+    kv_cache_mb: Megabytes = 64
     """Size of the KV cache on the CPU, where vLLM would otherwise take 0.92 of memory."""
-    block_size: PositiveInt = 32
+    block_size: Samples = 32
     """KV block size in tokens. A prompt shorter than a block never hits the prefix cache."""
     gpu_memory_utilization: Fraction = 0.9
     """Share of the GPU memory, in [0, 1], that the engine may take for weights and KV cache. Without effect on a
     CPU."""
-    tensor_parallel_size: PositiveInt = 1
+    tensor_parallel_size: SmallInt = 1
     """Number of GPUs that share the model. More than 1 needs `num_gpus` of the same value."""
     enforce_eager: bool = True
     """Skip the capture of CUDA graphs: a faster start and less memory, but slower decoding on GPUs."""
@@ -69,9 +80,9 @@ class ScorerTrainingConfig(Section):
     """Keep only this number of first decoder layers of the starting model. null keeps all."""
     examples: PositiveInt = 2000
     """Maximum number of training examples."""
-    epochs: PositiveInt = 1
+    epochs: SmallInt = 1
     """Number of passes over the examples."""
-    batch_size: PositiveInt = 32
+    batch_size: Samples = 32
     """Examples per optimiser step."""
     learning_rate: PositiveFloat = 3e-4
     """Peak learning rate, above 0."""
@@ -83,7 +94,7 @@ class ScorerTrainingConfig(Section):
     train_embeddings: bool = True
     """False freezes the embeddings (and a head tied to them): a fifth of the weights of a small model, which a scorer
     does not need to change. With `lora` they are always frozen."""
-    threads: PositiveInt = 1
+    threads: SmallInt = 1
     """OpenMP threads of the training."""
     num_gpus: Literal[0, 1] = 0
     """1 trains on a GPU of the machine where the command runs, before pools and trainer have theirs, and recomputes
@@ -109,9 +120,9 @@ class ScorerTrainingConfig(Section):
 
 
 class AutoscalingConfig(Section):
-    min_replicas: PositiveInt = 1
+    min_replicas: SmallInt = 1
     """Minimum number of replicas."""
-    max_replicas: PositiveInt = 1
+    max_replicas: SmallInt = 1
     """Maximum number of replicas, at least `min_replicas`."""
     target_ongoing_requests: PositiveFloat = 4.0
     """Concurrent requests per replica that the autoscaling aims at, above 0."""
@@ -139,22 +150,22 @@ class PoolConfig(Section):
     prompt: str = ""
     """Template name in `prompts/`, without its extension: `reranker.en`, `judge.en`, which are the defaults of `type:
     openai`. Empty for a grader, a `cross_encoder` and an `embedding`."""
-    replicas: PositiveInt = 1
+    replicas: SmallInt = 1
     """Initial number of replicas. With `autoscaling`, at least `min_replicas`."""
-    max_replicas_per_node: PositiveInt | None = None
+    max_replicas_per_node: SmallInt | None = None
     """Maximum number of replicas on one node, to spread the pool. null: no limit."""
     autoscaling: AutoscalingConfig | None = None
     """Bounds between which Ray Serve scales the pool. null: the number of replicas is fixed."""
     engine: EngineConfig = EngineConfig()
     dtype: DType = "auto"
     """`auto` is resolved as for `model.dtype`, by `engine.num_gpus`."""
-    max_context: PositiveInt = 1024
+    max_context: Tokens = 1024
     """Maximum length of a question with its answer, in tokens."""
-    max_ongoing_requests: PositiveInt = 8
+    max_ongoing_requests: Samples = 8
     """Concurrent requests (small batches) of one replica. The rest queue."""
-    max_queued_requests: int = -1
+    max_queued_requests: Annotated[int, Field(ge=-1, le=1_000_000_000)] = -1
     """Maximum number of queued requests per client before more are rejected. -1: no limit."""
-    batch_size: PositiveInt = 16
+    batch_size: Samples = 16
     """Maximum number of questions in one request."""
     batch_wait_ms: NonNegative = 5.0
     """Maximum time that a question waits for others to share its request, in milliseconds, at least 0."""
@@ -166,7 +177,7 @@ class PoolConfig(Section):
     """Sends late requests to a second replica. null: never."""
     breaker: BreakerConfig | None = BreakerConfig()
     """Circuit breaker of the pool. null: none."""
-    thinking_tokens: Annotated[int, Field(ge=0)] = 0
+    thinking_tokens: NonNegativeInt = 0
     """Judge only: token budget of the reasoning before the verdict. 0: no reasoning."""
     answer_tokens: PositiveInt = 512
     """Maximum length of a written answer to a reward's own prompt, in tokens. A truncated answer is unparseable."""
@@ -176,7 +187,7 @@ class PoolConfig(Section):
     before. The verdict's label is read from probabilities and never sampled."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Nucleus sampling of reasoning and written answers, in (0, 1]. 1 keeps all tokens."""
-    top_k: Annotated[int, Field(ge=0)] = 0
+    top_k: NonNegativeInt = 0
     """Sample reasoning and written answers from this number of most likely tokens. 0 keeps all tokens."""
     sampling_extra: dict[str, Any] = Field(default_factory=dict)
     """Further sampling parameters of reasoning and written answers: by their names in vLLM's `SamplingParams`, or

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
 from hamr.config.cascade_controller import AuditConfig, BudgetConfig, CascadeConfig, CertificateConfig
 from hamr.config.custom import CustomRewardConfig
 from hamr.config.judged import JudgedRewards
 from hamr.config.matching import MatchingConfig
 from hamr.config.sage import PathForm
-from hamr.config.section import AbsolutePath, Fraction, NonNegative, RewardName, Section
+from hamr.config.section import (
+    AbsolutePath,
+    Fraction,
+    NonNegative,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    RewardName,
+    Section,
+)
 
 
 class LengthConfig(Section):
@@ -85,7 +88,7 @@ class ConsistencyConfig(Section):
     credit, so the difference never favours replies. Where a reply is due, a call earns 0 and a wrong reply earns its
     score: raise the credit if the scorers give wrong replies a noticeable reward."""
     matching: MatchingConfig = MatchingConfig()
-    max_reasks: Annotated[int, Field(ge=0)] = 1
+    max_reasks: NonNegativeInt = 1
     """Number of judge retries for an unparseable verdict. After them, the outcome is a failure."""
     audit_frac: Fraction = 0.0
     """Share of the replies not judged, or not against all references, that are audited by the judge, drawn at random.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field
 
 from hamr.config.agents import AnswerConfig
-from hamr.config.section import NonNegative
+from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, Samples, Seed
 
 TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
@@ -26,16 +26,16 @@ class SageConfig(AnswerConfig):
 
     language: Literal["en", "zh"] = "en"
     """Language of the procedure, the prompts and the dialogues."""
-    seed: int = 0
+    seed: Seed = 0
     """Determines the customers."""
-    per_intent: Annotated[int, Field(ge=0)] = 3
+    per_intent: Annotated[int, Field(ge=0, le=1_000_000)] = 3
     """Dialogues of each intent before the top-up by path."""
-    per_path: Annotated[int, Field(ge=0)] = 5
+    per_path: Annotated[int, Field(ge=0, le=1_000_000)] = 5
     """Dialogues of every path after the top-up."""
     cover: Literal["cases", "routes"] = "cases"
     """Unit of coverage: `cases` also distinguishes what customers say on the same route through the graph (the paper's
     36 of the Telecom Package), `routes` are the routes alone (12)."""
-    top_up: Annotated[int, Field(ge=0)] = 2
+    top_up: Annotated[int, Field(ge=0, le=1_000_000)] = 2
     """Maximum number of rounds that replace dialogues that are not assessed: a customer that left at once, broke
     character or has another fault is replaced by another one on the same path, and a dialogue that a pool interrupted
     is repeated. The rounds for an agent end when one of them helps none of its dialogues."""
@@ -57,7 +57,7 @@ class SageConfig(AnswerConfig):
     """Maximum length of a customer's message in tokens."""
     agent_temperature: NonNegative = 0.0
     """Sampling temperature of the agents."""
-    reasks: Annotated[int, Field(ge=0)] = 2
+    reasks: NonNegativeInt = 2
     """Retries of a customer message that breaks character, or of an unparseable judgement."""
     attempts: PositiveInt = 3
     """Attempts per question to a pool that does not answer."""
@@ -80,7 +80,7 @@ class SageConfig(AnswerConfig):
     """Dialogues whose simulated customer has a fault (said more or less than its case, wanted something else, left
     early, left its role, or wrote in another language). `left_out`: excluded from the scores, counted, and replaced
     like dialogues without an assessed turn. `kept`: scored like the others, and counted."""
-    resamples: PositiveInt = 1000
+    resamples: Samples = 1000
     """Resamples of the bootstrap intervals."""
 
 
@@ -96,7 +96,7 @@ class DialoguesConfig(SageConfig):
     """Pools of the run, or scripts, which need no model."""
     stages: tuple[Literal["base", "sft", "rl"], ...] = ("base", "sft", "rl")
     """Evaluate before training, after the warm-up, and at the end."""
-    every: Annotated[int, Field(ge=0)] = 0
+    every: NonNegativeInt = 0
     """Also evaluate every this number of RL steps. 0: never."""
     max_new_tokens: PositiveInt | None = None
     """Maximum length of one answer of the policy. null: `rollout.max_new_tokens`."""

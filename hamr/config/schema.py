@@ -8,12 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from hamr.config.algorithm import (
     AlgorithmConfig,
@@ -34,7 +29,18 @@ from hamr.config.rewards import (
 )
 from hamr.config.sage import SCRIPTED
 from hamr.config.scorers import ScorersConfig
-from hamr.config.section import Fraction, NonNegative, Samples, Section
+from hamr.config.section import (
+    Fraction,
+    Megabytes,
+    NonNegative,
+    PositiveFloat,
+    PositiveInt,
+    Samples,
+    Section,
+    Seed,
+    SmallInt,
+    Tokens,
+)
 from hamr.config.sft import SftConfig
 from hamr.config.use import ScoreConfig, ServeConfig
 from hamr.hardware import DType, resolve_dtype
@@ -61,7 +67,7 @@ class ModelConfig(Section):
     dtype: DType = "auto"
     """`auto` is resolved when the configuration is loaded: bfloat16 on GPUs and on CPUs that support it (AVX-512-BF16,
     AMX), float32 elsewhere. The run's config.yaml contains the resolved value."""
-    max_context: Annotated[int, Field(ge=1, le=1 << 24)] = 1024
+    max_context: Tokens = 1024
     """Maximum length of prompt and response together, in tokens."""
     response_format: Literal["plain", "think_answer", "answer_think", "hybrid"] = "plain"
     """`plain`: the response is the action. `think_answer` (pre-CoT): <think>..</think><answer>..</answer>.
@@ -76,7 +82,7 @@ class ModelConfig(Section):
 
 
 class RolloutConfig(Section):
-    workers: PositiveInt = 1
+    workers: SmallInt = 1
     """Number of rollout engines."""
     placement: Literal["pack", "spread"] = "spread"
     """`spread`: on as many nodes as possible, so that a lost node affects few of them."""
@@ -120,7 +126,7 @@ class RolloutConfig(Section):
 class TrainerConfig(FootprintConfig):
     """`num_cpus`, `num_gpus` and similar settings are those of one rank."""
 
-    ranks: PositiveInt = 1
+    ranks: SmallInt = 1
     """Number of trainer processes."""
     placement: Literal["pack", "strict_pack", "spread"] = "pack"
     """`pack`: ranks on as few nodes as possible; `strict_pack`: on one; `spread`: on as many as possible."""
@@ -166,7 +172,7 @@ class TrainerConfig(FootprintConfig):
     """Maximum norm of the gradient, above 0. A larger gradient is scaled down to it."""
     max_bad_steps: PositiveInt = 3
     """Consecutive optimiser steps with a non-finite gradient norm before the run stops."""
-    threads: PositiveInt = 1
+    threads: SmallInt = 1
     """OpenMP threads of a rank."""
     deadline_s: PositiveFloat = 1800.0
     """Maximum duration of one call of the ranks, in seconds. Also that of one collective operation with `gloo`; with
@@ -233,8 +239,8 @@ class SageDataConfig(Section):
     """Number of validation samples."""
     test: Samples = 120
     """Number of test samples."""
-    seed: int = 0
-    """Seed of the generated dialogues. Any integer."""
+    seed: Seed = 0
+    """Seed of the generated dialogues, from 0 to 2^32 - 1."""
     noise: Fraction = 0.0
     """Share of the samples that supervised fine-tuning sees with wrong references (another act, or a wrong argument),
     as in logs of real agents. The true ones stay in their `privileged.references`. Rewards and evaluations always use
@@ -294,7 +300,7 @@ class ClusterConfig(Section):
     """Ray address. null starts a local Ray for this run."""
     num_cpus: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Logical CPUs of the local Ray. null: 8 or those of the machine, whichever is more."""
-    object_store_mb: PositiveInt = 512
+    object_store_mb: Megabytes = 512
     """Size of the object store of a local Ray in MiB."""
     temp_dir: str | None = None
     """Folder for the files of a local Ray. null: the system's folder for temporary files."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hamr.config.section import Fraction, Section
+from hamr.config.section import Fraction, NonNegativeInt, Samples, Section
 
 
 class RefitConfig(Section):
@@ -19,18 +19,18 @@ class RefitConfig(Section):
     labels: str = "rule"
     """Source of the labels. `rule`: the rule for exact acts, for data that name their acts. `judge`: the judge's score;
     only the reranker is trained. Otherwise a file of labelled pairs, as `data.labelled_pairs`."""
-    examples: Annotated[int, Field(ge=2)] = 600
+    examples: Annotated[int, Field(ge=2, le=1_000_000)] = 600
     """Maximum number of pairs of the policy's replies in one refit. As many pairs of the original training are added,
     so that the scorers do not forget it."""
 
 
 class ScorersConfig(Section):
-    contexts: Annotated[int, Field(ge=0)] = 24
+    contexts: NonNegativeInt = 24
     """Number of references for which the start of a run, and every check during RL, compares wrong replies with right
     ones. 0 disables the check. `hamr scorer check` uses more."""
-    check_every: Annotated[int, Field(ge=0)] = 0
+    check_every: NonNegativeInt = 0
     """Interval in RL steps between checks of the policy's most frequent replies. 0 disables them."""
-    replies: Annotated[int, Field(ge=1)] = 20
+    replies: Samples = 20
     """Number of most frequent replies in a check."""
     max_fooled: Fraction = 0.1
     """Maximum share of contexts in which a wrong reply wins without an alarm (`alarm/scorers_fooled` in RL). In RL also

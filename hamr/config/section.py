@@ -8,10 +8,19 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-NonNegative = Annotated[float, Field(ge=0.0)]
+PositiveFloat = Annotated[float, Field(gt=0.0, le=1e9)]
+NonNegative = Annotated[float, Field(ge=0.0, le=1e9)]
+PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]
+"""The upper bounds catch slips of the keyboard before they overflow a library's integers, or fill the memory."""
 Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 Samples = Annotated[int, Field(ge=1, le=1_000_000)]
-"""The upper bounds catch slips of the keyboard before they fill the memory."""
+SmallInt = Annotated[int, Field(gt=0, le=10_000)]
+"""Number of processes, replicas, threads or passes."""
+Megabytes = Annotated[int, Field(gt=0, le=100_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=1 << 24)]
+Seed = Annotated[int, Field(ge=0, le=(1 << 32) - 1)]
+"""The range of NumPy's seeds, which is smaller than that of torch."""
 RewardName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 """Name of a user's reward: that of its component in records and metrics."""
 AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().resolve()))]

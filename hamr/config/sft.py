@@ -10,9 +10,9 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from hamr.config.section import AbsolutePath, NonNegative, Section
+from hamr.config.section import AbsolutePath, NonNegative, PositiveInt, Samples, Section, SmallInt
 from hamr.types import Aggregation, SftKind
 
 
@@ -52,11 +52,11 @@ class SftConfig(Section):
     kinds: tuple[SftKind, ...] = ()
     """Kinds of items to use; empty uses all. Others are excluded and counted. It selects the arm of a comparison if one
     file contains the items of all arms."""
-    epochs: PositiveInt = 1
+    epochs: SmallInt = 1
     """Number of passes over the mix."""
     steps: PositiveInt | None = None
     """Total number of optimiser steps. null: as many as the epochs give."""
-    batch_size: PositiveInt = 256
+    batch_size: Samples = 256
     """Items of one optimiser step, over all ranks."""
     loss_aggregation: Aggregation = "token_mean"
     """Mean of the loss: over all tokens of the batch (`token_mean`), or first over the tokens of each item

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
+from pydantic import ConfigDict
 
-from hamr.config.section import NonNegative, Section
+from hamr.config.section import NonNegative, PositiveFloat, PositiveInt, Section, Seed
 
 
 class Tau2Config(Section):
@@ -30,11 +30,11 @@ class Tau2Config(Section):
     """Sampling temperature of the agents."""
     user_temperature: NonNegative = 0.0
     """Sampling temperature of the customer."""
-    seed: int = 300
+    seed: Seed = 300
     """Seed of the first trial."""
     at_once: PositiveInt = 8
     """Concurrent dialogues."""
-    attempts: Annotated[int, Field(ge=1)] = 3
+    attempts: PositiveInt = 3
     """Attempts per question to a pool that does not answer."""
     longest_wait_s: PositiveFloat = 60.0
     """Maximum wait between two attempts, if the pool states a retry time."""

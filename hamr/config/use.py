@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic import BeforeValidator, Field
 
-from hamr.config.section import Fraction, Section
+from hamr.config.section import Fraction, PositiveFloat, PositiveInt, Section
 
 
 class ScoreConfig(Section):

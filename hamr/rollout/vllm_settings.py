@@ -92,7 +92,7 @@ def engine_args(
         "structured_outputs_config": {"backend": "guidance", "disable_any_whitespace": True},
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
-        "seed": seed,
+        "seed": seed % (1 << 32),  # NumPy's range; workers add their number to the run's seed
     }
     if adapter_rank:
         args |= adapter_args(adapter_rank)

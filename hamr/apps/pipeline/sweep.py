@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,10 +67,9 @@ def expand(args: Sequence[str]) -> list[list[str]]:
     >>> expand(["experiment.seed=1,2", "algorithm=grpo"])
     [['experiment.seed=1', 'algorithm=grpo'], ['experiment.seed=2', 'algorithm=grpo']]
     """
-    choices = [sweep_values(arg) for arg in args]
+    choices = [list(dict.fromkeys(sweep_values(arg, MOST))) for arg in args]
     if all(len(values) == 1 for values in choices):
         raise BadInput(MULTIRUN, " ".join(args), "nothing has several values; write e.g. experiment.seed=0,1,2")
-    found = [list(c) for c in dict.fromkeys(itertools.islice(itertools.product(*choices), MOST + 1))]
-    if len(found) > MOST:
+    if math.prod(map(len, choices)) > MOST:
         raise BadInput(MULTIRUN, " ".join(args), f"more than {MOST} runs; give fewer values")
-    return found
+    return [list(chosen) for chosen in itertools.product(*choices)]

@@ -289,9 +289,8 @@ def _complaint(kind: type[Command], first: ErrorDetails) -> BadInput:
             name: bound for m in _marks(info) for name in ("ge", "le") if (bound := getattr(m, name, None)) is not None
         }
         both = len(bounds) == 2 and error in ("greater_than_equal", "less_than_equal")
-        return BadInput(
-            where, value, ("must be between {ge:g} and {le:g}" if both else _BOUNDS[error]).format(**context | bounds)
-        )
+        rule = "must be between {ge:.10g} and {le:.10g}" if both else _BOUNDS[error]
+        return BadInput(where, value, rule.format(**context | bounds))
     return BadInput(where, value, _TYPES.get(error, first["msg"].replace("Input should be", "must be", 1)))
 
 
@@ -302,10 +301,10 @@ _TYPES = {
     "finite_number": "must be a number",
 }
 _BOUNDS = {
-    "greater_than_equal": "must be {ge:g} or more",
-    "greater_than": "must be above {gt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "less_than": "must be below {lt:g}",
+    "greater_than_equal": "must be {ge:.10g} or more",
+    "greater_than": "must be above {gt:.10g}",
+    "less_than_equal": "must be at most {le:.10g}",
+    "less_than": "must be below {lt:.10g}",
 }
 
 

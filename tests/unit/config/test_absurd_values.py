@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
+import annotated_types
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
+from hamr.config.ecs import EcsConfig
 from hamr.config.load import load_config, load_dumped
+from hamr.config.olabench import OlabenchConfig
 from hamr.config.pipeline import read_pipeline
+from hamr.config.plans import PlansConfig
 from hamr.config.safe_yaml import MAX_VALUES, check_aliases, load_yaml
+from hamr.config.sage import SageConfig
+from hamr.config.schema import Config
+from hamr.config.tau2 import Tau2Config
 from hamr.data.tickets import read_mapping
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario
@@ -32,6 +42,13 @@ from hamr.telemetry.run_folder import read_config
         "data.sage.train=100000000",
         "model.max_context=1000000000000",
         "cluster.num_cpus=1000000000",
+        "cluster.object_store_mb=100000000000",
+        "trainer.threads=1000000000",
+        "pools.judge.batch_size=1000000000000",
+        "pools.judge.max_ongoing_requests=100000000000000000000",
+        "pools.judge.replicas=1000000000",
+        f"experiment.seed={1 << 32}",
+        "experiment.seed=-1",
         "experiment.name=../../x",
         "experiment.name=.hidden",
         "experiment.name=/etc/x",
@@ -45,6 +62,26 @@ def test_absurd_value_is_rejected_with_its_key(override: str) -> None:
     with pytest.raises(BadInput) as refused:
         load_config(["experiment=smoke", "data=sage", override])
     assert refused.value.where == override.partition("=")[0]
+
+
+def unbounded(kind: Any, key: str, marks: Sequence[object] = ()) -> list[str]:
+    """Return the keys of all numbers below a type that have no upper bound."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = kind.model_fields.items()
+        return [name for key_, f in fields for name in unbounded(f.annotation, f"{key}.{key_}".lstrip("."), f.metadata)]
+    if kind in (int, float):
+        flat = [part for mark in marks for part in getattr(mark, "metadata", [mark])]
+        return [] if any(isinstance(mark, annotated_types.Le | annotated_types.Lt) for mark in flat) else [key]
+    if get_origin(kind) is Annotated:
+        inner, *more = get_args(kind)
+        return unbounded(inner, key, [*marks, *more])
+    own = marks if get_origin(kind) in (Union, UnionType) else ()
+    return [name for inner in get_args(kind) for name in unbounded(inner, key, own)]
+
+
+@pytest.mark.parametrize("section", [Config, SageConfig, EcsConfig, OlabenchConfig, PlansConfig, Tau2Config])
+def test_every_number_of_the_schema_has_an_upper_bound(section: type[BaseModel]) -> None:
+    assert unbounded(section, "") == []
 
 
 def test_names_in_any_language_are_accepted() -> None:

@@ -40,6 +40,11 @@ def test_every_combination_becomes_a_run(args: list[str], runs: list[list[str]])
     assert expand(args) == runs
 
 
+def test_repeated_values_neither_repeat_nor_hide_runs() -> None:
+    expected = [[f"experiment.seed={i}", "trainer.ranks=1"] for i in range(300)]
+    assert expand(["experiment.seed=range(300)", "trainer.ranks=1,1"]) == expected
+
+
 def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run | None = None) -> int:
     command = parse_command([job, "--multirun", *args])
     assert isinstance(command, TrainSweep)
@@ -130,6 +135,12 @@ def test_mistake_in_any_run_prevents_the_start(here: Path) -> None:
     [
         (["experiment=smoke"], "nothing has several values"),
         (["experiment.seed=range(1000)"], "more than 500 runs"),
+        (["experiment.seed=range(0,300000000)"], "more than 500 runs"),
+        (["experiment.seed=shuffle(range(0,300000000))"], "more than 500 runs"),
+        (["experiment.seed=range(30)", "trainer.max_bad_steps=range(1,31)"], "more than 500 runs"),
+        (["experiment.seed=range(0,3,0)"], "cannot be expanded; write a list"),
+        (["experiment.seed=range(3,0)"], "cannot be expanded; write a list"),
+        (["experiment=glob(*)"], "cannot be expanded; write a list"),
         (["trainer.learning_rate=interval(0,1)"], "has infinitely many values"),
         (["resume=runs/x", "experiment.seed=0,1"], "resume: .*keeps its configuration"),
         (["resume=runs/x"], r"resume: .*pipeline\.json cannot be read"),

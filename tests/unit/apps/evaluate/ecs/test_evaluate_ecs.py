@@ -303,7 +303,7 @@ def test_scorers_to_be_trained_get_their_data(tmp_path, monkeypatch, pools):
         (["judges=reranker"], "judges: 'reranker': is a reranker, which gives no three-level verdict"),
         (["judges=judge,judge"], "judges: 'judge,judge': names one twice"),
         (["scores=medium"], "scores: 'medium': must be hard or soft"),
-        (["resamples=0"], "resamples: 0: must be above 0"),
+        (["resamples=0"], "resamples: 0: must be between 1 and 1000000"),
         (["output="], "output: None: missing"),
         (["run=somewhere"], "give one of input=<jsonl of responses>, run=<run folder>"),
         (["labls=x"], "unknown option; did you mean labels=...?"),
