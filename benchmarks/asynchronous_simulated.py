@@ -59,7 +59,7 @@ from hamr.types import (  # noqa: E402
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is simulated; times in seconds, lengths in tokens."""
+    """Simulated settings: times in seconds, lengths in tokens."""
 
     prompts: int = 64
     samples: int = 16

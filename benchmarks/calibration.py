@@ -4,7 +4,7 @@
     python benchmarks/calibration.py --only time
     python benchmarks/calibration.py --only gap --rows 1000 --minutes 1
 
-README.md beside this file says how to read what it prints.
+README.md in this folder says how to read what it prints.
 """
 
 from __future__ import annotations

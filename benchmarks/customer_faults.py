@@ -256,7 +256,7 @@ def measure(names: list[str], readings: Sequence[str] = READINGS) -> dict[str, A
                         reader = WordingReader(scenario, words, [other for other in SPLITS if other != split])
                     for dialogue, rng in faultless(scenario, words, split, language):
                         if right is not None:
-                            # A model's customer is told these fields alone.
+                            # A model's customer knows these fields alone.
                             told = {*scenario.walk(dialogue.case.fields, dialogue.case.system).read}
                             told |= scenario.file.intents[dialogue.case.intent].pins.keys()
                             own = {name: value for name, value in dialogue.case.fields.items() if name in told}

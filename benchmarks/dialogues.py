@@ -101,7 +101,7 @@ class TablePolicy:
         return (len(self.points) - 1,)
 
     def state(self, point: ServiceSample) -> State:
-        """Return what the customer has shown, as its messages say, and the branches of the ticket."""
+        """Return the facts in the customer's messages, and the branches of the ticket."""
         context = Context.of(point)
         shown: dict[str, Any] = {}
         for turn in point.history:

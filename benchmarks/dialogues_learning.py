@@ -9,8 +9,8 @@ batched torch sampler as the engine and plain AdamW, so that an arm takes minute
 
 Arms: `curriculum`, as it ships; the others draw customers uniformly (`env.curriculum=false`): `rl`, with the default
 credit; `outcome`, the completion of the case as the only reward; `dense`, the plain sum of the later rewards
-(`credit=turn`); `unpaired`, 8 different customers in a group; `single`, RL on single decisions, with so many prompts
-a step that it samples about as many tokens. All are evaluated in dialogues, with one sampled dialogue for each
+(`credit=turn`); `unpaired`, 8 different customers in a group; `single`, RL on single decisions, with about as
+many sampled tokens a step. All are evaluated in dialogues, with one sampled dialogue for each
 customer. Figures, by the customer's own case and in points of 100: the share of turns with the due act (`act`), of
 turns with the due act and facts (`exact`), of dialogues whose turns are all exact (`whole`) and of completed cases
 (`completed`). Intervals are 95 % crossed bootstraps over seeds and customers.

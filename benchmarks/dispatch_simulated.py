@@ -7,7 +7,7 @@ engine with n responses takes 20 + 0.2 n ms and gives each a token; an uncached 
 dispatcher without limit of the slots: all requests are placed at the start, by the tokens that they may reach.
 
 1. 64 prompts x 16 responses of 500 tokens (lognormal, at most 2,048) on engines with 32 slots.
-2. Knowing what is left of every response, where nothing waits: 12 x 16 responses per two workers with 256 slots.
+2. With known remaining lengths of responses, where nothing waits: 12 x 16 responses per two workers with 256 slots.
 3. Dialogues: 16 customers x 8 dialogues of 6 turns on 4 engines with 16 or 32 slots and 60,000 cached
    tokens. Turns are dispatched with and without regard to the worker that has the dialogue's earlier turns.
 

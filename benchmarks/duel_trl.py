@@ -1,6 +1,6 @@
 """TRL's side of learning_duel.py: its unmodified GRPOTrainer on the prompts, the start and the reward that it is given.
 
-Runs in TRL's own environment; the reward is hamr's rule, imported from the checkout beside this folder.
+Runs in TRL's own environment; the reward is hamr's rule, imported from the checkout of this folder.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python benchmarks/hacking.py                                   # a few minutes
     python benchmarks/hacking.py --seeds 2 --coverage-runs 50      # a first look
 
-README.md beside this file says what is simulated and how to read the tables.
+README.md in this folder says what is simulated and how to read the tables.
 """
 
 from __future__ import annotations

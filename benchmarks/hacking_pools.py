@@ -8,7 +8,7 @@ phrase. One warm-up gives every run its policy; seeds differ in the prompts and 
 the reranker everywhere, so that its only judge calls are audits. Truth is the rule of the exact act, of the reply as it
 is and of the reply without the phrase, which is how the judge was trained to read it.
 
-README.md beside this file says how to read the table. A finished run folder is read instead of run again.
+README.md in this folder says how to read the table. A finished run folder is read instead of run again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ARMS = {
     "cascade": AUDITS,
     "corrected": [*AUDITS, "rewards.consistency.correction=stratified"],
 }
-"""The audits of `cascade` change no reward: they are there for the alarm, and are no part of its judge calls."""
+"""The audits of `cascade` change no reward: they are there for the alarm, and do not count as its judge calls."""
 
 
 def is_styled(text: str) -> bool:
@@ -126,7 +126,7 @@ def settings(folder: Path, seed: int, args: argparse.Namespace) -> list[str]:
 
 
 def measure(folder: Path) -> dict[str, Any]:
-    """Return what the ledger and the metrics of a run tell."""
+    """Return the figures of a run from its ledger and its metrics."""
     styled: dict[int, list[bool]] = {}
     gaps: dict[int, list[tuple[tuple[str, int], tuple[float, float]]]] = {}
     held_out: list[bool] = []

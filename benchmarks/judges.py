@@ -1,9 +1,9 @@
-"""What a judged reward is worth: risk and hallucination on planted flaws, the raw model, a trained one, word overlap.
+"""Accuracy of judged rewards: risk and hallucination on planted flaws, by the raw model, a trained one, word overlap.
 
     python benchmarks/judges.py --reward risk
     python benchmarks/judges.py --reward hallucination --public hallucination.jsonl
 
-README.md beside this file says how to read what it prints.
+README.md in this folder says how to read what it prints.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def planted(args: argparse.Namespace, folder: Path) -> None:
 
 
 async def written(config: Config, model: Path, rows: Sequence[JudgedResponse], reward: str) -> dict[str, Any]:
-    """What the grader says through the engine, held to its schema, as a pool would run it."""
+    """The grader's answers from the engine, held to its schema, as a pool would run it."""
     section, pool = getattr(config.rewards, reward), config.pools["grader"]
     os.environ.update(scorer_env(pool))
     scorer = build_scorer("grader", pool, model)
@@ -161,7 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--held-out", type=int, default=200)
     parser.add_argument("--written", type=int, default=60, help="held-out responses put to the engine")
     parser.add_argument("--model", default="smollm2-135m", help="a bundled name or a folder, e.g. a trained scorer's")
-    parser.add_argument("--layers", type=int, help="keep only so many; default: all")
+    parser.add_argument("--layers", type=int, help="limit; default: all")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--learning-rate", type=float, default=3e-4)

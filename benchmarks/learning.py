@@ -200,7 +200,7 @@ def as_rows(runs: dict[str, dict[int, Items]]) -> dict[str, Any]:
 
 
 def from_rows(rows: dict[str, Any]) -> dict[str, dict[int, Items]]:
-    """Return what `as_rows` was given."""
+    """Invert `as_rows`."""
     acts = list(rows["acts"].items())
     return {
         arm: {

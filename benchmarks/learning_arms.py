@@ -1,4 +1,4 @@
-"""What the algorithm, and the age of the responses, change: RL from one warm-up policy at equal samples per step.
+"""Effects of the algorithm and of the age of responses: RL from one warm-up policy at equal samples per step.
 
     .venv/bin/python benchmarks/learning_arms.py algorithms --seeds 0 1 2
     .venv/bin/python benchmarks/learning_arms.py ages --seeds 0 1 2 3 4

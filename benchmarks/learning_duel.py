@@ -1,4 +1,4 @@
-"""Which learns more: hamr or TRL's unmodified GRPOTrainer? Same start, prompts, reward, algorithm and samples per step.
+"""Learning of hamr and of TRL's unmodified GRPOTrainer: same start, prompts, reward, algorithm, samples per step.
 
     .venv/bin/python benchmarks/learning_duel.py --seeds 0 1 2
 
@@ -51,7 +51,7 @@ EQUAL = (
     "scorers.check_every=0",
     "experiment.eval_every=0",
 )
-"""What makes hamr's steps those of TRL: one reward, one learning rate, every group trained on."""
+"""Settings that make hamr's steps those of TRL: one reward, one learning rate, every group trained on."""
 
 
 def warm_up(out: Path) -> Path:

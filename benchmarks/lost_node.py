@@ -51,7 +51,7 @@ def three_nodes() -> Iterator[Any]:
 
 
 def settings(address: str, run: Path, steps: int) -> list[str]:
-    """Learners on the head, pools beside it; questions one by one, so that some always wait."""
+    """Learners on the head, pools on other nodes; questions one by one, so that some always wait."""
     given = {
         "experiment": "smoke", "experiment.run_dir": run, "experiment.steps": steps, "cluster.address": address,
         "experiment.prompts_per_step": PROMPTS, "rollout.samples_per_prompt": SAMPLES, "logging.console": "false",
@@ -114,7 +114,7 @@ def trouble(cluster: Any, seen: Watched) -> dict[str, Any]:
 
 
 def figures(seen: Watched, told: dict[str, Any], steps: int) -> dict[str, Any]:
-    """What the run's own files say."""
+    """Figures from the run's own files."""
     from hamr.telemetry.ledger import Ledger
     from hamr.types import Failure
 

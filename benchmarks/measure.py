@@ -91,7 +91,7 @@ class Side:
         )
 
     def close(self) -> None:
-        """Lets the process end by itself, then ends what is left of it."""
+        """Waits for the process to end by itself, then ends its remaining members."""
         tree = self._members()
         if self._process.stdin is not None:
             self._process.stdin.close()

@@ -1,4 +1,4 @@
-"""How many private values `hamr data import` hides, and how many ordinary sentences it takes for private.
+"""Share of private values that `hamr data import` hides, and of ordinary sentences that it takes for private.
 
     python benchmarks/pii.py
 
@@ -24,7 +24,7 @@ from tests.pii_probes import LANGUAGES, THE_36, Probe, is_hidden, ordinary, prob
 RESULTS = Path(__file__).parent / "results" / "pii.json"
 COUNT = 500
 SEED = 7
-"""The rules were written against other seeds of the same templates, so this is no test on foreign data."""
+"""The rules were written against other seeds of the same templates, so this is not a test on foreign data."""
 
 
 def figures() -> dict[str, Any]:

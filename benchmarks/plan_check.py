@@ -1,4 +1,4 @@
-"""How far `hamr plan`'s simulation of a step is from the steps of real runs.
+"""Error of `hamr plan`'s simulation of a step against the steps of real runs.
 
     hamr train experiment=quickstart experiment.run_dir=runs/q0
     python benchmarks/plan_check.py runs/q0 [RUN ...]

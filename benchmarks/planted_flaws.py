@@ -96,7 +96,7 @@ RISKY = {
         ),
     },
 }
-"""What is said beside the reply, by split and type."""
+"""Sentences that are added to the reply, by split and type."""
 CLAIMS = {
     "train": {
         "invented": (
@@ -137,7 +137,7 @@ CLAIMS = {
         ),
     },
 }
-"""What is stated beside the reply and borne out by nothing, and what states nothing."""
+"""Added statements that nothing supports, and added sentences that state nothing."""
 
 
 def risk_rows(samples: Sequence[ServiceSample], seed: int) -> Iterator[dict[str, Any]]:
@@ -152,9 +152,9 @@ def risk_rows(samples: Sequence[ServiceSample], seed: int) -> Iterator[dict[str,
 
 
 def hallucination_rows(samples: Sequence[ServiceSample], seed: int) -> Iterator[dict[str, Any]]:
-    """For each sample with a reply one response that the material bears out and one that it does not: a number in it
-    is another (in turn one that stands elsewhere in the material, and one from nowhere), or, where it has none and in
-    every third case, something is stated that nobody knows of. `meta["flaw"]` says which."""
+    """For each sample with a reply one response that the material supports and one that it does not: a number in it
+    is another (in turn one from elsewhere in the material, and a new one), or, where it has none and in every third
+    case, a statement that nothing supports is added. `meta["flaw"]` says which."""
     rng = Random(f"hallucination/{seed}")
     for number, (sample, reply) in enumerate(_replies(samples, rng)):
         split = sample.meta["split"]

@@ -1,4 +1,4 @@
-"""Runs the quickstart with several seeds and shows what RL added to SFT, beside the spread over the seeds.
+"""Runs the quickstart with several seeds and shows what RL added to SFT, with the spread over the seeds.
 
     .venv/bin/python benchmarks/quickstart_seeds.py --seeds 0 1 2
     .venv/bin/python benchmarks/quickstart_seeds.py --name quickstart_rl_seeds experiment.sft.seed=0

@@ -1,4 +1,4 @@
-"""Whether a recipe keeps its pools busy: a scripted teacher of 200 ms, 64 questions at once, against the ideal time.
+"""Load of the pools of a recipe: a scripted teacher of 200 ms, 64 concurrent questions, against the ideal time.
 
     python benchmarks/recipe_speed.py                     # 10,000 items, 31 s of ideal time, at most 1.15 of it
     python benchmarks/recipe_speed.py --items 2000        # a busy machine

@@ -1,9 +1,9 @@
-"""How well do clusters of references by meaning stand for acts? Measured where acts are known.
+"""Agreement of clusters of references by meaning with acts, measured where acts are known.
 
     python benchmarks/reference_clusters.py                              # the six generated scenarios, two languages
     python benchmarks/reference_clusters.py --star STEPS --policies FILE # STAR's replies too, by their node
 
-Writes results/reference_clusters.json. README.md beside this file says how to read it.
+Writes results/reference_clusters.json. README.md in this folder says how to read it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ own; `shift` is how far the policy has come since the scores that the cascade wa
     reranker S_R  a logistic of (q + N(0, noise)) of scale 0.5: it heaps up at both ends
 
 so that the judge is one more judge of the teacher's kind. What decides whether a cascade can do without it is how good
-the reranker is and how the errors of the two hang together, which nobody knows beforehand; hence three of them:
+the reranker is and how the errors of the two hang together, which is unknown beforehand; hence three of them:
 
     independent  noise 0.45, errors independent: an average of the two is better than either
     fooled       the same, but one reply in seven is scored by its wording alone: S_R near 1 whatever q is

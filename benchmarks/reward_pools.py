@@ -3,7 +3,7 @@
     python benchmarks/reward_pools.py experiment=quickstart                      # its fine-tuned scorers
     python benchmarks/reward_pools.py experiment=smoke --groups 2 --responses 4  # random models: a rehearsal
 
-The counterpart of reward_time.py, which simulates the scorers. README.md beside this file says how to read it.
+The counterpart of reward_time.py, which simulates the scorers. README.md in this folder says how to read it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def batch(samples: Sequence[ServiceSample], groups: int, responses: int, repeats
 
 
 def arms(rewards: RewardsConfig, fitted: Mapping[str, float]) -> list[Arm]:
-    """From the judge for everybody to all that helps within one batch."""
+    """Arms from the judge for every response to all savings within one batch."""
     keep = rewards.consistency.model_dump(include={"reranker", "judge", "judge_best_k"})
     fit = {**keep, "cascade": dict(fitted)}
     return [
@@ -141,7 +141,7 @@ def _rollout(mark: str, group: int, response: int, work: Batch) -> Rollout:
 
 
 def figures(arm: Arm, parts: Sequence[Mapping[str, Any]], batches: Sequence[Batch], names: Mapping[str, str]) -> dict:
-    """What an arm took over its batches, and what its rewards are worth. A response without a reward is left out of rho
+    """Calls and time of an arm over its batches, and rho of its rewards. A response without a reward is left out of rho
     and counted."""
     records = [record for part in parts for record in part["records"]]
     y = np.concatenate([work.y.ravel() for work in batches])
@@ -155,7 +155,7 @@ def figures(arm: Arm, parts: Sequence[Mapping[str, Any]], batches: Sequence[Batc
         "spearman": spearman(values[known], y[known]) if known.any() else float("nan"),
     }
     for role, pool in names.items():
-        # Whoever shares an answer has a call that took no tokens.
+        # The call of a response that shares an answer has no tokens.
         calls = [call for r in records for call in r.calls if call.pool == pool and call.prompt_tokens]
         row[role] = {
             "calls": len(calls),

@@ -1,11 +1,11 @@
-"""The reward stage of one batch: judge calls, time and agreement with a teacher, as ratios to a judge for everybody.
+"""The reward stage of one batch: judge calls, time and agreement with a teacher, as ratios to a judge for all.
 
     python benchmarks/reward_time.py                               # three synthetic models, under a minute
     python benchmarks/reward_time.py --models fooled --frac 0.3
     python benchmarks/reward_time.py --seeds 12               # is a difference more than the luck of one draw?
     python benchmarks/reward_time.py --triples triples.jsonl       # real scores: s_r, s_j, y
 
-README.md beside this file says what is simulated and how to read the table.
+README.md in this folder says what is simulated and how to read the table.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Arm:
 
 @dataclass(frozen=True)
 class Pools:
-    """`reranker_s`, `judge_s`: seconds per question; so many places each."""
+    """`reranker_s`, `judge_s`: seconds per question. `reranker_places`, `judge_places`: concurrent questions."""
 
     reranker_s: float
     judge_s: float
@@ -90,7 +90,7 @@ class Pools:
 
 
 async def score(arm: Arm, replies: Replies, pools: Pools, step: int = 0) -> tuple[list[RewardRecord], float, int]:
-    """(records in order, simulated seconds, judge calls) of one batch through the real router, all at once."""
+    """(records in order, simulated seconds, judge calls) of one batch through the real router, all concurrently."""
     reranker = Pool(replies.s_r, seconds=pools.reranker_s, places=pools.reranker_places)
     judge = Pool(replies.s_j, seconds=pools.judge_s, places=pools.judge_places)
     router = RewardRouter(
@@ -141,8 +141,8 @@ def _rollout(step: int, group: int, response: int, said: int, responses: int, ca
 
 
 def arms(args: argparse.Namespace, fitted: Cascade, with_room: Cascade) -> list[Arm]:
-    """From the judge for everybody to all of it together; those that move start from the fit. `with_room`: the fit to
-    fewer calls, by those of the audits."""
+    """Arms from the judge for every response to all savings together; adaptive cascades start from the fit.
+    `with_room`: the fit to fewer calls, by those of the audits."""
     fit = {"cascade": _parameters(fitted)}
     budget = {"budget": {"judge_frac": args.frac, "max_move": 0.1, "window": 2000}}
     audited = {"cascade": _parameters(with_room), "audit_frac": AUDIT_FRAC}
@@ -296,7 +296,7 @@ def draw(name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--arms", nargs="+", help="only these beside the judge for everybody")
+    parser.add_argument("--arms", nargs="+", help="only these and the judge for every response")
     parser.add_argument("--triples", type=Path, help="real scores in place of the models")
     parser.add_argument("--groups", type=int, default=32)
     parser.add_argument("--responses", type=int, default=16)

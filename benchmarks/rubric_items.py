@@ -3,7 +3,7 @@
     python benchmarks/rubric_items.py                      # minutes a seed on two cores, most of them for training
     python benchmarks/rubric_items.py --only simulated     # simulated answers of better and worse scorers, in a minute
 
-README.md beside this file says what is real and what is made.
+README.md in this folder says what is real and what is made.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def rubric(sample: ServiceSample, acts: SageActs, due: str, rng: Random) -> list
 
 
 def respond(sample: ServiceSample, acts: SageActs, due: str, rng: Random) -> Response:
-    """Make a response: mostly the due act, another one in half of them, at times wrong facts or chatter."""
+    """Make a response: mostly the due act, another one in half of them, sometimes wrong facts or chatter."""
     context = Context.of(sample)
     names = [act for act in acts.names(context.split) if acts.texts(act, context)]
     taken = [due] if rng.random() < 0.6 else []

@@ -1,9 +1,9 @@
-"""How fast a SAGE evaluation is where nobody has to wait for a model: the harness alone, in one process.
+"""Speed of a SAGE evaluation without the time of models: the harness alone, in one process.
 
     python benchmarks/sage_speed.py
     python benchmarks/sage_speed.py --dialogues 2000 --scenario all
 
-Scripted customers write ten messages, a scripted agent answers them at once, three scripted judges vote on turns 1, 5
+Scripted customers write ten messages, a scripted agent answers without delay, three scripted judges vote on turns 1, 5
 and 10. Prints dialogues a second by the wall and by the process's own CPU time: on a busy machine only the second says
 what the harness costs.
 """

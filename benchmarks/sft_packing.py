@@ -5,7 +5,7 @@
     python benchmarks/sft_packing.py --batch 16 --out result.json
 
 Every step is taken by each layout in turn, so that the ratio is of neighbours in time. Tokens are those of prompts and
-targets; what only fills a row is no token. CPU seconds are given beside those of the clock: they hold on a machine that
+targets; padding does not count. CPU seconds are given with those of the clock: they hold on a machine that
 others use too. `shared_prompt` is hamr's default: packed, and what prompts begin with alike
 is computed once.
 """

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class _Jump(selectors.DefaultSelector):  # type: ignore[misc, valid-type]
-    """Says at once that the time it was to wait has passed, unless something is to be read."""
+    """Returns immediately, as if the time to wait had passed, unless something is to be read."""
 
     now = 0.0
 

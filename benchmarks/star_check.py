@@ -5,7 +5,7 @@
     python benchmarks/star_check.py DATA --tickets 2 --points 4 --steps 2 --most 6   # to see that it runs
 
 DATA may be left out where HAMR_PUBLIC_DATA names it. Each step is the command that a user would type, and is shown;
-what it made stays in --work, and a step that has ended is not run again. README.md beside this file says what the
+what it made stays in --work, and a step that has ended is not run again. README.md in this folder says what the
 figures mean. Prints them as Markdown and writes results/star_check.json once all steps have ended.
 """
 
@@ -39,7 +39,7 @@ SMALL = ("pools=sage_small", "teacher=talk", "pools.talk.max_context=4096")
 BATCH = 8
 ARMS = ("original", "decision", "mix")
 MADE = ("plans.jsonl", "plans_small.jsonl", "reasons.jsonl")
-"""What the mix adds to the decisions, where a recipe kept anything."""
+"""Files that the mix adds to the decisions, where a recipe kept anything."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def run(step: Step, work: Path) -> None:
         done = subprocess.run(["bash", "-c", shell], cwd=work, env=env)
         if done.returncode:
             (work / step.made).unlink(missing_ok=True)
-            sys.exit(f"{step.name} ended with {done.returncode}; the same call goes on with it")
+            sys.exit(f"{step.name} ended with {done.returncode}; the same call continues with it")
     took = {"command": command, "seconds": round(time.monotonic() - begun, 1)}
     (work / f"{step.name}.took.json").write_text(json.dumps(took) + "\n")
 
@@ -150,7 +150,7 @@ def run(step: Step, work: Path) -> None:
 
 
 def figures(work: Path, plan: list[Step], sizes: Mapping[str, int]) -> dict[str, Any]:
-    """What all steps made, read from their files."""
+    """Figures of all steps, read from their files."""
     from hamr.apps.shared.summary import machine, versions  # loads Ray and torch
 
     took = {s.name: _json(work / f"{s.name}.took.json") for s in plan if (work / f"{s.name}.took.json").is_file()}

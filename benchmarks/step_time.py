@@ -5,7 +5,7 @@
     python benchmarks/step_time.py --shape short --aa hamr          # noise floor: hamr against itself
     python benchmarks/step_time.py --only hamr --model tiny --prompts 2 --samples 2 --prompt-tokens 40 --pairs 1
 
-README.md beside this file says how to read what it prints.
+README.md in this folder says how to read what it prints.
 """
 
 from __future__ import annotations

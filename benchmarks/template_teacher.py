@@ -1,6 +1,6 @@
-"""An OpenAI-compatible endpoint that is no model: it fills a window's own turns into the form of a plan.
+"""OpenAI-compatible endpoint without a model: it fills a window's own turns into the form of a plan.
 
-What there is without a teacher. As a judge it lets everything pass, so that what drops its plans is a rule.
+Use it where there is no teacher. As a judge it accepts everything, so that only rules drop its plans.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hamr.apps.data.recipes.judged_checks import PLANNING_SCORES, REWRITE_SCORES
 
 
 def answer(question: str) -> str:
-    """What the endpoint says to a rendered question of `hamr data patm`."""
+    """The endpoint's answer to a rendered question of `hamr data patm`."""
     shown = dict(re.findall(r"<(\w+)>\n(.*?)\n</\1>", question, re.DOTALL))
     if "plan_1" not in shown:
         return plan(shown)

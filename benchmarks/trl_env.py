@@ -1,4 +1,4 @@
-"""TRL's own environment: made once from a complete lock file, beside hamr's and apart from it."""
+"""TRL's own environment: made once from a complete lock file, apart from hamr's."""
 
 from __future__ import annotations
 

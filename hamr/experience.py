@@ -40,7 +40,7 @@ class Experience:
 
     Args:
         produce: Generates and scores the group of a draw.
-        keeps: Returns whether a scored group stays. Others are replaced at once.
+        keeps: Returns whether a scored group stays. Others are replaced immediately.
         prompts: Source of the draws.
         batch: Number of groups that a step trains on.
         max_policy_age: Bound on the number of policy versions between sampling and training. 0: the groups that a step

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = frozenset({"torch", "torchvision", "torchaudio", "torchcodec"})
-"""Pinned apart, or not installed beside the CPU build of torch (`scripts/lock.sh`)."""
+"""Pinned apart, or not installed with the CPU build of torch (`scripts/lock.sh`)."""
 
 
 def locked(name: str) -> dict[str, str]:

@@ -103,7 +103,7 @@ def response_of(answer: Answer, at_once: int | None = None) -> PolicyResponse:
 
 
 def response_key(settings: Mapping[str, Any], question: Question) -> str:
-    """Return what identifies a response: the settings of its policy, and its question."""
+    """Return the key of a response: the settings of its policy, and its question."""
     messages, tools = [dict(m) for m in question.messages], [list(question.tools)] if question.tools else []
     how = question.temperature, question.max_new_tokens, question.seed, question.stop
     return item_key("response", dict(settings), messages, *tools, *how)

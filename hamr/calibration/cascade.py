@@ -104,7 +104,8 @@ class Cascade:
 
 
 def confidence(s_r: Scores) -> Scores:
-    """Return how far probabilities are from one half, from 0 to 1. The trust interval of rubric items is over it.
+    """Return the distance of probabilities from one half, scaled to [0, 1]. The trust interval of rubric items is over
+    it.
 
     >>> confidence(0.5), confidence(1.0), confidence(0.25)
     (0.0, 1.0, 0.5)

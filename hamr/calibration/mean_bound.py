@@ -1,4 +1,4 @@
-"""Confidence sequence for a mean: an interval that holds at all times at once, however often it is looked at.
+"""Confidence sequence for a mean: an interval that holds at all times simultaneously, however often it is read.
 
 Predictable plug-in empirical-Bernstein sequence of Waudby-Smith and Ramdas (arXiv:2010.09686, Theorem 2) for values X
 in [0, 1]:

@@ -61,8 +61,8 @@ def share_audits(group: RolloutGroup) -> RolloutGroup:
     """Return the group in which every corrected reply has the auditor's reward if an identical reply was audited.
 
     The auditor has answered for that text, so its copies need no estimate and no call of their own. Replies are
-    identical if prompt and text are, so that turns of different dialogues are not mixed up. The residuals of copies are
-    no further evidence: each audit counts once.
+    identical if prompt and text are, so that turns of different dialogues are not mixed up. The residuals of copies add
+    no evidence: each audit counts once.
     """
     known: dict[tuple[tuple[int, ...], str], float] = {}
     copies = []

@@ -1,4 +1,4 @@
-"""Auditors that are no pools: the data's rule for exact acts, or a person's labels.
+"""Auditors other than pools: the data's rule for exact acts, or a person's labels.
 
 The router asks the pools that answer audits (`judge`, `ensemble`). The answers of `rules` and `file` need no model and
 are added to the records on the driver.
@@ -36,7 +36,7 @@ class CascadeRouter(Protocol):
 
 @dataclass(frozen=True)
 class AuditedRouter:
-    """Router whose records have the answers of an auditor that is no pool."""
+    """Router whose records have the answers of an auditor other than a pool."""
 
     router: CascadeRouter
     config: ConsistencyConfig
@@ -61,7 +61,7 @@ class AuditedRouter:
 
 
 def with_auditor(router: CascadeRouter, config: ConsistencyConfig, truth: ExactAct | None) -> CascadeRouter:
-    """Return the router, with the audits of the configured auditor if it is no pool.
+    """Return the router, with the audits of the configured auditor if it is not a pool.
 
     Raises:
         ConfigError: `audit.by=rules`, and the data have no rule.

@@ -171,5 +171,5 @@ class ControlledRewarder:
 
 
 def _draw(key: SampleKey) -> tuple[int, str, int]:
-    """Return what the responses of a group have in common, further samples of an all-wrong group included."""
+    """Return the key that the responses of a group share, further samples of an all-wrong group included."""
     return key.step, key.prompt, key.attempt // ATTEMPTS

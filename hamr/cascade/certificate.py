@@ -33,7 +33,7 @@ Ends = tuple[float, float]
 
 
 def feasibility(config: ConsistencyConfig, *, replies: int, steps: int) -> str | None:
-    """Return what the configured limit takes with at most `replies` replies a step, None without a limit.
+    """Return the requirements of the configured limit with at most `replies` replies a step, None without a limit.
 
     The number of audits assumes no gap on average and a standard deviation of SPREAD.
     """

@@ -9,7 +9,7 @@ LONGEST = 300
 
 
 def death_reason(error: BaseException) -> str:
-    """Return why an actor died, from Ray's error or hamr's own.
+    """Return the reason of an actor's death, from Ray's error or hamr's own.
 
     Ray's text has a table of the actor's ids, possible causes, and for an error of the constructor the remote
     traceback, whose last line is the error.

@@ -22,7 +22,7 @@ TOKEN = "export RAY_AUTH_MODE=token and RAY_AUTH_TOKEN (or RAY_AUTH_TOKEN_PATH) 
 REACH_S = 10.0
 """Longest wait for the cluster's response."""
 OWNER = "owner.json"
-"""File beside the folder of a run's own Ray that names the process of the run."""
+"""File next to the folder of a run's own Ray that names the process of the run."""
 
 
 def check_joinable(address: str) -> None:
@@ -65,7 +65,7 @@ def _find_address(auto: str) -> str | None:
 
 
 def _find_owner(address: str) -> str | None:
-    """Return which other user or which run of hamr has started the cluster at `address`, if its node is here."""
+    """Return the other user or the run of hamr that has started the cluster at `address`, if its node is here."""
     import psutil
 
     for process in psutil.process_iter(["cmdline", "uids", "username"]):
@@ -81,7 +81,7 @@ def _find_owner(address: str) -> str | None:
 
 
 def _describe_head(address: str | None, target: str) -> dict[str, Any]:
-    """Return what the cluster's head reports about itself; empty if it reports nothing."""
+    """Return the report of the cluster's head about itself; empty if it reports nothing."""
     import grpc
     from ray._private.grpc_utils import init_grpc_channel
     from ray.core.generated import gcs_service_pb2 as messages

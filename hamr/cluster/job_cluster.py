@@ -47,7 +47,7 @@ class JobCluster:
         if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN):
             return f"access:    {self.dashboard} requires a token"
         if status == http.client.OK:
-            return f"warning: {self.dashboard} takes jobs without a token from everybody who reaches it"
+            return f"warning: {self.dashboard} takes jobs without a token from any client that reaches it"
         return f"warning: could not tell whether {self.dashboard} requires a token (HTTP status {status} without one)"
 
     def nodes(self) -> list[Node]:

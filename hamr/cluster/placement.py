@@ -68,7 +68,7 @@ def check_placement(config: Config, nodes: Sequence[Node]) -> list[PlacementRow]
     """Return the plan of a run. Raises CapacityError with the key, its value and the remedy.
 
     It checks first for units that no node can hold, then for resources that all nodes together lack, then for units
-    that do not fit beside the others.
+    that do not fit with the others.
     """
     return _check_fit(demands(config), _units(config), nodes)
 
@@ -152,7 +152,7 @@ def _left_over(row: PlacementRow, rows: Sequence[PlacementRow], nodes: Sequence[
         limits.append("only on nodes with its labels")
     bound = f" ({', '.join(limits)})" if limits else ""
     return (
-        f"only {found} of them fit beside the rest{bound}; each needs {demand.each()} on one node, and "
+        f"only {found} of them fit with the rest{bound}; each needs {demand.each()} on one node, and "
         f"the free resources are {left}; lower it{f' to {found} or less' if found else ''}, or add nodes"
     )
 

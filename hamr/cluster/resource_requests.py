@@ -93,7 +93,7 @@ def router_demand(router: RouterConfig) -> ResourceRequest:
 def learners(config: Config) -> list[ResourceRequest]:
     """Return the joint reservation of trainers and engines.
 
-    Rank i is beside engine i if they share a GPU. All are on one node if weights pass through its memory.
+    Rank i and engine i are one unit if they share a GPU. All are on one node if weights pass through its memory.
     """
     trainer, rollout, *_ = demands(config)
     apart = [trainer, rollout]

@@ -234,7 +234,7 @@ def _check_episodes(c: Config) -> None:
         _check_harness(c)
     scripted = c.env.simulator.startswith(SCRIPTED)
     if c.env.type in ("sage", "tau2") and scripted and c.env.simulator != f"{SCRIPTED}case":
-        raise ValueError(f"env.simulator={c.env.simulator!r} is no script; name a pool, or use {SCRIPTED}case")
+        raise ValueError(f"env.simulator={c.env.simulator!r} is not a script; name a pool, or use {SCRIPTED}case")
     if c.env.type == "tau2" and (keys := c.rewards.pool_keys):
         why = ", which asks pools, and tau2-bench's evaluator alone rewards its dialogues; set it to 0"
         raise c.clash("env.type", f"rewards.{keys[0]}.weight", why)

@@ -33,7 +33,7 @@ class CodeConfig(Section):
 
     @property
     def file(self) -> str | None:
-        """File of the code, None if it is no single one."""
+        """File of the code, None if it is not a single one."""
         return None
 
     def as_recorded(self) -> Self:
@@ -76,7 +76,7 @@ def _command_line(text: str) -> str:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no command line ({error}); write it as in a shell") from None
+        raise ValueError(f"{text!r} is not a command line ({error}); write it as in a shell") from None
     if not words:
         raise ValueError("the command line is empty; write e.g. env.command='python my_agent.py'")
     return text

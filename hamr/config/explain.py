@@ -124,7 +124,7 @@ def _depth(key: str) -> tuple[int, int]:
 
 
 def requirement(detail: ErrorDetails) -> str:
-    """Return what a value must be instead of the faulty one."""
+    """Return the requirement that a faulty value violates."""
     if detail["type"] in ("model_type", "dict_type", "model_attributes_type"):
         return "must be a section of keys, not a single value"
     if detail["type"] in ("tuple_type", "list_type"):

@@ -30,7 +30,7 @@ class OlabenchConfig(AnswerConfig):
     """Maximum number of items and of labelled responses, for a quick check: the first of each file."""
     latency_items: NonNegativeInt = 50
     """Number of items that are asked first, one after the other: the reported latency is theirs. The latency of the
-    others, under load, is reported beside it. 0: none."""
+    others, under load, is reported separately. 0: none."""
     at_once: PositiveInt | None = None
     """Concurrent responses to the other items. null: the capacity of the policy's pool."""
     seed: Seed = 0

@@ -36,7 +36,7 @@ class SageConfig(AnswerConfig):
     """Unit of coverage: `cases` also distinguishes what customers say on the same route through the graph (the paper's
     36 of the Telecom Package), `routes` are the routes alone (12)."""
     top_up: Annotated[int, Field(ge=0, le=1_000_000)] = 2
-    """Maximum number of rounds that replace dialogues that are not assessed: a customer that left at once, broke
+    """Maximum number of rounds that replace dialogues that are not assessed: a customer that left immediately, broke
     character or has another fault is replaced by another one on the same path, and a dialogue that a pool interrupted
     is repeated. The rounds for an agent end when one of them helps none of its dialogues."""
     limit: PositiveInt | None = None
@@ -77,7 +77,7 @@ class SageConfig(AnswerConfig):
     paper's released code; they are 0 if no turn is parseable. Both report the share of readable turns next
     to the scores."""
     faulty_customers: FaultyCustomers = "left_out"
-    """Dialogues whose simulated customer has a fault (said more or less than its case, wanted something else, left
+    """Dialogues whose simulated customer has a fault (showed more or less than its case, wanted something else, left
     early, left its role, or wrote in another language). `left_out`: excluded from the scores, counted, and replaced
     like dialogues without an assessed turn. `kept`: scored like the others, and counted."""
     resamples: Samples = 1000

@@ -37,7 +37,7 @@ class ScorersConfig(Section):
     the maximum share of an act's replies that are wrong and score like right ones, where the data name their acts."""
     on_alarm: Literal["warn", "stop", "refit"] = "warn"
     """Action of an alarm: a line on the terminal and in the metrics; the end of the run after a checkpoint; or further
-    training of the scorers on the policy's replies, after which RL goes on (before RL, only the line)."""
+    training of the scorers on the policy's replies, after which RL continues (before RL, only the line)."""
     refit: RefitConfig = RefitConfig()
     accept_chance: bool = False
     """Train even if the check at the start finds a scorer that is no better than chance. By default the run stops."""

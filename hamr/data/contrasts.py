@@ -84,7 +84,7 @@ def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contr
     source = _source(with_replies)
     clusters = source.clusters()
     if len(clusters) < 2:
-        remedy = "replies of one act or cluster cannot be told apart from others; give samples of at least two"
+        remedy = "replies of one act or cluster cannot be distinguished from others; give samples of at least two"
         raise DataError("contrasts", len(clusters), remedy)
     names = sorted(clusters)
     return [

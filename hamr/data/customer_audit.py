@@ -52,7 +52,7 @@ def out_of_role(text: str) -> str | None:
     'As an AI'
     """
     if not text.strip():
-        return "said nothing"
+        return "empty message"
     found = _OUT_OF_ROLE.search(text)
     return found.group().strip() if found else None
 
@@ -278,7 +278,7 @@ def _omission(
 ) -> Iterator[CustomerFault]:
     """Yield the fault of a customer that did not show these fields.
 
-    One that `left` showed the fields of its path up to some point and no later one, which is no fault once the agent
+    One that `left` showed the fields of its path up to some point and no later one, which is not a fault once the agent
     has taken the right action. Any other left a gap, or had its turn and showed nothing.
     """
     if not left:

@@ -247,7 +247,7 @@ class _Markup(HTMLParser):
             self.parts.append(" ")
 
     def handle_data(self, data: str) -> None:
-        if self.cdata_elem is None:  # the inside of <style> and <script> is no text
+        if self.cdata_elem is None:  # the inside of <style> and <script> is not text
             self.parts.append(data)
 
 
@@ -296,7 +296,7 @@ class _ZendeskExport:
         elif "id" in row and "role" in row:
             self._add_user(row)
         else:
-            raise DataError(place, sorted(row), "is no ticket, comment or user of Zendesk")
+            raise DataError(place, sorted(row), "is not a ticket, comment or user of Zendesk")
 
     def _add_ticket(self, ticket: Any, place: str) -> None:
         if not isinstance(ticket, dict) or ticket.get("id") in (None, ""):
@@ -350,7 +350,7 @@ class _ZendeskExport:
             return "agent" if self.roles[number] in _AGENTS else "customer"
         if number == requester:
             return "customer"
-        # Zendesk makes replies of third parties private, so a requester elsewhere is no agent because of a note.
+        # Zendesk makes replies of third parties private, so a requester elsewhere is not an agent because of a note.
         if number in self.assignees or number in self.note_authors - self.requesters:
             return "agent"
         raise DataError(

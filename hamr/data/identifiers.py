@@ -67,7 +67,7 @@ def _windows(text: str, fewest: int, most: int) -> Iterator[tuple[int, int, str]
             ends, length, single = [], 0, 0
             for start, end in groups[i : i + _MAX_GROUPS]:
                 length, single = length + end - start, single + (end - start == 1)
-                if length > most or single > 1:  # a list of digits is no number
+                if length > most or single > 1:  # a list of digits is not a number
                     break
                 if length >= fewest:
                     ends.append(end)

@@ -2,7 +2,7 @@
 
 `statement_a` is always an acceptable reply, `statement_b` is to be judged against it:
 consistent: the same act with the same facts, mostly in other words (one in eight word for word, so that closeness
-in wording is no sign of inconsistency); partial: a detail is missing or too much; inconsistent: another act,
+in wording is not a sign of inconsistency); partial: a detail is missing or too much; inconsistent: another act,
 another fact, the opposite, or no sensible reply.
 """
 
@@ -168,7 +168,7 @@ class _Generated:
 
 
 def _gist(act: str, text: str) -> str:
-    """An act and its facts in the fewest words: a judge's reasoning is the dearest part of its answer.
+    """An act and its facts in the fewest words: a judge's reasoning is the most expensive part of its answer.
 
     >>> _gist("ask EmotionTag", "There is a penalty of 30.")
     'ask EmotionTag 30'

@@ -126,7 +126,7 @@ class PolicyChat:
         return self.tokenizer.chat_text(messages, add_generation_prompt, tools=function_schemas(_PROBE.tools))
 
     def _problem(self) -> str:
-        """Return what the chat template lacks, "" if nothing."""
+        """Return the fault of the chat template, "" if there is none."""
         try:
             shown = self._text(policy_messages(_PROBE, native=True), True)
         except (BadInput, TemplateError) as error:

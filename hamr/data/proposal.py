@@ -1,6 +1,6 @@
 """Propose a mapping for a ticket export from its headers and values.
 
-Columns are recognised by their values first (who speaks, what is said, which rows form a ticket) and by words of their
+Columns are recognised by their values first (speaker, message, ticket number) and by words of their
 names in English, Chinese, German and French second. The result is a proposal: a person checks it.
 """
 
@@ -85,7 +85,7 @@ class _Column:
 
 
 def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
-    """Return a mapping for the rows of an export. Raise DataError if no column says who speaks, or what is said."""
+    """Return a mapping for the rows of an export. Raise DataError if no column holds the speakers, or the messages."""
     rows = rows[:_PROBE]
     if better := next(filter(None, map(_other_form, rows)), None):
         raise DataError("input", source, f"{better}; it needs no mapping")

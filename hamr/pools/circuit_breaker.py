@@ -64,7 +64,7 @@ class Breaker:
         return max(0.0, self._open_until - self._clock())
 
     def settle(self, ticket: int, answered: bool | None) -> None:
-        """Record how an admitted question ended. None means it was cancelled, which says nothing about the pool."""
+        """Record the result of an admitted question. None means it was cancelled, which does not count for the pool."""
         if ticket != self._era:
             return
         if self._half_open:

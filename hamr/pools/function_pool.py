@@ -229,7 +229,7 @@ def read_sources(rewards: RewardsConfig) -> dict[str, RewardSource]:
 
 
 def check_functions(rewards: RewardsConfig) -> RewardsConfig:
-    """Load every function with a weight in a process that ends at once. Return the rewards with the files' digests.
+    """Load every function with a weight in a process that then ends. Return the rewards with the files' digests.
 
     Raises:
         ConfigError: A function does not exist, cannot be imported, or cannot be called with the configured arguments.

@@ -65,7 +65,7 @@ class Pace:
             await self._free.wait()
 
     def settle(self, taken: int, *, answered: int, retry_in_s: float | None) -> None:
-        """Record how the questions of one `admit` ended.
+        """Record the results of the questions of one `admit`.
 
         Args:
             taken: Questions that `admit` returned.

@@ -170,7 +170,7 @@ class OpenAIScorer:
         return replace(answer, mean_logprob=_mean_logprob(choice)) if question.logprobs else answer
 
     def _sampling(self, question: Question) -> dict[str, Any]:
-        """Return the sampling fields of a request. `top_k` and extras are no fields of OpenAI's own API."""
+        """Return the sampling fields of a request. `top_k` and extras are not fields of OpenAI's own API."""
         config = self.config
         extra = {**({"top_k": config.top_k} if config.top_k else {}), **config.sampling_extra}
         return {

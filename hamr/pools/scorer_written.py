@@ -42,7 +42,7 @@ def temperature(question: Question, config: PoolConfig) -> float:
 
 
 def sampling(question: Question, config: PoolConfig, budget: int) -> SamplingConfig:
-    """Return how a local engine samples the question's reasoning or answer of at most `budget` tokens."""
+    """Return the sampling settings for the question's reasoning or answer of at most `budget` tokens."""
     return SamplingConfig(
         temperature=temperature(question, config),
         top_p=config.top_p,

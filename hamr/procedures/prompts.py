@@ -241,7 +241,7 @@ def _actions(scenario: Scenario, words: Phrases, language: str) -> str:
 def _behaviour(
     scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], words: Phrases, language: str
 ) -> str:
-    """Return what the customer shows: the fields that its path reads. Fillers of other fields may contradict them."""
+    """Return the facts that the customer shows: the fields of its path. Fillers of other fields may contradict them."""
     lines = {}
     for name, value in fields.items():
         problem = scenario.file.fields[name].problem(value) if name in scenario.file.fields else "no such field"

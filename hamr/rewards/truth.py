@@ -118,7 +118,7 @@ def says(reply: str, wording: str) -> bool:
 
 
 def _nearness(said: Counter[str], due: Counter[str]) -> float:
-    """Return the F1 score of the words said, or 0 below PRECISION or RECALL."""
+    """Return the F1 score of the reply's words, or 0 below PRECISION or RECALL."""
     common = (said & due).total()
     if not common or common < PRECISION * said.total() or common < RECALL * due.total():
         return 0.0

@@ -87,7 +87,7 @@ class Conversation:
         given = dict(given)
         turns = given.pop("turn_rewards", None)
         if turns is not None and not (isinstance(turns, list) and all(map(_is_number, turns))):
-            raise RefusedRequest(400, "turn_rewards is no list of finite numbers; give one for each turn")
+            raise RefusedRequest(400, "turn_rewards is not a list of finite numbers; give one for each turn")
         for name, value in given.items():
             if not NAME.fullmatch(name) or not _is_number(value):
                 shown = json.dumps({name: value})[:200]

@@ -36,7 +36,7 @@ from hamr.security.functions import LoadedFunction, check_signature, describe_er
 from hamr.types import AskPolicy, Episode, EpisodeLimit, EpisodeOutcome, ServiceSample, ToolCall, Turn
 
 RESERVED = ("reset", "get_reward")
-"""Public methods that are no tools."""
+"""Public methods that are not tools."""
 _SECTION = re.compile(r"^\s*(Args|Arguments|Parameters|Returns|Raises|Yields|Examples?|Notes?):\s*$", re.MULTILINE)
 _ARGUMENT = re.compile(r"^\s*(\w+)\s*(?:\([^)]*\))?:\s*(.*)$")
 

@@ -238,7 +238,7 @@ def load_episode(
 
 
 def _check_result(ended: object, turns: int) -> Episode:
-    """Return what the function returned, if it is an episode with finite rewards. Raise ValueError otherwise."""
+    """Return the function's result if it is an episode with finite rewards. Raise ValueError otherwise."""
     if not isinstance(ended, Episode):
         raise ValueError(f"returned {describe_value(ended)}; return episode.end(...)")
     if ended.turn_rewards and len(ended.turn_rewards) != turns:

@@ -87,7 +87,7 @@ class InPlaceReload:
 
 
 def drop_idle_packing(model: nn.Module) -> None:
-    """Drop the packed form of embeddings beside a head, which vLLM packs although it never multiplies by them."""
+    """Drop the packed form of embeddings next to a head, which vLLM packs although it never multiplies by them."""
     for module in idle_embeddings(model):
         module.cpu_linear = None  # type: ignore[assignment]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vllm.v1.sample.metadata import SamplingMetadata
 
 BLOCK = 256
-"""Entries whose weights are summed at once. Accumulating over the whole vocabulary took half of the sampling time."""
+"""Entries whose weights are summed together. Accumulating over the whole vocabulary took half of the sampling time."""
 
 
 def draw(logits_BV: Tensor, uniform_B: Tensor) -> tuple[Tensor, Tensor]:

@@ -155,7 +155,7 @@ def _check_names(where: str, extra: Mapping[str, Any], known: Iterable[str], own
     known = set(known)
     for name in extra:
         if name in own:
-            raise BadInput(f"{where}.{name}", extra[name], "hamr sets it; use the keys beside this section")
+            raise BadInput(f"{where}.{name}", extra[name], "hamr sets it; use the keys next to this section")
         if name not in known:
             raise BadInput(where, name, f"{did_you_mean(name, known)}no such {what}")
 

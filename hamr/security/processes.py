@@ -18,7 +18,7 @@ later."""
 
 
 def start_time(pid: int) -> str | None:
-    """Return when the process started, in clock ticks since boot, or None if it has ended.
+    """Return the start time of a process, in clock ticks since boot, or None if it has ended.
 
     The start time distinguishes a process from a later one with the same pid. A zombie counts as ended: in a container
     whose first process does not reap children, it stays listed indefinitely. Without /proc the result is the empty
@@ -44,7 +44,7 @@ def alive(pid: int) -> bool:
 
 
 def identity(pid: int | None = None) -> dict[str, Any]:
-    """Return what identifies a process of this machine, this one by default, in a file that outlives it."""
+    """Return the identity of a process of this machine, this one by default, for a file that outlives it."""
     number = os.getpid() if pid is None else pid
     return {"host": socket.gethostname(), "pid": number, "started": start_time(number)}
 

@@ -1,6 +1,6 @@
 """Glossary of all metrics, for W&B, `metrics.jsonl` and the documentation.
 
-The metrics are in glossary.txt. A name is `area/subject/stat`. `<...>` in a pattern stands for one word, `<stat>` for
+The metrics are in glossary.txt. A name is `area/subject/stat`. `<...>` in a pattern is one word, `<stat>` for
 mean, std, min, max, sum or a percentile, `<percentile>` for p10 and the like.
 """
 

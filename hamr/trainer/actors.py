@@ -337,7 +337,7 @@ def trainer_env(config: TrainerConfig, *, exports: bool = False) -> dict[str, st
         "DS_BUILD_OPS": "0",
     }
     if config.backend == "gloo":
-        # DeepSpeed compiles an optimiser that nobody uses, for which torch loads Inductor: 0.5 s and 45 MB.
+        # DeepSpeed compiles an unused optimiser, for which torch loads Inductor: 0.5 s and 45 MB.
         env |= {"DS_ACCELERATOR": "cpu", "TORCHDYNAMO_DISABLE": "1", **ALLOCATOR_ENV}
     elif not exports:
         # Batches differ in length; blocks of fixed size would leave gaps that no later batch fits in. Exporting such

@@ -53,13 +53,13 @@ class Adapter:
         return Adapter(pairs=pairs, rank=rank, alpha=rank, targets=targets, base=self.base)
 
     def without_first(self, rows: int) -> Adapter:
-        """Return what was joined to an adapter of `rows`."""
+        """Return the adapter that was joined to one of `rows`."""
         pairs = {name: (down[rows:], up[:, rows:]) for name, (down, up) in self.pairs.items()}
         rank = self.rank - rows
         return Adapter(pairs=pairs, rank=rank, alpha=rank, targets=self.targets, base=self.base)
 
     def without_last(self, rows: int) -> Adapter | None:
-        """Return what was there before an adapter of `rows` was joined, or None."""
+        """Return the adapter before one of `rows` was joined, or None."""
         keep = self.rank - rows
         if keep <= 0:
             return None

@@ -26,7 +26,7 @@ class WrittenThrough(io.RawIOBase):
     A checkpoint must be flushed before it counts. Flushing only at the end lets gigabytes fill the page cache, which
     took three times as long on a machine that allocates pages slowly.
 
-    The SHA-256 of the data is left beside the file, so that sealing the checkpoint does not read the file again.
+    The SHA-256 of the data is left next to the file, so that sealing the checkpoint does not read the file again.
     """
 
     def __init__(self, path: str | Path) -> None:

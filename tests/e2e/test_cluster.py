@@ -143,7 +143,7 @@ def test_node_with_another_hamr_version_is_named(ray_head: Head, tmp_path: Path)
 
 
 def dashboard_expressions() -> list[str]:
-    """Return what the panels of the Grafana dashboard ask Prometheus for."""
+    """Return the expressions that the Grafana dashboard sends to Prometheus."""
     dashboard = json.loads((ROOT / "launch" / "grafana.json").read_text())
     return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
 

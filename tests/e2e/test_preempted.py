@@ -71,7 +71,7 @@ def stop(process: subprocess.Popen[str], signum: int) -> tuple[int, str]:
 
 
 def actors_of_session() -> list[psutil.Process]:
-    """Return the actors of a run that has joined this session's Ray, which are no descendants of the run."""
+    """Return the actors of a run that has joined this session's Ray, which are not descendants of the run."""
     kinds = ("ray::TrainerRank", "ray::RolloutWorker", "ray::RouterActor", "ray::ServeReplica")
     return [p for p in children(psutil.Process()) if any(word.startswith(kinds) for word in _command_line(p))]
 

@@ -122,6 +122,6 @@ def _autoscaling(gcs: str, cpus: int, more_nodes: Mapping[str, float]) -> dict[s
 
 
 def holders(folder: Path, secret: str) -> list[str]:
-    """Files below `folder` in which `secret` stands."""
+    """Files below `folder` that contain `secret`."""
     files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     return [str(path.relative_to(folder)) for path in files if secret.encode() in path.read_bytes()]

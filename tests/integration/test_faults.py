@@ -210,7 +210,7 @@ async def score_batch(tiny: Path, disturb: bool) -> tuple[list[RewardRecord], di
 @pytest.mark.deep
 async def test_batch_scored_through_crashes_equals_an_undisturbed_batch(tiny: Path, tmp_path: Path) -> None:
     """64 responses in 8 groups, with the cascade and a reward that compares. A reranker's replica dies with requests
-    in hand, then the router with everything: every record is there, once, and says what it would have said."""
+    in hand, then the router with everything: every record is there, once, with the result of an undisturbed run."""
     calm, calm_metrics = await score_batch(tiny, disturb=False)
     await until(lambda: both_running("reranker"))
     rough, metrics = await score_batch(tiny, disturb=True)
@@ -317,13 +317,13 @@ async def test_questions_of_a_stalled_replica_are_hedged_within_the_budget() -> 
         await client.close()
 
 
-# --- nobody there ------------------------------------------------------------------------------
+# --- no replicas -------------------------------------------------------------------------------
 
 
 @pytest.mark.deep
 async def test_pool_without_replicas_opens_its_breaker_until_recovery(tiny: Path, folder: Path, tmp_path: Path) -> None:
-    """No replica of the judge runs: its questions are unavailable at their deadline, then at once, since the breaker is
-    open; the reranker stands in and the records say so. When a replica is back, probes close the breaker."""
+    """No replica of the judge runs: its questions are unavailable at their deadline, then immediately, since the
+    breaker is open; the reranker replaces it, as the records show. When a replica is back, probes close the breaker."""
     rewards = RewardsConfig.model_validate({"consistency": {"judge": "absent", "fallback": "reranker"}})
     client = await RouterClient.start(rewards, SECTIONS, RouterConfig(deadline_s=30.0), tiny, Formats(), RUN)
     direct = PoolClient("absent", SECTIONS["absent"], RUN)

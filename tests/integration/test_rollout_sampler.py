@@ -76,7 +76,7 @@ def test_nucleus_log_probabilities_are_renormalised() -> None:
     ("extra", "said"),
     [
         ({"min_q": 0.1}, "x: 'min_q': did you mean 'min_p'? no such sampling parameter of vLLM"),
-        ({"seed": 1}, "x.seed: 1: hamr sets it; use the keys beside this section"),
+        ({"seed": 1}, "x.seed: 1: hamr sets it; use the keys next to this section"),
         ({"min_p": 2.0}, "x: {'min_p': 2.0}: vLLM rejects it: min_p must be in [0, 1]"),
         ({"min_p": "high"}, "x: {'min_p': 'high'}: vLLM rejects it: Expected `float`, got `str` - at `$.min_p`"),
     ],
@@ -92,7 +92,7 @@ def test_invalid_sampling_parameters_are_rejected(extra: dict[str, Any], said: s
     ("extra", "said"),
     [
         ({"quantisation": "fp8"}, "x: 'quantisation': did you mean 'quantization'? no such argument of vLLM's engine"),
-        ({"max_model_len": 9}, "x.max_model_len: 9: hamr sets it; use the keys beside this section"),
+        ({"max_model_len": 9}, "x.max_model_len: 9: hamr sets it; use the keys next to this section"),
         ({"trust_remote_code": "yes"}, "x.trust_remote_code: 'yes': must be of type bool, as in vLLM's EngineArgs"),
     ],
 )

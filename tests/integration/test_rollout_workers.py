@@ -77,7 +77,7 @@ async def test_workers_stream_survive_a_crash_and_sync_weights(
     assert sorted(r.key.sample for r in seen if r.key.prompt == "long") == [0, 1, 2, 3]
     assert any(span.version == 1 for span in seen[-1].versions)
 
-    # Responses that nobody waits for any more are aborted in the engines: all end before one that began before them.
+    # Responses whose requests were cancelled are aborted in the engines: all end before one that began before them.
     async def first_of(requests: Sequence[GenerationRequest]) -> None:
         async with contextlib.aclosing(workers.generate(requests)) as stream:
             await anext(stream)
@@ -144,7 +144,7 @@ async def test_workers_stream_survive_a_crash_and_sync_weights(
         _ = [r async for r in workers.generate([request_of((5,) * 512)])]
     assert len([r async for r in workers.generate([request_of(prompt_ids)])]) == 4
 
-    # Workers that hang: no answer before the deadline is an error, not a wait for ever.
+    # Workers that hang: no answer before the deadline is an error, not an endless wait.
     workers.config = workers.config.model_copy(update={"deadline_s": 3.0})
     for pid in await workers.pids():
         os.kill(pid, signal.SIGSTOP)

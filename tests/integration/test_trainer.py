@@ -444,7 +444,7 @@ def test_supervised_loss_averages_over_tokens_or_sequences(one: TrainerGroup, ti
         assert train(one, batch)["sft/loss"] == pytest.approx(loss, abs=1e-4)
 
 
-# --- what goes wrong ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def violations(source: str, module: str) -> list[str]:
     for target in imported(source, module):
         top, *rest = target.split(".")
         if top == "hamr":
-            # A name that is no package is one of hamr itself: `from hamr import __version__`.
+            # A name that is not a package is one of hamr itself: `from hamr import __version__`.
             other = rest[0] if rest and rest[0] in LAYER else package
             above = other != package and LAYER[other] >= LAYER[package]
             if above or other not in ONLY.get(package, LAYER.keys()) | {package}:

@@ -1,15 +1,21 @@
 """Language rules: plain words, docstrings and test names that state the behaviour, verbs for functions, unique classes.
 
+Plain words are required of docstrings, comments and pages, and of the package's strings, which are its messages.
+
 `python -m tests.unit.test_language [PATH ...]` lists what breaks the rules, by file and line.
 """
 
 from __future__ import annotations
 
 import ast
+import inspect
+import io
 import re
 import sys
+import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +24,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "hamr"
 TESTS = ROOT / "tests"
+BENCHMARKS = ROOT / "benchmarks"
+CONF = ROOT / "conf"
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
     *(path for folder in ("docs", "benchmarks", "launch") for path in sorted((ROOT / folder).rglob("*.md"))),
@@ -28,11 +36,16 @@ BANNED = re.compile(
     r"\b(?:whoever|whosoever|whatever it is|nobody|somebody|everybody|thereby|whereof|thereof|hitherto|amiss|in vain|"
     r"dearest|dearer|for ever|walks? away|walked away|stumbl\w+|mumbl\w+|is sick|given up|gives? up|heard|"
     r"stands beside|goes on|went on|go on|so many|so few|blotted|spared|be it|at times|luck|thrown away|what is left|"
-    r"what there is|is no [a-z]+ but|as it were|of its own accord|speaks? up)\b",
+    r"what there is|as it were|of its own accord|speaks? up|said|told|stands|beside|at once|"
+    r"(?<!there )(?:is|are|was|were) no (?!longer|more|less|better|worse|faster|slower)[a-z]+)\b",
     re.IGNORECASE,
 )
 """Archaic or personifying words and turns. Quoted examples of customers' and agents' speech do not count."""
-WH_OPENING = re.compile(r"^(?:What|Who|Whom|Whose|Whether|Where|When|Why|How|Which)\b")
+WH_OPENING = re.compile(
+    r"^(?:whether|(?:(?:Return|Yield|Record|Give|Print|Say)s? )?(?:what|who|whom|whose|where|when|why|how|which))\b",
+    re.IGNORECASE,
+)
+SECTION = "# --- "
 UNCLEAR_SUBJECT = re.compile(
     r"test_(?:what|who|whom|whose|whether|where|when|why|how|which|whatever|whoever|i|it|its|they|them|their|those|these|"
     r"nobody|somebody|everybody|everything|something|one_that|one_whose|ones)(?:_|$)"
@@ -89,7 +102,9 @@ PARTICIPLES = frozenset(
         "learnt",
     ]
 )
-_QUOTED = re.compile(r"`[^`]*`|\"[^\"]*\"|'[^']{3,}'|^\s*>>>.*$|^\s*\|.*$|^    \S.*$", re.MULTILINE)
+_QUOTED = re.compile(
+    r"`[^`]*`|\"[^\"]*\"|(?<!\w)'[^']{3,}'(?!\w)|^\s*>>>.*$|^\s*\|.*$|(?<=\n\n)(?:    .*\n?)+", re.MULTILINE
+)
 
 
 class Breach(NamedTuple):
@@ -102,17 +117,49 @@ class Breach(NamedTuple):
 
 
 def files(paths: Iterable[Path] = (PACKAGE,)) -> list[Path]:
-    return sorted(f for path in paths for f in ([path] if path.is_file() else path.rglob("*.py")))
+    ending = {CONF: "*.yaml"}
+    return sorted(f for path in paths for f in ([path] if path.is_file() else path.rglob(ending.get(path, "*.py"))))
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+@cache
+def parse(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def docstrings(path: Path) -> list[tuple[int, str]]:
     """Docstrings of modules, classes and functions, and the strings that describe fields and constants."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        for statement in body if isinstance(body, list) else ():
-            match statement:
-                case ast.Expr(value=ast.Constant(value=str(text))):
-                    yield statement.lineno, text
+    return [(node.lineno, inspect.cleandoc(node.value)) for node in _described(path.read_text())]
+
+
+def comments(path: Path) -> list[tuple[int, str]]:
+    source = path.read_text()
+    return _comments(source) if path.suffix == ".py" else _yaml_comments(source)
+
+
+def messages(path: Path) -> list[tuple[int, str]]:
+    """Strings of several words other than docstrings, f-strings in pieces."""
+    source = path.read_text()
+    described = set(_described(source))
+    constants = (n for n in ast.walk(parse(source)) if isinstance(n, ast.Constant) and n not in described)
+    return [(n.lineno, n.value) for n in constants if isinstance(n.value, str) and " " in n.value]
+
+
+@cache
+def _described(source: str) -> list[ast.Constant]:
+    bodies = (getattr(node, "body", None) for node in ast.walk(parse(source)))
+    values = (s.value for body in bodies if isinstance(body, list) for s in body if isinstance(s, ast.Expr))
+    return [value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str)]
+
+
+@cache
+def _comments(source: str) -> list[tuple[int, str]]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    return [(token.start[0], token.string) for token in tokens if token.type == tokenize.COMMENT]
+
+
+def _yaml_comments(source: str) -> list[tuple[int, str]]:
+    found = (re.search(r"(?:^|\s)(#.*)", line) for line in source.splitlines())
+    return [(number, match[1]) for number, match in enumerate(found, start=1) if match]
 
 
 def words(text: str) -> int:
@@ -120,17 +167,20 @@ def words(text: str) -> int:
 
 
 def banned(text: str) -> list[str]:
-    return BANNED.findall(_QUOTED.sub(" ", text))
+    return BANNED.findall(" ".join(_QUOTED.sub(" ", text).split()))
 
 
 def openings(path: Path) -> Iterator[Breach]:
-    for line, text in docstrings(ast.parse(path.read_text())):
+    for line, text in docstrings(path):
         if WH_OPENING.match(text.strip()):
             yield Breach(path, line, f"docstring opens with a wh-clause: {text.strip().splitlines()[0]!r}")
+    for line, text in comments(path):
+        if text.startswith(SECTION) and WH_OPENING.match(text.removeprefix(SECTION)):
+            yield Breach(path, line, f"section named by a wh-clause: {text.strip('# -')!r}")
 
 
 def participles(path: Path) -> Iterator[Breach]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path.read_text())):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or "property" in map(
             _name, node.decorator_list
         ):
@@ -141,7 +191,7 @@ def participles(path: Path) -> Iterator[Breach]:
 
 
 def unclear_test_names(path: Path) -> Iterator[Breach]:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parse(path.read_text())):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
             continue
         if UNCLEAR_SUBJECT.match(node.name):
@@ -158,10 +208,24 @@ def _name(decorator: ast.expr) -> str:
     return getattr(decorator, "id", "") or getattr(decorator, "attr", "")
 
 
-def test_docstrings_use_plain_words() -> None:
-    texts = [text for path in files() for _, text in docstrings(ast.parse(path.read_text()))]
-    found = [word for text in texts for word in banned(text)]
-    assert 1000 * len(found) / sum(map(words, texts)) <= MOST_PER_1000, Counter(found).most_common(12)
+Texts = Callable[[Path], list[tuple[int, str]]]
+TEXTS: list[tuple[Texts, Path]] = [
+    *((texts, folder) for texts in (docstrings, comments) for folder in (PACKAGE, TESTS, BENCHMARKS)),
+    (messages, PACKAGE),
+    (comments, CONF),
+]
+RULES: list[tuple[Callable[[Path], Iterator[Breach]], Path]] = [
+    *((openings, folder) for folder in (PACKAGE, TESTS, BENCHMARKS)),
+    (participles, PACKAGE),
+    (unclear_test_names, TESTS),
+]
+
+
+@pytest.mark.parametrize(("texts", "folder"), TEXTS)
+def test_texts_use_plain_words(texts: Texts, folder: Path) -> None:
+    read = [text for path in files((folder,)) for _, text in texts(path)]
+    found = [word for text in read for word in banned(text)]
+    assert 1000 * len(found) / sum(map(words, read)) <= MOST_PER_1000, Counter(found).most_common(12)
 
 
 def test_pages_use_plain_words() -> None:
@@ -170,12 +234,8 @@ def test_pages_use_plain_words() -> None:
     assert 1000 * len(found) / sum(map(words, texts)) <= MOST_PER_1000, Counter(found).most_common(12)
 
 
-@pytest.mark.parametrize(
-    ("rule", "folder"),
-    [(openings, PACKAGE), (participles, PACKAGE), (openings, TESTS), (unclear_test_names, TESTS)],
-)
-def test_every_file_follows_the_rule(rule: object, folder: Path) -> None:
-    assert callable(rule)
+@pytest.mark.parametrize(("rule", "folder"), RULES)
+def test_every_file_follows_the_rule(rule: Callable[[Path], Iterator[Breach]], folder: Path) -> None:
     assert [str(breach) for path in files((folder,)) for breach in rule(path)] == []
 
 
@@ -183,7 +243,7 @@ def test_no_two_public_classes_share_a_name() -> None:
     found = Counter(
         node.name
         for path in files()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parse(path.read_text()))
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, times in found.items() if times > 1] == []
@@ -193,12 +253,36 @@ def test_violations_are_detected(tmp_path: Path) -> None:
     module = tmp_path / "m.py"
     module.write_text('def started():\n    """What nobody heard."""\n\n\ndef start():\n    """Start it."""\n')
     assert len(list(openings(module))) == len(list(participles(module))) == 1
+    module.write_text('def start():\n    """Return how it ends."""\n\n\n# --- what follows ---\n')
+    assert [breach.line for breach in openings(module)] == [2, 5]
     module.write_text(
         "def test_it_works(): ...\n\n\ndef test_a_b_c_d_e_f_g_h_i_j_k_l_m(): ...\n\n\ndef test_x_works(): ...\n"
     )
     assert [breach.line for breach in unclear_test_names(module)] == [1, 4]
-    assert banned("What nobody heard.") == ["nobody", "heard"]
-    assert banned('The customer says "nobody heard me".') == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("What nobody heard.", ["nobody", "heard"]),
+        ("The run\n    goes on at once.", ["goes on", "at once"]),
+        ("It is no list, but there is no other.", ["is no list"]),
+        ('The customer says "nobody heard me".', []),
+        ("Usage:\n\n    hamr said\n", []),
+        ("Args:\n    text: As the pool said.", ["said"]),
+    ],
+)
+def test_banned_words_are_found_in_prose(text: str, found: list[str]) -> None:
+    assert banned(text) == found
+
+
+def test_texts_of_a_file_are_found_by_kind(tmp_path: Path) -> None:
+    module, config = tmp_path / "m.py", tmp_path / "c.yaml"
+    module.write_text('"""The module."""\n\nX = f"the {1} run"  # a comment\n')
+    config.write_text("x: a#b  # a comment\n")
+    assert [text for _, text in docstrings(module)] == ["The module."]
+    assert [text for _, text in messages(module)] == ["the ", " run"]
+    assert [text for file in (module, config) for _, text in comments(file)] == ["# a comment"] * 2
 
 
 def main(arguments: list[str]) -> None:
@@ -207,12 +291,13 @@ def main(arguments: list[str]) -> None:
         if any(page.is_relative_to(path) for path in paths) and (found := banned(page.read_text())):
             print(Breach(page, 1, f"plain words: {', '.join(found)}"))
     for path in files(path for path in paths if path.suffix != ".md"):
-        for line, text in docstrings(ast.parse(path.read_text())):
-            if found := banned(text):
-                print(Breach(path, line, f"plain words: {', '.join(found)}"))
-        rules = (openings, unclear_test_names) if path.is_relative_to(TESTS) else (openings, participles)
-        for breach in (breach for rule in rules for breach in rule(path)):
-            print(breach)
+        for texts, _ in (row for row in TEXTS if path.is_relative_to(row[1])):
+            for line, text in texts(path):
+                if found := banned(text):
+                    print(Breach(path, line, f"plain words: {', '.join(found)}"))
+        for rule, _ in (row for row in RULES if path.is_relative_to(row[1])):
+            for breach in rule(path):
+                print(breach)
 
 
 if __name__ == "__main__":

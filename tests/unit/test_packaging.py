@@ -46,7 +46,7 @@ def run(command: str, folder: Path, *more: str) -> str:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy of the checkout with `dist`, since building writes beside the sources."""
+    """Copy of the checkout with `dist`, since building writes next to the sources."""
     source = tmp_path_factory.mktemp("source")
     for name in ("hamr", "conf", "prompts"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))

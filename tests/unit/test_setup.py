@@ -61,7 +61,7 @@ def test_python_without_venv_support_is_named(checkout: Path, tmp_path: Path) ->
 
 
 def finished(checkout: Path, log: Path) -> None:
-    """A .venv in which everything answers at once, with a record of what was asked of it."""
+    """A .venv in which every command answers immediately, and is recorded."""
     body = f'echo "$@" >> {log}; [ "$1" = -c ] && echo 3.11; exit 0'
     program(checkout / ".venv" / "bin" / "python", body)
     program(checkout / ".venv" / "bin" / "hamr", "exit 0")

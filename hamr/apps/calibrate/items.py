@@ -145,4 +145,4 @@ def _records(path: Path) -> Iterator[RewardRecord]:
             yield record_from_dict(row)
         except (KeyError, TypeError, ValidationError) as error:
             fault = first_fault(error) if isinstance(error, ValidationError) else error
-            raise DataError(f"{path}:{number}", fault, "is no record; give the output of hamr score") from error
+            raise DataError(f"{path}:{number}", fault, "is not a record; give the output of hamr score") from error

@@ -146,7 +146,7 @@ def fit_and_write(
 
 
 def warnings(fit: Calibration) -> list[str]:
-    """Return what speaks against using the fitted cascade."""
+    """Return the reasons against using the fitted cascade."""
     found = []
     rho = fit.spearman if fit.cv_spearman is None else min(fit.spearman, fit.cv_spearman)
     if rho < 0:
@@ -174,7 +174,7 @@ def check_output(command: CalibrateCommand, *, queries: bool) -> None:
         raise DataError("output", str(held[0]), "already exists; give another output or overwrite=true")
 
 
-# --- what is written ---------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------
 
 
 def rewards_yaml(fit: Calibration, source: str, usage: str, found: Fitted | None = None) -> str:

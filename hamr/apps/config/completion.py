@@ -16,7 +16,7 @@ _hamr() {
     local word=${COMP_LINE:0:COMP_POINT}
     word=${word##*[[:space:]]}
     COMPREPLY=($(compgen -W "WORDS" -- "$word") $(compgen -f -- "$word"))
-    # Bash splits words at "=", so what stands before it must not be repeated.
+    # Bash splits words at "=", so the part before it must not be repeated.
     [[ $word == *=* && $COMP_WORDBREAKS == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*=}"}"}")
     [[ ${COMPREPLY[0]-} == *= ]] && compopt -o nospace
 }

@@ -30,7 +30,7 @@ def show_files(overrides: Sequence[str]) -> list[str]:
 
 
 def explain_key(key: str, overrides: Sequence[str]) -> Iterator[str]:
-    """Yield what is known of a key, or of every key of a section. Raises UnknownKey."""
+    """Yield the description of a key, or of every key of a section. Raises UnknownKey."""
     config, origin = load_with_origin(overrides)
     values = config.model_dump(mode="json")
     known = list(known_keys(Config, values))
@@ -60,7 +60,7 @@ def _explanation(key: str, entry: KeyEntry, value: Any, origin: Origin) -> Itera
 
 
 def _is_of(entry: KeyEntry, key: str) -> bool:
-    """Return whether a key of the reference, with `<name>` for names of the user's choice, stands for this key."""
+    """Return whether a key of the reference, with `<name>` for names of the user's choice, matches this key."""
     return re.fullmatch(re.escape(entry.key).replace("<name>", "[^.]+"), key) is not None
 
 

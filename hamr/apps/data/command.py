@@ -219,7 +219,7 @@ class HallucinationCommand(ConfiguredCommand):
 
 
 class PreviewSamples(ConfiguredCommand):
-    """Print what the policy sees for some samples: the whole prompt with its special tokens, and the reference answers,
+    """Print the policy's input for some samples: the whole prompt with its special tokens, and the reference answers,
     each with its number of tokens. The options of the training job apply: model.path, model.tools_prompt,
     model.response_format, ...
     """

@@ -146,5 +146,5 @@ class ImportCorpus(ImportCommand):
         from hamr.data.importers import IMPORTERS
 
         if self.policies is not None and "policies" not in IMPORTERS[self.corpus].files:
-            raise BadInput("policies", str(self.policies), f"is no file of the {self.corpus} form; remove it")
+            raise BadInput("policies", str(self.policies), f"is not a file of the {self.corpus} form; remove it")
         return self

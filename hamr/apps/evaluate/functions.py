@@ -20,7 +20,7 @@ from hamr.rewards.custom import AgentSource
 
 
 def find_functions(key: str, names: Iterable[str], options: AgentConfig) -> dict[str, AgentSource]:
-    """Load each function among the names in a process that ends at once. Return their sources, with their digests.
+    """Load each function among the names in a process that then ends. Return their sources, with their digests.
 
     `key` is the option that names them. A function comes from the command line only, and in a resumed pipeline, whose
     commands come from its folder, from the list of allowed functions.

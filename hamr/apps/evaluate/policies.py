@@ -44,7 +44,7 @@ class AskedPolicies:
     native: frozenset[str]
 
     def settings_of(self, name: str) -> dict[str, Any]:
-        """Return what determines the answers of a policy or a pool: its options without speed, or its function."""
+        """Return the settings that determine a policy's or a pool's answers: options without speed, or its function."""
         if name in self.functions:
             return {"function": name, "sha256": self.functions[name].sha256}
         return self.config.pools[self.pools.get(name, name)].model_dump(mode="json", exclude=SPEED_ONLY)

@@ -74,7 +74,7 @@ def response_tokens(config: Config) -> float:
 
 
 def overlap_of(config: Config) -> Overlap | None:
-    """Return how groups of one step are generated in another, or started beyond its need; None if neither is so."""
+    """Return the overlap of steps, if groups are generated in an earlier step or in excess; None otherwise."""
     asynchrony, sampling = config.experiment.asynchrony, config.algorithm.dynamic_sampling
     age, oversample = sampling.bounds(asynchrony.max_policy_age)
     if not age and oversample <= 1:

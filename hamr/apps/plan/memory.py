@@ -28,7 +28,7 @@ def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
     Optimiser states on the host are a part of their own, of the node's memory.
 
     Engines have all concurrent requests in their cache. A rank that shares its GPU with an engine needs room for its
-    step beside the sleeping engine, and for its weights beside the one that generates.
+    step next to the sleeping engine, and for its weights next to the one that generates.
     """
     gpu, prompt, answer = GPUS[config.plan.gpu], config.plan.prompt_tokens, response_tokens(config)
     found = {}

@@ -1,8 +1,8 @@
 """Simulation of steps whose groups are generated and scored during other steps, or that start more than they need.
 
 Follows hamr.experience: at most (max_policy_age + oversample) x batch groups are under way, ready, or in training; a
-step takes the oldest ready ones; a group without signal is replaced at once. With `max_policy_age` 0, the groups that a
-step does not take are aborted, and nothing is generated during training.
+step takes the oldest ready ones; a group without signal is replaced immediately. With `max_policy_age` 0, the groups
+that a step does not take are aborted, and nothing is generated during training.
 """
 
 from __future__ import annotations

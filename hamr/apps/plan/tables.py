@@ -228,7 +228,7 @@ def _engine_gpus(
 
 
 def _trainer_reasons(config: Config, workload: Workload) -> list[str]:
-    """Return the derivation of a rank's memory: in a step, beside an engine on its GPU that generates, on the host."""
+    """Return the derivation of a rank's memory: in a step, next to an engine on its GPU that generates, on the host."""
     trainer = config.trainer
     if not trainer.num_gpus:
         return [f"  trainer.ranks: {trainer.num_cpus:g} CPUs each"]

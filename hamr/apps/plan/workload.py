@@ -38,8 +38,8 @@ class Workload:
     (one per reference), then, for a share `escalated_frac` of these replies, `second_questions` to `second`. Either
     pool may be None. `side`: further requests per response, by pool, in parallel to the cascade. Numbers of requests
     may be fractional; the fraction is the probability of one more. `dropped_frac` of a round's groups carry no signal
-    and are replaced in the next round, up to `max_rounds`; with `overlap` they are replaced at once. `longest` bounds a
-    response's work: its length over the mean.
+    and are replaced in the next round, up to `max_rounds`; with `overlap` they are replaced immediately. `longest`
+    bounds a response's work: its length over the mean.
     """
 
     prompts: int

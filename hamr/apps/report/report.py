@@ -42,7 +42,7 @@ _HEADLINES = (
 def write_report(folder: Path | str, *, live: bool = False) -> Path:
     """Draw plots/*.png and write report.html from a finished or running run folder.
 
-    A `live` page reloads itself and, because it is rewritten every few seconds beside the run, has no sections of
+    A `live` page reloads itself and, because it is rewritten every few seconds during the run, has no sections of
     `LATER` and no plots/*.png. Raises RunFolderError if it is not a run folder.
     """
     data = ReportData.read(folder)

@@ -107,7 +107,7 @@ def _scorers(config: Config) -> str:
 
 
 def fewest_pairs(samples: Sequence[ServiceSample]) -> int:
-    """Return how many pairs of the rarer label, consistent or inconsistent, the samples give; 0 without replies."""
+    """Return the number of pairs of the rarer label, consistent or inconsistent; 0 without replies."""
     try:
         labels = Counter(pair.label for pair in reply_pairs(samples, PAIRS_DRAWN, PAIRS_SEED))
     except DataError:

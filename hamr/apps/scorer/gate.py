@@ -127,7 +127,7 @@ def gate(contrasts: Sequence[Contrast], scores: Scores) -> GateResult:
 
 
 def mix_scores(cascade: Cascade, s_r: Scores, s_j: Scores) -> dict[tuple[int, str], float]:
-    """Return what the cascade makes of both scorers' answers."""
+    """Return the cascade's scores from both scorers' answers."""
     return {
         key: cascade.mix(score, s_j.get(key))
         for key, score in s_r.items()

@@ -41,8 +41,9 @@ RECIPE_VERSION = 4
 """Increased when the same pairs and settings give another scorer, so that cached ones are trained again."""
 
 _ONE_KIND = (
-    "all have the same answer, so that nothing can be told apart; a scorer of pairs needs samples with several replies "
-    "as references (`hamr data multigt`), a grader clean and flawed responses: give such data, or remove the section"
+    "all have the same answer, so that there is nothing to distinguish; a scorer of pairs needs samples with several "
+    "replies as references (`hamr data multigt`), a grader clean and flawed responses: give such data, or remove "
+    "the section"
 )
 
 KILLED = "scorer training was killed, probably for memory; lower finetune.batch_size"

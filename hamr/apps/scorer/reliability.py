@@ -71,7 +71,7 @@ def reliability(scores: Sequence[float], labels: Sequence[bool], bins: int = BIN
     held: dict[int, list[tuple[float, bool]]] = {}
     for score, label in zip(scores, labels, strict=True):
         if not 0.0 <= score <= 1.0:
-            raise ValueError(f"{score} is no score in [0, 1]")
+            raise ValueError(f"{score} is not a score in [0, 1]")
         held.setdefault(min(int(score * bins), bins - 1), []).append((score, label))
     return tuple(
         Bin(

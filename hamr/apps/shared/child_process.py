@@ -24,8 +24,8 @@ CHILD_ENV = {
     "DS_ACCELERATOR": "cpu",
     "PYTHONWARNINGS": "ignore::UserWarning:multiprocessing.resource_tracker",
 }
-"""Of the process: glibc reads its settings when a process starts, what looks for a GPU is told, and a killed process
-has nothing to warn of, since its resource tracker removes what it leaves."""
+"""Environment of the process: glibc reads its settings when a process starts, libraries do not look for a GPU, and a
+killed process gives no warning, since its resource tracker removes what it leaves."""
 
 _parent: Connection | None = None
 """In a child process, the connection to its parent, if that receives values."""

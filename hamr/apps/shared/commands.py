@@ -422,7 +422,7 @@ def _syntax(kind: type[Command], name: str) -> str:
 
 
 def _placeholder(info: FieldInfo) -> str:
-    """Return what stands for a field's value in a usage line."""
+    """Return the placeholder of a field's value in a usage line."""
     if title := next((m.title for m in _marks(info) if isinstance(m, FieldInfo) and m.title), None):
         return title
     first = next(t for t in _types(info.annotation) if t is not type(None))

@@ -25,7 +25,7 @@ class TrainedPolicy:
     def of(cls, key: str, path: Path, step: int | None = None) -> TrainedPolicy:
         """Return the newest policy of a run folder, or that of a step.
 
-        Raises BadInput for a folder that is no run's, and for a run without such a checkpoint.
+        Raises BadInput for a folder that is not a run's, and for a run without such a checkpoint.
         """
         folder = RunFolder.open(path, key)
         config = load_dumped(folder.config)

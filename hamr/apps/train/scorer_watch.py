@@ -230,7 +230,7 @@ class ScorerWatch:
         return dict(zip(replies, self.clusters.nearest(vectors), strict=True))
 
     def _liked_by(self, text: str, tried: Sequence[Contrast], scores: Mapping[tuple[int, str], float]) -> str | None:
-        """The declared cluster whose references the scorers like best beside the reply."""
+        """The declared cluster whose references get the highest scores with the reply."""
         by_cluster: dict[str, list[float]] = {}
         for number, contrast in enumerate(tried):
             if (number, text) in scores:
@@ -239,7 +239,7 @@ class ScorerWatch:
 
     def _alarm(self, problem: str) -> None:
         if self.config.scorers.on_alarm == "stop":
-            raise UnreliableScorer(f"scorer check: {problem}. scorers.on_alarm=warn goes on all the same")
+            raise UnreliableScorer(f"scorer check: {problem}. use scorers.on_alarm=warn to continue despite alarms")
         self.note(f"WARNING: scorer check: {problem}")
 
     def _draw(self, samples: Sequence[ServiceSample]) -> list[Contrast]:

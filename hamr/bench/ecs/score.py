@@ -25,7 +25,7 @@ Votes = Sequence[float | None]
 """One vote per judge, in [0, 1]; None: it failed."""
 
 LOGGED = ("logged", "generated")
-"""Sources of the reference of Single-ECS. Generated dialogues have no log: their first reference stands for it."""
+"""Sources of the reference of Single-ECS. Generated dialogues have no log: their first reference takes its place."""
 
 
 def ecs(scores: Sequence[Sequence[Votes]]) -> list[float | None]:

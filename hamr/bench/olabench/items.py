@@ -64,7 +64,7 @@ class BenchItem:
     trap: str = ""
 
 
-# --- what is read of it ------------------------------------------------------------------------
+# --- visible parts -----------------------------------------------------------------------------
 
 
 def visible_sample(item: BenchItem) -> ServiceSample:

@@ -58,8 +58,7 @@ class Labels:
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """`template`: name of the wording that responses share, so that they are no independent observations; "" for
-    none."""
+    """`template`: name of the wording that responses share, so that they are not independent; "" for none."""
 
     item: BenchItem
     response: str

@@ -150,7 +150,7 @@ async def _answers(
     ]
     if await journal.collect(
         left[:alone], ask, 1, lambda done: report(policy.name, done), measured=True, give_up=GIVE_UP // 4
-    ):  # one by one, a pool that is down takes long to give up on
+    ):  # one by one, a pool that is down takes long to fail
         at_once, before = options.at_once or policy.at_once, len(left[:alone])
         await journal.collect(
             left[alone:], ask, at_once, lambda done: report(policy.name, before + done), measured=True

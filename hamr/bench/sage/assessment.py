@@ -48,7 +48,7 @@ class Assessment:
     `departed`: the nodes of the right path as far as the agent followed it, and the node at which it left it, or took
     another action (None: it did not).
 
-    At the last turn, when the customer has said everything, `truth` is the logic score against the customer's assigned
+    At the last turn, when the customer has shown everything, `truth` is the logic score against the customer's assigned
     case (inverse configuration: without a judge), by the fields that decide its path. `judges_right` is the share of
     those fields that the consensus labels correctly. None at other turns, and where nothing was parsed or voted.
     """

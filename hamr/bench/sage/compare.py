@@ -37,7 +37,7 @@ def ranks(averages: Mapping[str, Mapping[str, Any]], apart: Collection[str] = ()
 def paired_tests(assessed: Mapping[str, Sequence[Assessment]], config: SageConfig) -> list[dict[str, Any]]:
     """Return, for every two agents and score, the difference (second minus first) over the customers of both.
 
-    A pair is one customer's mean score with each agent; a replacement stands for the customer that it replaces. `p` is
+    A pair is one customer's mean score with each agent; a replacement counts as the customer that it replaces. `p` is
     that of a permutation test of paired samples, `adjusted_p` controls the false discovery rate over all rows of the
     score (Benjamini and Hochberg).
     """

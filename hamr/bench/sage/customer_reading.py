@@ -55,7 +55,7 @@ class CustomerReading:
         return any(vote.failure in TRANSIENT for vote in self.votes)
 
     def meanings(self, count: int) -> list[Meaning] | None:
-        """Return what more than half of the judges read off each of `count` messages; None if no judge answered."""
+        """Return the majority's reading of each of `count` messages; None if no judge answered."""
         answered = [vote for vote in self.votes if vote.failure is None]
         if not answered:
             return None

@@ -43,7 +43,7 @@ class CustomerAuditor:
         is not simulated.
 
         Messages with unknown wordings are taken as the judges read them, if there is a `reading`. A model's customer
-        was told only the fields that its path reads, so that others cannot contradict its case.
+        knew only the fields that its path reads, so that others cannot contradict its case.
         """
         plan = trace.plan
         if plan.source == "file" or not trace.finished:

@@ -105,7 +105,7 @@ class SageEnvironment:
         return Customer.of(episode, self.scenarios)
 
     def audit(self, customer: Customer, said: Sequence[str], outcome: EpisodeOutcome) -> None:
-        """Raise CustomerFaultError for the first fault in what the customer said."""
+        """Raise CustomerFaultError for the first fault in the customer's messages."""
         plan, scenario = customer.plan, customer.scenario
         case = CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=plan.language)
         ending: Ending = "left" if outcome == "ended" else "cut"

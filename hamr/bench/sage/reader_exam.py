@@ -64,7 +64,7 @@ async def examine_readers(judges: Mapping[str, Ask], scenario: Scenario, config:
 
 
 def told_fields(scenario: Scenario, plan: DialoguePlan) -> dict[str, Value]:
-    """Return the fields that a model's customer is told: those that its path reads, and those of its intent."""
+    """Return the fields that a model's customer knows: those that its path reads, and those of its intent."""
     told = {*scenario.walk(plan.fields, plan.system).read, *scenario.file.intents[plan.intent].pins}
     return {name: value for name, value in plan.fields.items() if name in told}
 

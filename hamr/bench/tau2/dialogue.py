@@ -71,7 +71,7 @@ class Tau2Dialogue:
     async def run(self, act: Act, user: Ask) -> Tau2Result:
         """Hold the dialogue and evaluate it.
 
-        An exception of a participant passes through; `finish` then evaluates what was said.
+        An exception of a participant passes through; `finish` then evaluates the messages so far.
 
         Raises:
             ParticipantFailed: A participant did not answer.
@@ -94,7 +94,7 @@ class Tau2Dialogue:
         return await self.finish(one.termination_reason.value)
 
     async def finish(self, ending: str) -> Tau2Result:
-        """Return the result of what was said so far. Only a dialogue that a participant ended can have a reward."""
+        """Return the result of the messages so far. Only a dialogue that a participant ended can have a reward."""
         simulation = tau2("data_model.simulation").SimulationRun(
             id=str(uuid.uuid4()),
             task_id=self.task.id,
@@ -129,7 +129,7 @@ class Tau2Dialogue:
         participant.generate_next_message = say
 
     async def _agent_message(self, act: Act) -> Any:
-        """Return the agent's message, None if it said nothing or made a malformed call."""
+        """Return the agent's message, None if it was empty or a malformed call."""
         one = self._orchestrator
         heard = [*one.agent_state.messages, *_parts(one.message)]
         answer = await act(replace(self.sample, history=tuple(_turns(heard))))
@@ -156,7 +156,7 @@ class Tau2Dialogue:
         message = _message("user", answer.text or "", answer.tool_calls)
         if message is None:
             calls = "; ".join(f"{call.name}({call.arguments})" for call in answer.tool_calls)
-            detail = f"arguments that are no JSON object: {calls}" if calls else "said nothing"
+            detail = f"arguments are not a JSON object: {calls}" if calls else "empty message"
             raise ParticipantFailed("user", Answer(failure="unparsable", detail=detail))
         return message
 

@@ -225,7 +225,7 @@ def _tasks(input: Path) -> Iterator[Row]:
                 [],
             )
     if not found:
-        remedy = "none has a ticket and expected calls; a task is no dialogue, give the results of simulations"
+        remedy = "none has a ticket and expected calls; a task is not a dialogue; give the results of simulations"
         raise DataError(str(path), f"{len(tasks)} tasks", remedy)
 
 

@@ -154,7 +154,7 @@ class Scripted:
 
 
 def call(reward: TrlReward, **changes: Any) -> list[float | None]:
-    """As GRPOTrainer calls it: everything by keyword, every column of the dataset a list, its own three beside them."""
+    """As GRPOTrainer calls it: everything by keyword, every column of the dataset a list, and its own three."""
     samples = [json.dumps(A)] * 2 + [json.dumps(B)] * 2
     given = {
         "prompts": ["p"] * 4,

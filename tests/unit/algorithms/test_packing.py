@@ -56,7 +56,7 @@ def test_only_a_single_sequence_may_exceed_the_budget(
         for microbatch in rank:
             if sum(len(p.sequences) for p in microbatch) > 1 and layout != "padded":
                 row = build_batch(groups, microbatch, layout)
-                last = sum(len(p.sequences) for p in microbatch)  # a completion's last token is no input
+                last = sum(len(p.sequences) for p in microbatch)  # a completion's last token is not an input
                 assert row.blocks[-1].own.stop + last <= budget
 
 

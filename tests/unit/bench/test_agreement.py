@@ -10,7 +10,7 @@ def test_human_agreement_matches_hand_computed_values():
     people = ["yes", "no", "yes", "no", "no", "yes"]
     found = with_people(ratings, people, resamples=50, seed=0)
     assert found.accuracy.mean == pytest.approx(3 / 5) and found.missing == 1
-    # One half is on nobody's side: yes, no and no of five are right.
+    # One half agrees with no label: yes, no and no of five are right.
     assert found.clear_accuracy.mean == pytest.approx(3 / 5)
     # p_e = (2 * 2 + 1 * 0 + 2 * 3) / 25 = 0.4.
     assert found.kappa == pytest.approx((0.6 - 0.4) / 0.6)

@@ -1,4 +1,4 @@
-"""Makes the scripted pools importable from the tests beside them."""
+"""Makes the scripted pools importable from the tests of this folder."""
 
 import sys
 from pathlib import Path

@@ -139,7 +139,7 @@ def test_audit_figures_match_hand_computed_values():
     records = [reply(i, s_r, s_j, CASCADE, 0.0) for i, (s_r, s_j) in enumerate([(0.4, 0.7), (0.6, 0.2), (0.8, 0.8)])]
     audited = reply(3, 0.6, 0.2, CASCADE, 1.0)
     assert window.add(records) == {"audit/answered": 0.0, "audit/failed": 0.0}
-    # R = S_J below the interval: a gap of 0. The one audit stands for all three replies inside.
+    # R = S_J below the interval: a gap of 0. The one audit represents all three replies inside.
     assert window.add([audited]) == pytest.approx(
         {
             "audit/answered": 1,
@@ -164,7 +164,7 @@ def test_inside_gap_uses_only_reranker_decided_replies():
     assert AuditWindow().add([audited])["audit/inside_gap"] == pytest.approx(0.4)
 
 
-# --- several references, and a group that has spared the judge ---------------------------------
+# --- several references, and a group without judge calls ---------------------------------------
 
 
 def several(scores, judge, **consistency):

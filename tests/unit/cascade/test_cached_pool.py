@@ -39,7 +39,7 @@ async def test_cache_key_covers_every_field_that_affects_the_answer(field):
     other = replace(QUESTION, **{field: CHANGES[field]})
     for question in (QUESTION, other, replace(other)):
         await asker.ask(question, until=1e12)
-    # Which replica answers is no part of the question.
+    # The replica that answers is not part of the question.
     assert asked == ([QUESTION] if field == "affinity" else [QUESTION, other])
 
 

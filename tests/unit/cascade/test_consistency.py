@@ -47,7 +47,7 @@ def test_failure_that_could_change_the_maximum_is_the_outcome():
 
 
 def test_failure_that_cannot_change_the_maximum_is_ignored():
-    # At S_R = 0.1 the most is 0.05 * 0.1 + 0.95 = 0.955; 0.97 beats it whatever the judge would have said.
+    # At S_R = 0.1 the most is 0.05 * 0.1 + 0.95 = 0.955; 0.97 beats it whatever the judge would answer.
     result = combine([score(0, 0.1), score(1, 0.97)], HYBRID, {0: GONE})
     assert result.outcome == Scored(value=0.97)
 
@@ -102,7 +102,7 @@ def test_irrelevant_fallback_is_not_flagged():
 
 
 def test_best_reference_wins_over_a_fallback_and_is_flagged():
-    # Reference 0 could have had 0.975; with 0.5 in its place reference 1 wins, and nobody knows whether it should.
+    # Reference 0 could have had 0.975; with 0.5 in its place reference 1 wins, which may be wrong.
     result = combine([score(0, 0.5), score(1, 0.9)], STAND_IN, {0: GONE})
     assert (result.outcome, result.decisive.reference, result.fallback) == (Scored(value=0.9), 1, "reranker")
 

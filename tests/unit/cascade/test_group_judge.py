@@ -23,7 +23,7 @@ LONG = 60.0
 
 
 def graded(question):
-    """A judge with a mind of its own: each response has its grade, wherever it stands."""
+    """A judge that gives each response its own grade, whatever its place."""
     if question.prompt.endswith("_compared.en"):
         scores = {entry["name"]: GRADES[entry["response"]] for entry in question.each}
         fields = {"reason": "compared", "scores": scores}
@@ -303,7 +303,7 @@ async def test_incomplete_group_is_removed_when_its_timer_fires():
     (record,) = await score(router, responses("alpha", siblings=2))
     assert record.total == Scored(value=1.0)
     (panel,) = router._bench._panels.values()
-    (group,) = panel._groups.values()  # a latecomer is to be judged beside the first
+    (group,) = panel._groups.values()  # a latecomer is to be judged together with the first
     due, now = group.end.when(), asyncio.get_running_loop().time()
     assert 0 < due - now <= KEEP_S
     group.end._run()  # what the event loop does when the timer is due

@@ -43,7 +43,7 @@ def said(fields, pool="judge"):
 
 
 def judge(changes=None, compare=None):
-    """A pool that answers by the template's name; a list is said one after the other. `compare(entries)` gives the
+    """A pool that answers by the template's name; the texts of a list are used in turn. `compare(entries)` gives the
     scores of a comparing prompt."""
     answers = ANSWERS | (changes or {})
 
@@ -110,7 +110,7 @@ async def test_total_range_matches_the_paper():
     for answers, text, total in ((best, "Why?", 6.2), (worst, "Why? stupid " * 30, -3.8)):
         router, _ = build(judge(answers), ALL | weights | {"hallucination": {"weight": 3.0}})
         record = await router.score(with_rubric(sample("Why?")), rollout(text))
-        # The lowest has its format right, since what is no action reaches no judge: -4 + 0.2.
+        # The lowest has its format right, since a malformed response reaches no judge: -4 + 0.2.
         assert record.total.value == pytest.approx(total)
 
 

@@ -24,7 +24,7 @@ def group(*totals):
 
 
 class Rewarder:
-    """Fails as often as it is told to, then scores; keeps what it was asked."""
+    """Fails `times` times, then scores; keeps what it was asked."""
 
     def __init__(self, failures=0):
         self.failures, self.asked = failures, []

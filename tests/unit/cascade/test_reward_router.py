@@ -323,7 +323,7 @@ async def test_identical_responses_of_a_group_are_scored_once():
     records = await asyncio.gather(*(router.score(sample("a"), rollout(t, i)) for i, t in enumerate("xxxy")))
     assert (len(reranker.asked), len(judge.asked)) == (2, 1)
     assert records[0].total == records[1].total == records[2].total
-    # Who answered stands in every record, the cost only in that of the one who asked.
+    # Every record names the pool that answered; only the record of the response that asked has the cost.
     assert [sum(c.cost for c in r.calls) for r in records] == [4.0, 0.0, 0.0, 2.0]
     assert [[c.replica for c in r.calls] for r in records] == [["r0", "r0"]] * 3 + [["r0"]]
     later = await router.score(sample("a"), rollout("x", 9))

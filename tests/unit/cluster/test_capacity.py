@@ -16,7 +16,7 @@ from hamr.pools.client import app_name, split_app_name
 
 
 def config(**sections: object) -> Config:
-    """Trainer 1 x 0.5, rollout 1 x 0.5, router 0.1 and two pools of 1 x 0.5: 2.1 CPUs unless told otherwise."""
+    """Trainer 1 x 0.5, rollout 1 x 0.5, router 0.1 and two pools of 1 x 0.5: 2.1 CPUs by default."""
     return Config.model_validate({"data": {"type": "sage"}} | sections)
 
 

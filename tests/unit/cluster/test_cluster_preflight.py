@@ -164,7 +164,7 @@ class _JobServer(BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        (200, "warning: URL takes jobs without a token from everybody who reaches it"),
+        (200, "warning: URL takes jobs without a token from any client that reaches it"),
         (401, "access:    URL requires a token"),
         (403, "access:    URL requires a token"),
         (302, "warning: could not tell whether URL requires a token (HTTP status 302 without one)"),

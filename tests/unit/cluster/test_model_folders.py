@@ -50,7 +50,7 @@ def test_folder_without_a_model_is_absent(tmp_path: Path) -> None:
 
 def test_node_without_the_folder_is_reported_with_the_remedy() -> None:
     wanted = {"10.0.0.1": {POLICY: POLICY_FOLDER}, "10.0.0.2": MODELS}
-    refuse_absent(wanted, {"10.0.0.1": [JUDGE_FOLDER], "10.0.0.2": []})  # nobody needs it there
+    refuse_absent(wanted, {"10.0.0.1": [JUDGE_FOLDER], "10.0.0.2": []})  # not needed there
     with pytest.raises(BadInput) as refused:
         refuse_absent(wanted, {"10.0.0.1": [], "10.0.0.2": [JUDGE_FOLDER]})
     assert str(refused.value) == (

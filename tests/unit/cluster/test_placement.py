@@ -15,7 +15,7 @@ from hamr.errors import CapacityError
 
 
 def config(**sections: object) -> Config:
-    """Trainer and rollout worker 0.5 CPU each, router 0.1, two pools of 0.5 unless told otherwise."""
+    """Trainer and rollout worker 0.5 CPU each, router 0.1, two pools of 0.5 by default."""
     return Config.model_validate({"data": {"type": "sage"}} | sections)
 
 
@@ -146,7 +146,7 @@ def test_fragmented_capacity_is_rejected() -> None:
     with pytest.raises(CapacityError) as refused:
         check_placement(asked, [node("a", 2.9), node("b", 1), node("c", 1)])
     assert (refused.value.where, refused.value.value) == ("pools.judge.replicas", 2)
-    assert "1 of them fit beside the rest; each needs 1.5 CPU on one node" in str(refused.value)
+    assert "1 of them fit with the rest; each needs 1.5 CPU on one node" in str(refused.value)
     assert "lower it to 1 or less" in str(refused.value)
     check_placement(asked, [node("a", 1.6), node("b", 1.5), node("c", 1.5)])
 

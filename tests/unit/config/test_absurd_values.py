@@ -1,4 +1,4 @@
-"""Slips of the keyboard and hostile files: one line at once, before anything is allocated or written."""
+"""Typing errors and hostile files: one line, before anything is allocated or written."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def test_author_of_unknown_role_rejects_the_ticket(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "said"),
     [
-        ({"name": "x"}, "t.jsonl:1: ['name']: is no ticket, comment or user of Zendesk"),
+        ({"name": "x"}, "t.jsonl:1: ['name']: is not a ticket, comment or user of Zendesk"),
         (ticket(comments=None), "t.jsonl:1: 1: comments: None: missing; export the comments of the ticket too"),
         (ticket(comments=[7]), "1: comments[0]: 7: must be a JSON object"),
         (

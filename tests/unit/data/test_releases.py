@@ -251,7 +251,7 @@ def test_tau2_tasks_with_a_ticket_become_their_expected_calls(tmp_path: Path) ->
 
 def test_malformed_tau2_files_are_named(tmp_path: Path) -> None:
     said = refusal("tau2", write_tau2_domain(tmp_path, ticket=None))
-    assert "'3 tasks': none has a ticket and expected calls; a task is no dialogue, give the results" in said
+    assert "'3 tasks': none has a ticket and expected calls; a task is not a dialogue; give the results" in said
     path = tmp_path / "r.json"
     write_json(path, tau2_results(simulations=[tau2_simulation("1", 0, reward=0.5)]))
     assert refusal("tau2", path) == "INPUT: '1 simulations': none has reward 1; there is nothing to learn from"

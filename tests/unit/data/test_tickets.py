@@ -340,7 +340,7 @@ def test_job_writes_samples_tickets_and_rejected_rows(tmp_path: Path, capsys) ->
     assert told["actions"] == {"reply": 24, "call_tool": 12}
     assert told["tools"] == {"find_order": 12}
     assert told["language of the prompts"] == {"en": 12}
-    assert told["planning windows"] == {"the agent acts again at once": 12, "complete": 12, "the ticket ends": 12}
+    assert told["planning windows"] == {"the agent acts again immediately": 12, "complete": 12, "the ticket ends": 12}
     assert told["left out"] == {"faulty": 1, "duplicates": 0}
     assert told["private values hidden"] == {"phone": 12, "email": 12}
     assert told["may still be private"] == {}

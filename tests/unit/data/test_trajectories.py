@@ -64,7 +64,7 @@ def test_decision_points_and_windows_are_extracted() -> None:
         assert sample.documents == ("Wait.", "Call.")
         assert sample.meta == {"dialogue": "t", "split": "train"}
     again, whole, end = windows(made)
-    assert (again, end) == ("the agent acts again at once", "the ticket ends")
+    assert (again, end) == ("the agent acts again immediately", "the ticket ends")
     assert isinstance(whole, Window)
     assert whole.environment == made.turns[4:6], "a tool's result and a customer's turn"
     assert whole.actions == (ToolCall(name="find", parameters={"n": 1}), Reply(content="It was sent."))

@@ -208,7 +208,7 @@ async def test_refused_questions_are_retried_in_smaller_batches() -> None:
     pool, _ = client(endpoint, batch_size=8, **ENDPOINT)
     answers = await asyncio.gather(*(pool.ask(question(i)) for i in range(8)))
     assert [a.score for a in answers] == [0.5] * 8
-    # A refusal is no try: with one attempt a question, none is lost by it.
+    # A refusal is not an attempt: with one attempt a question, none is lost by it.
     assert all(a.call.attempts == 1 for a in answers)
     assert endpoint.sizes[0] == 8 and max(endpoint.sizes[1:]) <= 4
     await pool.close()

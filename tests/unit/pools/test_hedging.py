@@ -64,7 +64,7 @@ def test_hedge_budget_is_never_exceeded(frac, burst, events):
 
 
 class Try:
-    """One try of a request: answers or raises when it is told to, and knows whether it was cancelled."""
+    """One try of a request: answers or raises on command, and records whether it was cancelled."""
 
     def __init__(self, answer):
         self.answer, self.go, self.begun, self.cancelled = answer, asyncio.Event(), asyncio.Event(), False

@@ -38,7 +38,7 @@ async def test_refusal_halves_concurrency_and_waits_for_retry_after():
     await pace.admit(4)
     pace.settle(6, answered=5, retry_in_s=7.0)
     pace.settle(4, answered=3, retry_in_s=3.0)
-    # Both were under way when the endpoint was full: the limit falls once, and the longer wait stands.
+    # Both were under way when the endpoint was full: the limit falls once, and the longer wait counts.
     assert pace.limit == 5
     assert await pace.admit(9) == 5
     assert clock.slept == [7.0]

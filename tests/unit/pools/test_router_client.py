@@ -37,7 +37,7 @@ RECORD = RewardRecord(
 
 
 class CrashingActor:
-    """An actor that dies under its first calls; what it was told is kept."""
+    """An actor that dies under its first calls, and records its calls."""
 
     def __init__(self, deaths: int) -> None:
         self.left, self.told = deaths, []

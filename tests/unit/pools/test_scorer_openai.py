@@ -28,7 +28,7 @@ Top = dict[str, float]
 
 
 def top(**probabilities: float) -> Top:
-    """{token: log-probability}; an underscore stands for the space that tokens begin with."""
+    """{token: log-probability}; an underscore is the space that tokens begin with."""
     return {token.replace("_", " "): math.log(p) for token, p in probabilities.items()}
 
 

@@ -112,7 +112,7 @@ def test_cosine_is_mapped_to_a_score() -> None:
     assert [similarity(c) for c in (-1.0, 0.0, 0.2293, 1.0, 1.0001)] == pytest.approx([0.0, 0.5, 0.61465, 1.0, 1.0])
 
 
-# --- what the configuration allows -------------------------------------------------------------
+# --- configuration -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["cross_encoder", "embedding"])

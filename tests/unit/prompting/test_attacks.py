@@ -173,7 +173,7 @@ def test_attacks_add_no_special_tokens_or_turns(name: str, tokenizer: Tokenizer)
     assert text.count("<|im_start|>") == tokenizer.chat_text(messages_of(name, "x")).count("<|im_start|>")
 
 
-# --- what a sample brings into the prompts -----------------------------------------------------
+# --- texts of a sample in prompts --------------------------------------------------------------
 
 
 def sample(said: str) -> ServiceSample:

@@ -242,7 +242,7 @@ def test_unknown_name_lists_available_templates():
         PromptTemplate.load("./nowhere/judge.yaml")
 
 
-# --- where files lie ---------------------------------------------------------------------------
+# --- file locations ----------------------------------------------------------------------------
 
 
 def test_wheel_resources_take_precedence_over_the_checkout(monkeypatch, tmp_path):

@@ -169,7 +169,7 @@ def test_untrusted_text_cannot_leave_its_tag(name, attack):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_repeated_attack_is_no_verdict(attack):
-    """An answer that ends in a quotation of the attack, as a small model may give, is no verdict for any reward."""
+    """An answer that ends in a quotation of the attack, as a small model may give, is not a verdict for any reward."""
     for keys in (("reason", "score"), ("reason", "scores"), ("reason", "types", "risk"), ("reason", "judgment"),
                  ("reason", "checks"), ("complete_and_clear", "follows_policy", "cot_quality"),
                  ("reason", "stage", "vetoes", "judge_result"), ("reason", "agrees"),

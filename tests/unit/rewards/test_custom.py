@@ -55,7 +55,7 @@ def load(tmp_path: Path, text: str, name: str = "f", **section: Any) -> RewardFu
     return RewardSource.of("mine", CustomRewardConfig(path=f"{tmp_path}/my.py:{name}", **section)).load()
 
 
-# --- what a function returns -------------------------------------------------------------------
+# --- returned values ---------------------------------------------------------------------------
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**60), 2**60))
@@ -213,7 +213,7 @@ def test_a_missing_file_is_reported_with_its_folder(tmp_path: Path) -> None:
         RewardSource.of("mine", CustomRewardConfig(path=f"{tmp_path}/none.py:f"))
 
 
-# --- who may name code -------------------------------------------------------------------------
+# --- sources of code ---------------------------------------------------------------------------
 
 
 def is_refused(config: Any) -> bool:

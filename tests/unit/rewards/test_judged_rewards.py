@@ -241,7 +241,7 @@ def test_holistic_rubric_has_one_grade_and_no_item_verdicts():
         rubric_reward.value(Judgement(component="rubric", items=((1.0, True),)), holistic)
 
 
-# --- what judges read --------------------------------------------------------------------------
+# --- questions of judges -----------------------------------------------------------------------
 
 
 def test_judge_prompt_has_the_answer_without_its_rationale():

@@ -135,7 +135,7 @@ def test_loopback_is_recognised_without_resolution() -> None:
     ] * 2
 
 
-# --- where it holds ----------------------------------------------------------------------------
+# --- clients and settings ----------------------------------------------------------------------
 
 
 def test_reward_client_checks_its_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from hamr.trainer.weight_sync import AdapterSync, DeviceSync, RolloutClient, Sha
 
 
 class Engines:
-    """Rollout workers that note what they are told."""
+    """Rollout workers that record their calls."""
 
     def __init__(self, workers: int, tensor_parallel: int = 1, transfer: Any = "nccl") -> None:
         engine = EngineConfig(num_gpus=tensor_parallel, tensor_parallel_size=tensor_parallel)

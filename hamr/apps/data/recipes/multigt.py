@@ -166,7 +166,7 @@ def _alike(one: str, other: str) -> bool:
     return matcher.real_quick_ratio() >= _ALIKE and matcher.quick_ratio() >= _ALIKE and matcher.ratio() >= _ALIKE
 
 
-# --- what it becomes ---------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------
 
 
 def with_references(sample: ServiceSample, made: ItemResult) -> ServiceSample:

@@ -137,7 +137,7 @@ def window_variables(window: Window) -> dict[str, str]:
     }
 
 
-# --- what is trained on ------------------------------------------------------------------------
+# --- training items ----------------------------------------------------------------------------
 
 
 def plan_target(plan: RewritePlan, language: Language) -> tuple[TargetPart, ...]:

@@ -255,7 +255,7 @@ def field_reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
     return lambda text: read_vote("judge", text, scenario).labels
 
 
-# --- what comes of it --------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------
 
 
 def apply_rewordings(
@@ -276,7 +276,7 @@ def apply_rewordings(
                 continue
             said = sentences(kept["text"])
             if any(home.get(sentence, split) != split for sentence in said):
-                counts["stands in another split"] += 1
+                counts["occurs in another split"] += 1
                 continue
             home |= dict.fromkeys(said, split)
             texts[name] = kept["text"]

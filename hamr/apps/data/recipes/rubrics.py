@@ -40,7 +40,7 @@ from hamr.types import Answer, MalformedResponse, Question, Reply, ServiceSample
 @dataclass(frozen=True, kw_only=True)
 class RubricRecipe:
     """Settings of the recipe. `worse`: maximum of worse responses per sample; given ones first, then others'
-    references. `responses`: written by the teachers in turn, and shown beside these to the writer of the rubric."""
+    references. `responses`: written by the teachers in turn, and shown with these to the writer of the rubric."""
 
     candidates: int = 4
     responses: int = 0

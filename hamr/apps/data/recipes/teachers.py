@@ -70,7 +70,7 @@ class Teachers:
         return answer
 
 
-# --- what a teacher's text may not be ----------------------------------------------------------
+# --- refused texts of teachers -----------------------------------------------------------------
 
 _THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 _REFUSAL = re.compile(

@@ -125,7 +125,7 @@ def _analysis(text: str) -> str:
     return said[: said.rfind("{")].strip().removesuffix("```json").strip()[-_ANALYSIS_SHOWN:]
 
 
-# --- what is trained on ------------------------------------------------------------------------
+# --- training items ----------------------------------------------------------------------------
 
 
 def to_record(chain: str, action: Action, **figures: int) -> dict[str, Any]:

@@ -103,9 +103,7 @@ class WriteWordings:
         for text in _read_texts(without_thought(await desk.teacher("words", question))):
             own = set(sentences(text))
             found = (
-                "said before"
-                if own & seen or not own
-                else text_problem(text, known, language, customer=_is_customer(key))
+                "repeated" if own & seen or not own else text_problem(text, known, language, customer=_is_customer(key))
             )
             if found is None and self.recipe.judged and key[0] == "show":
                 found = await _misread(scenario, key, text, language, desk)
@@ -186,7 +184,7 @@ _TASKS = {
 
 
 def task_of(scenario: Scenario, key: WordingKey, language: Language) -> str:
-    """Return what the texts of a key have to say."""
+    """Return the required meaning of the texts of a key."""
     file, (part, name, *option) = scenario.file, key
     name = str(name)
     field = ""

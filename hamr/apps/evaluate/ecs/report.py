@@ -189,8 +189,8 @@ def _people(found: Mapping[str, Any] | None) -> PageSection:
             f"Agreement with people on {found['pairs']} labelled pairs",
             (Column("judge"), *scores, *number_columns(_COUNT, "missing")),
             rows,
-            note="Accuracy: the same of three levels. Clear pairs: on the right side of one half, where people said "
-            "consistent or inconsistent.",
+            note="Accuracy: the same of three levels. Clear pairs: on the right side of one half, where the people's "
+            "label is consistent or inconsistent.",
         ),
     )
 

@@ -90,7 +90,7 @@ def start(request: EvaluateEcs) -> int:
     return _exit_code(found["metrics"], asked)
 
 
-# --- who is asked what -------------------------------------------------------------------------
+# --- judges and questions ----------------------------------------------------------------------
 
 
 def judges_of(request: EvaluateEcs, config: Config) -> list[EcsJudge]:
@@ -211,7 +211,7 @@ def _ask(
     with_pools(config, pools, work, run=pools_of(RUN, votes.folder), splits=splits)
 
 
-# --- what follows ------------------------------------------------------------------------------
+# --- results -----------------------------------------------------------------------------------
 
 
 def compute_results(

@@ -144,7 +144,7 @@ def _responses(title: str, groups: Mapping[str, Any], names: Sequence[str]) -> T
     columns = (
         Column("items"),
         *(Column(name, _GRADE) for name in ("mean s", "median s", "p95 s")),
-        Column("at once", _COUNT),
+        Column("in flight", _COUNT),
         Column("mean s under load", _GRADE),
         Column("load", _COUNT),
         *(Column(name, _TOKENS) for name in ("response tokens", "thought tokens")),

@@ -67,7 +67,7 @@ def start(request: EvaluateOlabench) -> int:
     return _exit_code(metrics)
 
 
-# --- what there is to do -----------------------------------------------------------------------
+# --- items and judges --------------------------------------------------------------------------
 
 
 def read_bench(request: EvaluateOlabench, asked: AskedPolicies) -> OlaBenchWork:
@@ -172,7 +172,7 @@ def _ask(
 
 
 def _exit_code(metrics: Mapping[str, Any]) -> int:
-    """Print what is missing for transient reasons. Raises HamrError where no policy answered or no judge judged."""
+    """Print the number of transient failures. Raises HamrError where no policy answered or no judge judged."""
     for name, groups in metrics["policies"].items():
         counts = groups["all"]["responses"]
         if not counts["given"]:

@@ -53,7 +53,7 @@ def read_gold(path: Path) -> list[GoldPlan]:
             continue
         plan = read_plan(item.text)
         if isinstance(plan, CheckFailure):
-            raise DataError(f"{path}:{number}: target", item.text[:120], f"is no plan ({plan.detail})")
+            raise DataError(f"{path}:{number}: target", item.text[:120], f"is not a plan ({plan.detail})")
         if item.sample.id in found:
             raise DataError(
                 f"{path}:{number}: sample: id", item.sample.id, "already used on an earlier line; remove one"

@@ -99,7 +99,7 @@ def _coverage(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[P
             *(Fold(f"Paths of {name}", (tables.path_table(name, rows),)) for name, rows in coverage.items()),
             lead="Customers per path: some of each intent, then more where a path had too few. Contradictions: those "
             "whose adversarial level contradicts what they show. Assessed: dialogues with an assessed turn, of the "
-            "agent that has fewest. A customer that left at once, broke character or has another fault is replaced.",
+            "agent that has fewest. A customer that left early, broke character or has another fault is replaced.",
         )
 
 

@@ -92,7 +92,7 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
     return _exit_code(found, judged=bool(request.judges))
 
 
-# --- who takes part ----------------------------------------------------------------------------
+# --- participants ------------------------------------------------------------------------------
 
 
 def _pools(request: EvaluateSage) -> Config | None:
@@ -321,7 +321,7 @@ def _exit_code(found: Evaluated, *, judged: bool) -> int:
         if not any(count for counts in outcomes for name, count in counts.items() if not name.endswith("_failed")):
             raise HamrError(f"no dialogue with {agent} was finished ({outcomes}); see the pools' logs and retry")
         if not any(entry["assessed"] for entry in result["scenarios"].values()):
-            remedy = "use another simulator, or see traces.jsonl for what it said"
+            remedy = "use another simulator, or see its messages in traces.jsonl"
             raise HamrError(f"no turn of {agent} was assessed, because no customer talked to it ({outcomes}); {remedy}")
     turns = [a for by in found.assessed.values() for turns in by.values() for a in turns if a.readable]
     votes = [a.consensus for a in turns if a.consensus is not None]

@@ -194,7 +194,7 @@ def customer_table(summary: Summary) -> Table:
 
 
 def exam_table(exams: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Return how well the judges read customers by template, whose words and case are known."""
+    """Return a table of the judges' reading of customers by template, whose words and case are known."""
     columns = ("scenario", "customers", "false alarms", "changed cases", "found", "judges read")
     rows = tuple(
         (name, *(exam[key] for key in ("customers", "alarms", "changed", "found")), "yes" if exam["passed"] else "no")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 GOLD, CASE = f"{SCRIPTED}gold", f"{SCRIPTED}case"
 CHANGEABLE = {"at_once", "attempts", "limit", "longest_wait_s", "trials"}
-"""Options that do not change a dialogue, so that an evaluation may go on with other values."""
+"""Options that do not change a dialogue, so that an evaluation may resume with other values."""
 RESULTS, SETTINGS = "results.jsonl", "settings.json"
 Row = dict[str, Any]
 

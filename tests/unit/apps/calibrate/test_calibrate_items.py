@@ -100,5 +100,5 @@ def test_records_without_a_reranker_are_refused(tmp_path: Path) -> None:
 def test_file_of_something_else_is_refused_by_its_line(tmp_path: Path) -> None:
     path = tmp_path / "records.jsonl"
     path.write_text('{"s_r": 0.5}\n')
-    with pytest.raises(DataError, match=r"records\.jsonl:1: .* is no record; give the output of hamr score"):
+    with pytest.raises(DataError, match=r"records\.jsonl:1: .* is not a record; give the output of hamr score"):
         read_items(path, None)

@@ -87,7 +87,7 @@ def test_explain_names_the_nearest_key(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def complete(line: str) -> set[str]:
-    """Return what bash offers after `line`."""
+    """Return the completions of bash after `line`."""
     script = f'{completion_script("bash")}\nCOMP_LINE="{line}" COMP_POINT={len(line)}\n_hamr 2>/dev/null'
     script += '\nprintf "%s\\n" "${COMPREPLY[@]}"'
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)

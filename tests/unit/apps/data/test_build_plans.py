@@ -21,7 +21,7 @@ SMOKE = "experiment=smoke"
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Question]]:
-    """Stands in for the pools: `teacher` writes, a good judge judges; gives the list of what teachers are asked."""
+    """Scripted pools: `teacher` writes, a good judge judges. Gives the list of questions to teachers."""
 
     def use(teacher: Callable[[Question], str | Answer]) -> list[Question]:
         asked: list[Question] = []

@@ -31,7 +31,7 @@ SMOKE = "experiment=smoke"
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[[ScriptedModels], list[list[str]]]:
-    """Stands in for the pools; gives the list of what pools were started."""
+    """Scripted pools. Gives the list of started pools."""
 
     def use(crew: ScriptedModels) -> list[list[str]]:
         started: list[list[str]] = []

@@ -74,7 +74,7 @@ def options(args: Sequence[str]) -> dict[str, str]:
 
 
 class Runs:
-    """Stands in for the processes: writes what each job would leave, unless told otherwise."""
+    """Scripted processes: write the files of each job, unless configured otherwise."""
 
     def __init__(self, behave: Callable[[list[str], Path], int | None] = lambda args, folder: None) -> None:
         self.seen: list[list[str]] = []
@@ -125,7 +125,7 @@ SUMMARIES = {
 }  # fmt: skip
 
 
-# --- what ships --------------------------------------------------------------------------------
+# --- shipped pipelines -------------------------------------------------------------------------
 
 
 def empty_inputs(name: str, folder: Path) -> list[str]:

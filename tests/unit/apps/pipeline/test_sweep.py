@@ -52,7 +52,7 @@ def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run 
 
 
 class Runs:
-    """Stands for the processes: notes what was started, leaves what a run leaves, and fails where it is told to."""
+    """Scripted processes: record the started runs, write the files of a run, and fail where configured."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = list(codes)

@@ -104,7 +104,7 @@ def test_times_are_those_of_the_real_groups_in_flight(age: int, changes: dict[st
 async def real(
     works: list[float], how: Overlap, workers: int, train_s: float, sync_s: float, steps: int, dropped: tuple[int]
 ) -> list[float]:
-    """Return how long the steps of a loop with `Experience` wait."""
+    """Return the waiting times of the steps of a loop with `Experience`."""
     loop, free, left = asyncio.get_running_loop(), asyncio.Semaphore(workers), cycle(enumerate(works))
     reply = (Reference(action=Reply(content="ok")),)
     samples = [

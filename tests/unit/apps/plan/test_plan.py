@@ -135,7 +135,7 @@ def test_workload_takes_fractions_and_times_from_the_run(run: Path) -> None:
     past, config = read_past(run), configuration([], run)
     workload = build_workload(config, past)
     assert workload.cascaded_frac == pytest.approx(3 / 4)
-    # Of three replies two were put to both; the third heard its answer from a sibling.
+    # Of three replies two were put to both; the third shared the answer of a sibling.
     assert workload.first_questions == pytest.approx(2 / 3)
     assert workload.escalated_frac == pytest.approx(2 / 3)
     assert workload.second_questions == 1.0

@@ -51,7 +51,7 @@ def test_requests_on_one_replica_share_its_throughput() -> None:
 
 
 def test_group_spills_over_when_its_replica_is_full() -> None:
-    # Four questions of group 0, two replicas with two places: two go over, so that all are at work at once.
+    # Four questions of group 0, two replicas with two places: two go over, so that all run together.
     response = asked(0, 1.0, (("judge", 1.0),) * 4)
     step = simulate([[response]], rollout=station(), pools={"judge": station(replicas=2, slots=2)})
     assert (step.tail_s, step.stations["judge"].queue_p99) == (1.0, 0.0)
@@ -123,7 +123,7 @@ def test_all_work_is_done_and_slots_are_never_shared(
     for usage in step.stations.values():
         assert 0.0 <= usage.utilisation <= 1.0 + 1e-9
         assert 0.0 <= usage.queue_p50 <= usage.queue_p99
-    # Nobody is faster than alone on its replica, and all together are no slower than one after the other.
+    # No question is faster than alone on its replica, and all together are no slower than one after the other.
     alone = [
         w * rollout.service.seconds(1)
         + max((f * first.service.seconds(1) for f in fs), default=0.0)

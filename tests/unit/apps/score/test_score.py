@@ -90,7 +90,7 @@ def test_a_run_with_judged_rewards_replays_from_its_ledger(tmp_path: Path, capsy
     total = math.fsum([0.75, 0.7, -3.0])
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.add([record(0, total)])
-    # What a veto spared was never asked for: without the switch that spared it there is nothing to replay.
+    # A question that a veto saved was never asked: without the switch that saved it there is nothing to replay.
     with pytest.raises(MissingScore):
         replay_run(tmp_path)
     config = load_config(["rewards=olamind_stage2", "rewards.rubric.reading=items", "rewards.veto_first=true"])

@@ -79,7 +79,7 @@ def test_failures_are_counted_by_kind_and_excluded_from_means(tmp_path: Path) ->
     assert tally.unscored == {"consistency": {"judge_timeout": 1}, "rubric": {"absent": 1}}
     assert tally.outcomes == {"scored": 1, "judge_timeout": 1, "malformed_response": 1}
     assert (tally.cascaded, tally.escalated) == (2, 1)
-    # An answer that a sibling had asked for is no call.
+    # An answer that a sibling had asked for is not a call.
     assert (tally.calls["judge"], tally.tokens["judge"], tally.cost) == (2, 33, 1.5)
     console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     show(*summary_tables(tally, "title"), console=console)

@@ -348,7 +348,7 @@ def test_submitted_job_resumes_from_its_run_folder(
 ) -> None:
     tools.add("kubectl", "sbatch")
     tools.says("sbatch", "1")
-    monkeypatch.setattr("hamr.apps.submit.batch.CLAIM", str(tmp_path))  # stands for a claim that is mounted here
+    monkeypatch.setattr("hamr.apps.submit.batch.CLAIM", str(tmp_path))  # replaces a claim that is mounted here
     run = tmp_path / "runs" / "it's"
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))

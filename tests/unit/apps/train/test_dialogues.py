@@ -28,7 +28,7 @@ TELECOM = load_scenario("telecom_package")
 
 
 class Engine:
-    """Says what the perfect agent would, to the customer that the request names; nothing every `silent` times."""
+    """Replies like the perfect agent to the customer that the request names, with nothing every `silent` times."""
 
     def __init__(self, plans: Any, silent: int = 0) -> None:
         self.plans, self.silent, self.said = {plan.id: plan for plan in plans}, silent, 0

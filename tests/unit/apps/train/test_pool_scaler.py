@@ -29,7 +29,7 @@ async def test_refitted_model_survives_a_resize_at_the_same_time(monkeypatch: py
     deployed: list[tuple[int, str]] = []
 
     async def resize_pools(pools: Mapping[str, Any], paths: Mapping[str, Path], **_: Any) -> None:
-        for _ in range(2):  # Serve is told once for each phase of a resize
+        for _ in range(2):  # one call of Serve for each phase of a resize
             await asyncio.sleep(0)
             deployed.append((pools["reranker"].replicas, paths["reranker"].name))
 

@@ -134,7 +134,7 @@ def test_reply_to_a_call_sample_may_match_an_added_reply():
     s = sample({"order": 7}, ("Which order?", "utility"))
     found = said(s, "What is the number?", {1: [1.0, 0.5]})
     assert (found.multi, found.single, found.call) == (0.75, 0.0, False)
-    # The tool call is no answer to a reply: without votes nothing is known of it.
+    # The tool call is not an answer to a reply: without votes nothing is known of it.
     unvoted = said(s, "What is the number?", {1: [None, None]})
     assert (unvoted.multi, unvoted.single) == (None, 0.0)
 

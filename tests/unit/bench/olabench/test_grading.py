@@ -63,7 +63,7 @@ def test_hallucination_figures_match_hand_computed_values(tmp_path):
     assert found["accuracy"]["mean"] == pytest.approx(5 / 6)
     assert found["exact"]["mean"] == pytest.approx(3 / 5)
     assert means({"any": found["any"]}) == {"any": (pytest.approx(4 / 5), 1.0)}
-    # The one labelled `yes` has no type and is in no type's figures; logical was only planted where nobody judged.
+    # The one labelled `yes` has no type and is in no type's figures; logical was only planted where no judge judged.
     assert means(found["types"]) == {"misuse": (0.5, 0.5), "factual": (0.5, 1.0)}
 
 

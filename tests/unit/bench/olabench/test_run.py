@@ -377,7 +377,7 @@ async def test_policies_are_compared_in_one_prompt(tmp_path):
         await judge_all(journal, [compared], trials, {"judge": pool}, OPTIONS, nothing)
         found = [verdict_on(journal, compared, trials[0], name).judgement for name in ("p", "q")]
         assert [(j.grade, j.compared) for j in found] == [(5, 2), (2, 2)] and len(pool.asked) == 1
-        # Beside another response the same one has to be judged anew.
+        # Together with another response the same one has to be judged anew.
         others = [policies[0], PolicyUnderTest(name="q", given={"a": "Other."})]
         again = [t for t in trials_of(journal, others, ITEMS[:1], OPTIONS) if t.component == "policy"]
         assert verdict_on(journal, compared, again[0], "p").passing

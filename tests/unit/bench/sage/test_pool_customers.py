@@ -172,7 +172,7 @@ def test_template_speaks_without_a_pool() -> None:
         (["env.simulator=nobody", "env.reader=judge"], "env.simulator='nobody' but pools has only"),
         (["env.simulator=judge", "env.reader=nobody"], "env.reader='nobody' but pools has only"),
         (["env.simulator=judge", "env.reader=reranker"], "env.reader='reranker' but pools.reranker gives verdicts"),
-        (["env.simulator=scripted:gold"], "env.simulator='scripted:gold' is no script"),
+        (["env.simulator=scripted:gold"], "env.simulator='scripted:gold' is not a script"),
         (["env.simulator=judge"], "env.simulator='judge' but env.reader=null; name a pool that reads"),
         (["env.reader=judge"], "env.simulator='scripted:case' but env.reader='judge', whose messages need no reader"),
     ],

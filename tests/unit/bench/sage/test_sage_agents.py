@@ -153,7 +153,7 @@ def test_scripted_agents_mark_the_ends_of_the_scale_with_tools_too(tmp_path, nat
     agents = ("perfect", "wrong_action", "silent")
     config = QUICK.model_copy(update={"agent_prompt": "actions", "cover": "routes"})
     found = run(tmp_path, names, config, agents=agents, native=frozenset(agents if native else ()))
-    # An action that is done by a reply cannot be told from another one.
+    # An action that is done by a reply cannot be distinguished from another one.
     for agent, action, tolerance in (("perfect", 100.0, 0.0), ("wrong_action", 0.0, 5.0), ("silent", 0.0, 0.0)):
         assert mean(found, agent, "action") == pytest.approx(action, abs=tolerance)
         assert mean(found, agent, "truth_action") == pytest.approx(action, abs=tolerance)

@@ -603,7 +603,7 @@ def test_an_unknown_script_names_the_nearest(kind):
         scripted_pool(kind, name[:-1], {}, {})
 
 
-# --- what no judge has a say in ----------------------------------------------------------------
+# --- figures without judges --------------------------------------------------------------------
 
 
 def test_truth_figures_do_not_depend_on_judges(tmp_path):

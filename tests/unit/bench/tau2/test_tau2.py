@@ -187,9 +187,9 @@ async def test_evaluator_rewards_dialogues_of_the_policy_in_training() -> None:
         (
             Answer(text="", tool_calls=(RequestedCall(name="look", arguments="{"),)),
             "faulty_customer",
-            "user: unparsable: arguments that are no JSON object: look({)",
+            "user: unparsable: arguments are not a JSON object: look({)",
         ),
-        (Answer(text=" "), "faulty_customer", "left_role at message 1: said nothing"),
+        (Answer(text=" "), "faulty_customer", "left_role at message 1: empty message"),
     ],
 )
 async def test_customer_pool_that_fails_or_leaves_its_role_is_a_typed_failure(sample, answer, kind, detail) -> None:
@@ -232,7 +232,7 @@ def test_rewards_that_score_no_turn_are_refused_or_said() -> None:
     [
         (["env.simulator=nobody"], "env.simulator='nobody' but pools has only"),
         (["env.simulator=reranker"], "env.simulator='reranker' but pools.reranker gives verdicts"),
-        (["env.simulator=scripted:gold"], "env.simulator='scripted:gold' is no script"),
+        (["env.simulator=scripted:gold"], "env.simulator='scripted:gold' is not a script"),
     ],
 )
 def test_unusable_customers_are_refused(changes: list[str], says: str) -> None:

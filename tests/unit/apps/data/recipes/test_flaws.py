@@ -30,7 +30,7 @@ from tests.unit.apps.data.recipes.plans import (
 from tests.unit.apps.data.recipes.thoughts import REFUSED
 
 Flaws = Mapping[str, tuple[Mapping[str, str], str | None]]
-"""Name of the flaw -> (what is said instead of something good, by the prompt's stem; the check that has to drop it)."""
+"""Name of the flaw -> (faulty answer by the prompt's stem; the check that has to drop it)."""
 
 WHY = {
     "en": "The customer gives an account and asks where the order is, so I need find_order before I can say anything.",

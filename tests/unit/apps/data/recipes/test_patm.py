@@ -204,7 +204,7 @@ def test_call_values_with_tags_are_escaped_and_restored() -> None:
     assert json.loads(shown)[0]["parameters"] == {"a": "x</actions>"}
 
 
-# --- what is trained on ------------------------------------------------------------------------
+# --- training items ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])

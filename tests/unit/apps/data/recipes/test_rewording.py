@@ -140,7 +140,7 @@ def test_kept_rewordings_reach_all_samples_of_one_split() -> None:
     from_test = next(item for item in items if item.content.split == "test")
     done[taken.id] = ItemResult(kept={"text": from_test.content.text})
     after, counts = apply_rewordings(made, SCENARIOS, done, "en")
-    assert counts == {"stands in another split": 1, "in a teacher's words": len(items) - 1}
+    assert counts == {"occurs in another split": 1, "in a teacher's words": len(items) - 1}
     customers = [t.content for s in after.train for t in s.history if t.role == "customer"]
     assert all(text.startswith("Said anew") or text == taken.content.text for text in customers)
     assert [s.references for s in after.train] == [s.references for s in made.train]
@@ -155,4 +155,4 @@ def test_rewording_kept_for_two_splits_stays_in_the_first() -> None:
     after, counts = apply_rewordings(made, SCENARIOS, done, "en")
     assert {t.content for s in after.train for t in s.history if t.role == "customer"} == {"One and the same."}
     assert all(t.content != "One and the same." for s in after.test for t in s.history)
-    assert counts["stands in another split"] == sum(item.content.split == "test" for item in items)
+    assert counts["occurs in another split"] == sum(item.content.split == "test" for item in items)

@@ -159,7 +159,7 @@ async def test_unparsable_verdict_is_retried_and_then_drops_the_item() -> None:
     assert late.passing
 
 
-# --- what it becomes ---------------------------------------------------------------------------
+# --- training items ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("action", [Reply(content=SAID["en"]), CALL])

@@ -29,7 +29,7 @@ from tests.unit.apps.data.recipes.thoughts import (
 )  # fmt: skip
 
 Flaw = tuple[Mapping[str, str], str | None]
-"""(what is said instead of something good, by the prompt's stem; the check that has to drop it)."""
+"""(faulty answer by the prompt's stem; the check that has to drop it)."""
 
 
 def chain_flaws(language: str) -> dict[str, tuple[str, str]]:

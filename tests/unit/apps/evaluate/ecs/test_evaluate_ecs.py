@@ -51,7 +51,7 @@ CALL = render_action(ToolCall(name="lookup", parameters={"order": 7}))
 
 
 class Judges:
-    """Pools whose answers are a table: what a judge says of (reference, response), "yes" where nothing stands."""
+    """Pools whose answers are a table: (judge, reference, response) -> label, "yes" by default."""
 
     def __init__(self, monkeypatch, **said):
         self.said = said
@@ -161,7 +161,7 @@ def test_failed_judge_is_excluded_and_retried(tmp_path, monkeypatch, capsys):
     assert "did not answer: 1;" in capsys.readouterr().out
     again = Judges(monkeypatch, second={"else": "yes"})
     assert evaluate(tmp_path) == 0
-    # What could not be read is final, and the first judge has said all.
+    # An unreadable answer is final, and the first judge has answered every question.
     assert again.asked == [("second", "Hello.", "Hi.")] and len(judges.asked) == 4
     assert values(tmp_path)["multi_ecs"] == pytest.approx(0.25)
 
