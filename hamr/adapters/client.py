@@ -43,9 +43,6 @@ class RewardClient:
             token: Token of the server. By default that of the environment variable HAMR_SERVE_TOKEN, if it is set.
             sleep: Function that waits, for tests.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise BadInput("url", url, "give the server's address, e.g. http://localhost:8711")
         check_url("url", url, resolve=look_up)
         self.url = url.rstrip("/")
         self._timeout_s, self._attempts, self._pause_s, self._sleep = timeout_s, max(1, attempts), pause_s, sleep

@@ -11,9 +11,9 @@ managers that score whole batches, so that comparative judges see the group. The
 verl accepts only numbers: it builds a tensor of them, and a NaN invalidates its whole group. A response that could not
 be scored is therefore retried, and then RewardRefused ends the run (`missing="refuse"`). `group_mean` (for batches) and
 `nan` are alternatives. None of them is 0: the manager `rate_limited` turns any Exception, and a call that exceeds its
-`reward.timeout`, into 0.0, so RewardRefused is not one, and `compute_score_async` raises it when it is cancelled. The
-batch manager of early verl versions (spring 2025) turns any score that is not a bare number into 0.0. Use one that
-passes `reward_kwargs` on, as all later ones do.
+`reward.timeout`, into 0.0, so RewardRefused is not one. It replaces every Exception of a call; `compute_score_async`
+also raises it when it is cancelled. The batch manager of early verl versions (spring 2025) turns any score that is not
+a bare number into 0.0. Use one that passes `reward_kwargs` on, as all later ones do.
 
 Checked with verl 0.9.
 """
@@ -23,14 +23,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from typing import Any
 
 from hamr.adapters.client import RewardClient
 from hamr.adapters.groups import Missing, group_responses, list_unscored, rewards_as_numbers
-from hamr.errors import BadInput, HamrError
+from hamr.errors import BadInput
 
 _MISSING: tuple[Missing, ...] = ("refuse", "group_mean", "nan")
 URL = "HAMR_REWARD_URL"
@@ -44,6 +45,15 @@ class RewardRefused(BaseException):
     """A response has no reward. Not an Exception, because verl's manager `rate_limited` replaces these by 0.0."""
 
 
+@contextmanager
+def _no_exception() -> Iterator[None]:
+    """Raise RewardRefused in place of any Exception."""
+    try:
+        yield
+    except Exception as error:
+        raise RewardRefused(f"{type(error).__name__}: {error}") from error
+
+
 async def compute_score_async(
     data_source: Any,
     solution_str: str,
@@ -54,12 +64,14 @@ async def compute_score_async(
     """Return `compute_score`. Raise RewardRefused also if the caller cancels it."""
     call = partial(compute_score, data_source, solution_str, ground_truth, extra_info, **options)
     try:
-        return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+        with _no_exception():
+            return await asyncio.get_running_loop().run_in_executor(_threads(), call)
     except asyncio.CancelledError as error:
-        remedy = "raise reward.timeout, or set router.deadline_s of hamr serve below it"
+        remedy = "raise it with +reward.timeout=SECONDS, or set router.deadline_s of hamr serve below it"
         raise RewardRefused(f"the reward manager cancelled the call before the reward arrived; {remedy}") from error
 
 
+@_no_exception()
 def compute_score(
     data_source: Any,
     solution_str: str,
@@ -80,7 +92,7 @@ def compute_score(
         [data_source],
         [solution_str],
         [ground_truth],
-        [extra_info or {}],
+        [extra_info],
         url=url,
         missing=missing,
         asks=asks,
@@ -89,6 +101,7 @@ def compute_score(
     return scored
 
 
+@_no_exception()
 def compute_score_batch(
     data_sources: Sequence[Any],
     solution_strs: Sequence[str],
@@ -105,22 +118,7 @@ def compute_score_batch(
     """Return `compute_score` for a batch. Neighbours with the same sample form a group of at most `group_size`
     (`rollout.n`)."""
     samples = [(info or {}).get("sample", truth) for info, truth in zip(extra_infos, ground_truths, strict=True)]
-    try:
-        return _score(samples, list(solution_strs), url, missing, asks, pause_s, group_size)
-    except HamrError as error:
-        raise RewardRefused(str(error)) from error
-
-
-def _score(
-    samples: list[Any],
-    responses: list[str],
-    url: str | None,
-    missing: Missing,
-    asks: int,
-    pause_s: float,
-    group_size: int | None,
-) -> list[dict[str, float]]:
-    groups = group_responses(samples, responses, "ground_truth", group_size)
+    groups = group_responses(samples, solution_strs, "ground_truth", group_size)
     if missing not in _MISSING:
         raise BadInput("missing", missing, f"verl takes numbers only; use one of {', '.join(_MISSING)}")
     client = _client(url)
@@ -142,7 +140,7 @@ def _score(
             "malformed": float(record["action"] is None),
             "escalated": float(record["band"] in ("below", "above")),
         }
-        for value, record in zip(values, records, strict=True)
+        for _, value, record in zip(solution_strs, values, records, strict=True)
         if value is not None
     ]
 

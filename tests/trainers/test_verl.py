@@ -48,10 +48,12 @@ async def test_managers_return_hamr_s_reward_and_refuse_a_missing_one(manager: s
         assert await run_single(manager, "sevenxx", scorer.url) == pytest.approx(0.7)
         with pytest.raises(adapter.RewardRefused, match="stuck"):
             await run_single(manager, "hang", scorer.url)
+        with pytest.raises(adapter.RewardRefused, match="TypeError"):
+            await run_single(manager, "hang", scorer.url, options={"asks": "3x"})
 
 
 async def test_timeout_of_the_rate_limited_manager_is_no_zero() -> None:
-    with Scorer(answers=False) as scorer, pytest.raises(adapter.RewardRefused, match=r"raise reward\.timeout"):
+    with Scorer(answers=False) as scorer, pytest.raises(adapter.RewardRefused, match=r"with \+reward\.timeout="):
         await run_single("rate_limited", "sevenxx", scorer.url, timeout=0.05)
 
 
@@ -63,6 +65,7 @@ def test_documented_flags_exist() -> None:
         "reward.custom_reward_function.path=pkg://hamr.adapters.verl",
         "reward.custom_reward_function.name=compute_score_async",
         "+reward.custom_reward_function.reward_kwargs.url=http://host:8711",
+        "+reward.timeout=600",
     ]
     assert all(flag in page for flag in flags)
     with initialize_config_dir(str(Path(verl.__file__).parent / "trainer" / "config"), version_base=None):

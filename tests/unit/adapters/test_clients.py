@@ -34,7 +34,7 @@ class Server(ThreadingHTTPServer):
     """Speaks /score; `script` holds statuses to answer with first, `seen` every request's groups."""
 
     def __init__(self) -> None:
-        self.script: list[tuple[int, dict]] = []
+        self.script: list[tuple[int, Any]] = []
         self.seen: list[list[dict]] = []
         self.heals = False
         self.slow = threading.Event()
@@ -75,7 +75,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.answer(200, {"status": "ok"})
 
-    def answer(self, status: int, body: dict) -> None:
+    def answer(self, status: int, body: Any) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
@@ -131,8 +131,9 @@ def test_unreachable_server_is_reported_in_one_line(server: Server) -> None:
     gone = RewardClient("http://127.0.0.1:9", attempts=2, sleep=lambda s: None)
     with pytest.raises(HamrError, match=r"http://127\.0\.0\.1:9/score: no answer in 2 attempts: .*refused"):
         gone.rewards([(A, ["x"])])
-    with pytest.raises(BadInput, match="give the server's address"):
-        RewardClient("localhost:8711")
+    for bad in ("localhost:8711", "http://[::1"):
+        with pytest.raises(BadInput, match=r"^url: "):
+            RewardClient(bad)
 
 
 def test_loopback_requests_bypass_the_proxy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,6 +244,9 @@ def test_verl_batches_keep_their_groups(server: Server, monkeypatch: pytest.Monk
     assert [s["score"] for s in scored] == pytest.approx([0.3, 0.5, 0.4, 0.4])
     assert [len(group["responses"]) for group in server.seen[0]] == [3, 1]
     assert [len(groups) for groups in server.seen] == [2, 1, 1], "only the group with the failure is asked again"
+    server.script = [(200, {"groups": [{"rewards": [1.0], "records": [{"action": None, "band": "none"}]}]})]
+    with pytest.raises(verl.RewardRefused, match="ValueError"):
+        verl.compute_score_batch(["x"] * 2, ["one", "four"], truths[:2], [None] * 2)
 
 
 def test_missing_verl_reward_is_retried_and_then_raised(server: Server, pauses: list[float]) -> None:
@@ -279,9 +283,17 @@ async def test_verl_rate_limited_manager_never_turns_a_refusal_into_zero(server:
     with pytest.raises(verl.RewardRefused, match="failure: stuck"):
         await ask_limited(60.0, solution_str="hang", **given)
     server.slow.clear()
-    with pytest.raises(verl.RewardRefused, match=r"raise reward\.timeout"):
+    with pytest.raises(verl.RewardRefused, match=r"with \+reward\.timeout="):
         await ask_limited(0.01, solution_str="sevenxx", **given)
     server.slow.set()
+    record = {"total": {}, "action": None, "band": "none"}
+    for body in ({}, [], {"groups": []}, {"groups": [{"rewards": ["x"], "records": [record]}]}):
+        server.script = [(200, body)]
+        with pytest.raises(verl.RewardRefused):
+            await ask_limited(60.0, solution_str="sevenxx", **given)
+    for bad in ({"ground_truth": {"id": {1}}}, {"extra_info": "text"}, {"asks": "3x"}, {"url": "http://[::1"}):
+        with pytest.raises(verl.RewardRefused):
+            await ask_limited(60.0, solution_str="hang", **given | bad)
 
 
 # --- weight --------------------------------------------------------------------------------------
