@@ -46,6 +46,12 @@ async def test_group_with_a_missing_reward_is_filtered_and_replaced() -> None:
 def test_documented_flags_exist() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "other-trainers.md").read_text()
     parser = (PACKAGE / "cli" / "train_ppo_ray.py").read_text()
-    for flag in ("--reward.remote_url", "--data.label_key", "--algo.dynamic_filtering_enable"):
+    for flag in (
+        "--reward.remote_url",
+        "--data.label_key",
+        "--algo.dynamic_filtering_enable",
+        "--rollout.n_samples_per_prompt",
+    ):
         assert flag in page and f'"{flag}"' in parser
+    assert "n_samples_per_prompt must be greater than 1 when using dynamic filtering" in parser
     assert "--algo.dynamic_filtering_range" in page and '"--algo.dynamic_filtering_range", nargs=2' in parser

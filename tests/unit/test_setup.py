@@ -132,3 +132,14 @@ def test_make_test_fails_when_a_test_fails(checkout: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, env=clean_environment())
     assert result.returncode == 2
     assert "Error 1" in result.stderr
+
+
+def test_trainer_tests_fail_without_a_trainer(checkout: Path) -> None:
+    """In its own environment a missing package is an error; elsewhere its tests are skipped."""
+    own = checkout / ".trainers"
+    program(own / "bin" / "python", '[ "$*" != "-c import verl" ]')
+    shutil.copy(checkout / "locks" / "trainers.txt", own / "installed.txt")
+    script = ["bash", str(checkout / "scripts" / "test_trainers.sh")]
+    assert subprocess.run(script, env=clean_environment()).returncode == 1
+    program(own / "bin" / "python", "exit 0")
+    assert subprocess.run(script, env=clean_environment()).returncode == 0
