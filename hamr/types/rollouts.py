@@ -10,9 +10,13 @@ from typing import Literal
 
 
 def mean_logprob(logprobs: Sequence[float]) -> float | None:
-    """Return log p(response) / tokens. None without tokens or if the log-probability of a token is not finite."""
-    total = math.fsum(logprobs) if all(map(math.isfinite, logprobs)) else math.nan
-    return total / len(logprobs) if logprobs and math.isfinite(total) else None
+    """Return log p(response) / tokens. None without tokens or if a log-probability, or their sum, is not finite."""
+    if not logprobs or not all(map(math.isfinite, logprobs)):
+        return None
+    try:
+        return math.fsum(logprobs) / len(logprobs)
+    except OverflowError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)

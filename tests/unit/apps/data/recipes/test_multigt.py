@@ -275,7 +275,14 @@ def test_record_keeps_its_mean_log_probability() -> None:
 
 @pytest.mark.parametrize(
     ("logprobs", "mean"),
-    [((-0.1, -0.3), -0.2), ((), None), ((-math.inf, -0.1), None), ((math.nan,), None), ((0.0,), 0.0)],
+    [
+        ((-0.1, -0.3), -0.2),
+        ((), None),
+        ((-math.inf, -0.1), None),
+        ((math.nan,), None),
+        ((0.0,), 0.0),
+        ((-1e308, -1e308), None),
+    ],
 )
 def test_rollout_mean_log_probability_is_computed(logprobs: tuple[float, ...], mean: float | None) -> None:
     rollout = Rollout(
