@@ -17,6 +17,7 @@ from collections.abc import Mapping
 
 from hamr.errors import VerdictUnparsable
 from hamr.prompting.labels import LABEL_VALUES, VERDICT_WORDS, Label
+from hamr.prompting.reading import LONGEST
 
 _WRITTEN: Mapping[str, Label] = {
     "yes": "yes", "consistent": "yes", "是": "yes", "一致": "yes",
@@ -32,7 +33,7 @@ _DIMENSIONS = {name: name for name in DIMENSIONS} | dict(
     zip(("政策", "操作", "收集", "澄清", "范围"), DIMENSIONS, strict=True)
 )
 _DIMENSION = re.compile(
-    rf"^[\s*\-]*(?P<name>{'|'.join(_DIMENSIONS)})[*_`]*\s*[:：](?P<said>[^\n]*)$", re.IGNORECASE | re.MULTILINE
+    rf"^[ \t*\-]*(?P<name>{'|'.join(_DIMENSIONS)})[*_`]*\s*[:：](?P<said>[^\n]*)$", re.IGNORECASE | re.MULTILINE
 )
 _MARKER = re.compile(
     r"(?:" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")[\"'*_`]*\s*[:：][ \t]*(?P<said>[^\n]*)",
@@ -101,13 +102,13 @@ def parse_dimensions(text: str) -> dict[str, bool]:
     """Return {dimension: whether the two replies agree in it} from a judge's answer, empty unless all five are there.
 
     A line of a dimension has its name and a verdict of two levels, as the prompts `judge_dimensions` ask for. The last
-    line of a dimension is used.
+    line of a dimension is used, among the last LONGEST characters.
 
     >>> parse_dimensions("policy: Yes")
     {}
     """
     said = {}
-    for found in _DIMENSION.finditer(text):
+    for found in _DIMENSION.finditer(text, max(0, len(text) - LONGEST)):
         label = canonical_label(found["said"])
         if label in ("yes", "no"):
             said[_DIMENSIONS[found["name"].lower()]] = label == "yes"

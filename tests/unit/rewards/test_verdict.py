@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.errors import VerdictUnparsable
+from hamr.prompting.reading import LONGEST
 from hamr.rewards.verdict import (
     DIMENSIONS,
     canonical_label,
@@ -138,4 +139,12 @@ def test_dimensions_are_parsed_if_all_five_are_given():
     assert parse_dimensions("政策：是\n操作：否\n收集：是\n澄清：是\n范围：否") == found
     assert parse_dimensions("\n".join(lines[:4])) == {}
     assert parse_dimensions("\n".join([*lines[:4], "scope: Part"])) == {}
+    assert parse_dimensions("\n".join([*lines, "x" * LONGEST])) == {}
     assert tuple(found) == DIMENSIONS
+
+
+@pytest.mark.parametrize("piece", ["\n", "-", "policy", "policy\n"])
+def test_dimensions_are_parsed_in_linear_time(piece: str):
+    """A quadratic expression would take an hour here."""
+    lines = [f"{name}: yes" for name in DIMENSIONS]
+    assert parse_dimensions("\n".join(["x" + piece * 500_000 + "x", *lines])) == dict.fromkeys(DIMENSIONS, True)
