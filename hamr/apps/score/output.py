@@ -63,12 +63,12 @@ class ScoreOutput:
         self.sidecar = path.with_name(path.name + SIDECAR)
         self.done = ScoringProgress()
         self._digest = hashlib.sha256()
-        self._fresh = not path.exists() or not path.stat().st_size
-        if not self._fresh and not resume:
+        self.fresh = not path.exists() or not path.stat().st_size
+        if not self.fresh and not resume:
             raise BadInput("output", str(path), "exists; continue with resume=true, or name another file")
         self._file = _lock_file(path)
         try:
-            if self._fresh:
+            if self.fresh:
                 self._note()
             else:
                 self._check_sidecar()
@@ -81,7 +81,7 @@ class ScoreOutput:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._file.close()
-        if error is not None and self._fresh and not self.done.responses:  # such as a pool that did not start
+        if error is not None and self.fresh and not self.done.responses:  # such as a pool that did not start
             self.path.unlink()
             self.sidecar.unlink()
 

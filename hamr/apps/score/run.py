@@ -12,7 +12,7 @@ from rich.console import Console as RichConsole
 
 from hamr import __version__, signals
 from hamr.apps.score.file import SkippedRows, check_input, needs_scoring, progress, score_file
-from hamr.apps.score.output import ScoreOutput
+from hamr.apps.score.output import SIDECAR, ScoreOutput
 from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.summary import Tally, plot, summary_tables
 from hamr.apps.shared.outputs import output_file
@@ -35,7 +35,7 @@ def score(
     console = RichConsole()
 
     def note(line: str) -> None:
-        console.print(line, highlight=False)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     if source.resolve() == target.resolve():
         raise BadInput("output", str(target), "is the input; name another file")
@@ -50,9 +50,12 @@ def score(
     settings = score_settings(config)
     with ExitStack() as stack:
         output = stack.enter_context(ScoreOutput(target, source, settings, resume=resume or retry, skip=faults))
+        aside = target.with_name(target.name + ".retry")
+        if output.fresh:  # an interrupted retry belongs to records that are gone
+            for stale in (aside, aside.with_name(aside.name + SIDECAR)):
+                stale.unlink(missing_ok=True)
         before = output if retry and any(map(needs_scoring, output.read_records())) else None
         if before:
-            aside = target.with_name(target.name + ".retry")
             output = stack.enter_context(ScoreOutput(aside, source, settings, resume=True, skip=faults))
         remaining = output.remaining(tally.add)
         earlier = islice(before.read_records(), output.done.groups, None) if before else iter(())
@@ -80,7 +83,7 @@ def score(
     if drawn:
         note(f"histograms: {drawn}")
     most = config.score.max_failed_frac
-    too_many = tally.failed > most * tally.responses
+    too_many = tally.failed / tally.responses > most
     last = f"{tally.failed} of {tally.responses} responses have no score"
     if too_many:
         last += f", more than score.max_failed_frac={most:g}"
