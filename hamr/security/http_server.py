@@ -83,7 +83,8 @@ def build_server(app: Any, config: ServeConfig) -> Any:
             log_level="warning",
             access_log=False,
             lifespan="off",
-            limit_concurrency=config.max_connections,
+            # uvicorn rejects a request when this number of connections is reached, its own included.
+            limit_concurrency=config.max_connections + 1,
             timeout_graceful_shutdown=DRAIN_S,
         )
     )

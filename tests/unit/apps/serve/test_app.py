@@ -313,14 +313,16 @@ async def test_connection_without_headers_is_closed() -> None:
 async def test_connections_above_the_limit_are_refused() -> None:
     config = ServeConfig(port=0, max_connections=2)
     with bind_socket(config) as listener:
-        server = build_server(Routes(Scripted(), config), config)
+        server = build_server(Routes(Scripted(), config).app(), config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        address = "127.0.0.1", listener.getsockname()[1]
-        silent = [await asyncio.open_connection(*address) for _ in range(2)]
-        reader, writer = await asyncio.open_connection(*address)
-        writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert b"503" in await asyncio.wait_for(reader.readline(), 60)
-        for _, stream in [*silent, (reader, writer)]:
+        _, silent = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        streams = [silent]
+        for status in (b"200", b"503"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert status in await asyncio.wait_for(reader.readline(), 60)
+            streams.append(writer)
+        for stream in streams:
             stream.close()
         server.should_exit = True
         await serving
