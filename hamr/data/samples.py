@@ -286,10 +286,15 @@ def _schemas(tools: tuple[Any, ...], where: str) -> dict[str, Mapping[str, Any]]
         if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
             raise DataError(f"{place}.parameters", schema, "must be a JSON schema with an object of properties")
         for parameter, described in schema.get("properties", {}).items():
+            field = f"{place}.parameters.properties.{parameter}"
             if not isinstance(described, dict):
-                raise DataError(
-                    f"{place}.parameters.properties.{parameter}", described, 'must be an object: {"type": ...}'
-                )
+                raise DataError(field, described, 'must be an object: {"type": ...}')
+            several = described.get("anyOf") or []
+            if not isinstance(several, list) or not all(isinstance(each, dict) for each in several):
+                raise DataError(f"{field}.anyOf", several, "must be a list of objects")
+            for each in (described, *several):
+                if not isinstance(each.get("enum") or [], list):
+                    raise DataError(f"{field}.enum", each["enum"], "must be a list of the allowed values")
         required = schema.get("required", [])
         if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
             raise DataError(f"{place}.parameters.required", required, "must be a list of names")

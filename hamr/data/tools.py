@@ -66,7 +66,7 @@ def public_values(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:
     for tool in tools:
         properties = tool_spec(tool)[1].get("properties", {})
         for spec in properties.values() if isinstance(properties, Mapping) else ():
-            for one in (spec, *spec.get("anyOf", ())) if isinstance(spec, Mapping) else ():
+            for one in (spec, *(spec.get("anyOf") or ())) if isinstance(spec, Mapping) else ():
                 found.update(str(value) for value in one.get("enum") or ())
     return frozenset(found)
 
@@ -90,7 +90,7 @@ def compact(tool: Mapping[str, Any]) -> str:
 def _kind(spec: Mapping[str, Any]) -> str:
     """Return ": type" or ": a|b|c". Of alternatives (`anyOf`) use the first, the plain one."""
     spec = (spec.get("anyOf") or [spec])[0]
-    if "enum" in spec:
+    if spec.get("enum"):
         values = [str(value) for value in spec["enum"]]
         if len(values) > _LONGEST_ENUM:
             values = [*values[:2], "..", values[-1]]

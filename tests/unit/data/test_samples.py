@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hamr.data.samples import from_json, history_from_json, read_samples, to_json, write_samples
+from hamr.data.tools import compact, public_values
 from hamr.errors import DataError
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
 
@@ -137,6 +138,24 @@ MALFORMED = [
         id="property",
     ),
     pytest.param(
+        _edited(tools=[{"name": "look", "parameters": {"properties": {"order": {"enum": 5}}}}]),
+        "tools[0].parameters.properties.order.enum",
+        "list of the allowed values",
+        id="enum that is no list",
+    ),
+    pytest.param(
+        _edited(tools=[{"name": "look", "parameters": {"properties": {"order": {"anyOf": [{"enum": True}]}}}}]),
+        "tools[0].parameters.properties.order.enum",
+        "list of the allowed values",
+        id="enum of an alternative",
+    ),
+    pytest.param(
+        _edited(tools=[{"name": "look", "parameters": {"properties": {"order": {"anyOf": ["integer"]}}}}]),
+        "tools[0].parameters.properties.order.anyOf",
+        "list of objects",
+        id="alternative that is no object",
+    ),
+    pytest.param(
         _edited(tools=[{"name": "look", "parameters": {"properties": {}, "required": [["order"]]}}]),
         "tools[0].parameters.required",
         "must be a list of names",
@@ -202,6 +221,13 @@ def test_a_wrapped_tool_and_open_parameters_are_accepted():
     wrapped = {"type": "function", "function": {**TOOL, "parameters": {"additionalProperties": True}}}
     sample = from_json(_edited(tools=[wrapped]))
     assert sample.references[1].action == ToolCall(name="look", parameters={"order": 7})
+
+
+def test_a_null_enum_allows_every_value():
+    properties = {"order": {"type": "integer", "enum": None, "anyOf": None}}
+    tool = {"name": "look", "parameters": {"properties": properties}}
+    from_json(_edited(tools=[tool]))
+    assert compact(tool) == "look(order?: integer)" and public_values([tool]) == frozenset()
 
 
 def test_history_may_contain_unlisted_tools():
