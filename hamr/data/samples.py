@@ -199,10 +199,17 @@ def turn_json(turn: Turn) -> dict[str, Any]:
 def from_json(row: Any, *, where: str = "sample", own: Collection[str] = ()) -> ServiceSample:
     """Return the sample of a line object. DataError has the place `<where>: <field>`.
 
+    A line object that could not be written again as JSON is refused: NaN, lone surrogates, other types.
     `own`: fields that the caller reads. Any other field than these and the sample's is refused.
     """
     if not isinstance(row, dict):
         raise DataError(f"{where}: line", row, "must be a JSON object")
+    for field, value in row.items():
+        try:
+            json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            shown = "..." if isinstance(error, RecursionError) else value
+            raise DataError(f"{where}: {field}", shown, f"cannot be written as JSON ({error}); correct it") from error
     identity = _get(row, "id", str, where)
     if not identity:
         raise DataError(f"{where}: id", identity, "must not be empty")

@@ -38,7 +38,8 @@ class Tokenizer:
         self._special = dict(special)
 
     def encode(self, text: str) -> list[int]:
-        return self.core.encode(text, add_special_tokens=False).ids
+        """Return the token ids. A lone surrogate counts as "?"; the library raises an error for it."""
+        return self.core.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """Return `encode`'s ids with their positions: (id, start, end), in characters.

@@ -192,6 +192,9 @@ class OpenAIScorer:
             # The client itself validates nothing; `ChatReply` does.
             async with asyncio.timeout(ANSWER_SHARE * self.config.deadline_s):
                 raw = await self._client.chat.completions.with_raw_response.create(model=self.config.model, **request)
+        except UnicodeEncodeError as e:
+            detail = f"the question cannot be encoded as {e.encoding} ({e.reason})"
+            return Answer(failure="unparsable", detail=detail, call=charge(None))
         except (openai.APITimeoutError, TimeoutError) as e:
             return Answer(failure="timeout", detail=_error_line(e), call=charge(None))
         except openai.RateLimitError as e:

@@ -251,4 +251,7 @@ def _pair(question: Question) -> Pair | None:
     if question.written:
         return None
     a, b = question.variables.get("statement_a"), question.variables.get("statement_b")
-    return (a, b) if isinstance(a, str) and isinstance(b, str) else None
+    if not isinstance(a, str) or not isinstance(b, str):
+        return None
+    # A tokenizer raises an error for a lone surrogate, which would fail all pairs of the call.
+    return a.encode("utf-8", "replace").decode(), b.encode("utf-8", "replace").decode()

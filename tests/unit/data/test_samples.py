@@ -217,6 +217,12 @@ def test_valid_line_is_read(tmp_path):
     assert sample.references[0] == Reference(action=Reply(content="Sure."), source="logged")
 
 
+@pytest.mark.parametrize("value", [{"x": float("nan")}, {"x": "\ud83d"}, {"\ud83d": 1}, {"x": {1}}])
+def test_object_that_is_no_json_is_rejected(value):
+    with pytest.raises(DataError, match=r"^samples\[0\]: ticket: .*cannot be written as JSON"):
+        from_json(_edited(ticket=value), where="samples[0]")
+
+
 def test_a_wrapped_tool_and_open_parameters_are_accepted():
     wrapped = {"type": "function", "function": {**TOOL, "parameters": {"additionalProperties": True}}}
     sample = from_json(_edited(tools=[wrapped]))

@@ -37,6 +37,7 @@ def test_encode_adds_no_special_tokens_and_decode_drops_them(tmp_path: Path) -> 
     tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS))
     assert tokenizer.encode("hello no") == [4, 6]
     assert tokenizer.decode([0, 4, 6, 1]) == "hello no"
+    assert tokenizer.encode("hello \ud83d no") == [4, 7, 6], "JSON can contain half a surrogate pair"
     assert (tokenizer.eos_id, tokenizer.count("yes yes no"), len(tokenizer)) == (1, 3, 8)
 
 

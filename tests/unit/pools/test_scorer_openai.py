@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -131,6 +132,14 @@ def test_missing_api_key_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 # --- malformed replies ------------------------------------------------------------------------------------------------
 
 
+def endpoint(reply: Callable[[httpx.Request], httpx.Response]) -> OpenAIScorer:
+    """A judge whose endpoint answers with `reply`."""
+    config = PoolConfig(role="judge", prompt="judge.en", type="openai", endpoint="http://localhost:1/v1")
+    scorer = OpenAIScorer("judge", config)
+    scorer._client = scorer._client.with_options(http_client=httpx.AsyncClient(transport=httpx.MockTransport(reply)))
+    return scorer
+
+
 async def answers_to(*bodies: bytes | dict[str, Any]) -> list[Answer]:
     """Answers of a written question and a scored one to each body, asked in one batch with a sound one at the end."""
     sound = chat("Verdict: Yes")
@@ -141,9 +150,7 @@ async def answers_to(*bodies: bytes | dict[str, Any]) -> list[Answer]:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return httpx.Response(200, content=content, headers={"Content-Type": "application/json"})
 
-    config = PoolConfig(role="judge", prompt="judge.en", type="openai", endpoint="http://localhost:1/v1")
-    scorer = OpenAIScorer("judge", config)
-    scorer._client = scorer._client.with_options(http_client=httpx.AsyncClient(transport=httpx.MockTransport(reply)))
+    scorer = endpoint(reply)
     variables = {"history": "", "statement_a": "Hello.", "statement_b": "Hi."}
     talk = ({"role": "user", "content": "Grade."},)
     answers = await scorer.score(
@@ -228,6 +235,17 @@ async def test_text_parts_are_joined_and_reasoning_parts_are_not_the_answer() ->
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "Verdict: No"}]}]
     scored, written = await answers_to(chat([*parts, {"type": "text", "text": "Verdict: "}, {"text": "Part"}]))
     assert (scored.score, written.text) == (0.5, "Verdict: Part")
+
+
+async def test_lone_surrogate_fails_no_other_question_of_its_batch() -> None:
+    broken, sound = await endpoint(lambda _: httpx.Response(200, json=chat("Yes"))).score(
+        [Question(messages=({"role": "user", "content": text},)) for text in ("\ud83d", "Grade.")]
+    )
+    assert (broken.failure, broken.detail) == (
+        "unparsable",
+        "the question cannot be encoded as utf-8 (surrogates not allowed)",
+    )
+    assert sound.text == "Yes"
 
 
 @pytest.mark.parametrize("logprob", [0.5, 1e300, math.inf, math.nan, "high"])

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from hamr.apps.scorer.prepare import prepare_scorers
 from hamr.config.load import load_config
@@ -63,6 +65,14 @@ async def test_answers_keep_their_order_around_unscorable_questions() -> None:
     assert "31 tokens, more than the 10" in answers[2].detail
     assert "nan" in answers[3].detail
     assert model.seen == [[("one two", "three"), ("four", "three"), ("five", "three")]], "in one call"
+
+
+async def test_lone_surrogate_fails_no_other_question_of_its_batch() -> None:
+    words = Tokenizer(WordLevel({"?": 0}, unk_token="?"))
+    model = Model([0.25, 0.5])
+    model.tokens = lambda pair: (len(words.encode(*pair).ids), 10)  # type: ignore[method-assign]
+    answers = await PairScorer("r", config(), model, "name").score([ask("\ud83d"), ask()])
+    assert [a.score for a in answers] == [0.25, 0.5]
 
 
 @pytest.mark.parametrize(("kind", "verdicts"), [("cross_encoder", ["no", "no", "yes"]), ("embedding", [None] * 3)])

@@ -127,12 +127,29 @@ def test_returned_records_equal_the_stored_ones() -> None:
             "groups[0].sample: references",
         ),
         ("/score", {"groups": [{"sample": SAMPLE, "responses": []}]}, "groups[0].responses"),
+        (
+            "/score",
+            {"groups": [{"sample": SAMPLE | {"policy": "\ud83d"}, "responses": ["x"]}]},
+            "groups[0].sample: policy",
+        ),
+        (
+            "/get_reward",
+            openrlhf("x") | {"labels": [json.dumps(SAMPLE | {"ticket": {"x": math.nan}})]},
+            "labels[0]: ticket",
+        ),
     ],
 )
 def test_invalid_request_returns_400_with_its_field(route: str, body: Any, field: str) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     answer = client().post(route, content=data, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["field"]) == (400, field)
+
+
+def test_lone_surrogate_in_a_response_fails_no_other_response() -> None:
+    """A sample with one is invalid, but a response is what a policy wrote."""
+    body = json.dumps({"groups": [{"sample": SAMPLE, "responses": ["\ud83d", "one"]}]})
+    answer = client().post("/score", content=body, headers={"Content-Type": "application/json"})
+    assert answer.json()["groups"][0]["rewards"] == [0.1, 0.3]
 
 
 def test_limits_defects_and_unknown_routes_return_their_status() -> None:
