@@ -18,7 +18,7 @@ from hamr.adapters.groups import Group, Missing, group_responses, list_unscored,
 from hamr.errors import DataError
 
 END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
-"""Special tokens at the end of a query. An action followed by one would be malformed."""
+"""Special tokens at the end of a query, which begin with "<". An action followed by one would be malformed."""
 
 Told = tuple[Sequence[Sequence[float | None]], Sequence[Mapping[str, Any]]]
 """Rewards by group, and the records of all groups in order, as JSON."""
@@ -77,14 +77,11 @@ def response_of(query: str, prompt: str, *, where: str) -> str:
     if at < 0:
         remedy = f"does not contain its prompt {prompt[:80]!r}; was it truncated? raise the trainer's length limits"
         raise DataError(where, query[:80], remedy)
-    response = query[at + len(prompt) :]
-    while True:
-        shorter = response.rstrip()
-        for text in END_TEXTS:
-            shorter = shorter.removesuffix(text)
-        if shorter == response.rstrip():
-            return response.strip()
-        response = shorter
+    start, end = at + len(prompt), len(query)
+    # Move an index instead of cutting the text, which would take quadratic time in the number of tokens.
+    while end > start and (query[end - 1].isspace() or query.endswith(END_TEXTS, start, end)):
+        end = end - 1 if query[end - 1].isspace() else query.rindex("<", start, end)
+    return query[start:end].strip()
 
 
 def tell_get_reward(scored: Told, missing: Missing) -> dict[str, Any]:

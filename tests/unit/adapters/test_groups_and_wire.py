@@ -78,6 +78,11 @@ def test_response_is_the_text_after_the_prompt(query: str, response: str) -> Non
     assert response_of(query, "P?", where="query[0]") == response
 
 
+def test_end_tokens_are_removed_in_linear_time() -> None:
+    """Quadratic time would be many minutes here."""
+    assert response_of("P?Yes." + "</s>\n" * 1_000_000, "P?", where="query[0]") == "Yes."
+
+
 def get_reward(**changes: object) -> dict:
     labels = [json.dumps(A), json.dumps(A), json.dumps(B)]
     return {"query": ["P?x", "P?y</s>", "Q?z"], "prompts": ["P?", "P?", "Q?"], "labels": labels} | changes
