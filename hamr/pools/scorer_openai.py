@@ -279,6 +279,8 @@ def _read_top(top: Mapping[str, float], template: PromptTemplate) -> LabelReadin
         mass[label] = math.fsum(math.exp(lp) for token, lp in top.items() if token.strip().lower() == word)
     missing = [label for label, p in mass.items() if p == 0.0]
     found = math.fsum(mass.values())
+    if found > 1.0 + TOLERANCE:
+        raise VerdictUnparsable(f"the labels hold {found:.3f} of the probability, which is above 1")
     bound = len(missing) * math.exp(min(top.values(), default=0.0))
     if missing and bound > TOLERANCE * found:
         raise VerdictUnparsable(

@@ -98,6 +98,12 @@ def test_relevant_missing_label_is_unparsable() -> None:
         read_reply(text, positions, JUDGE)
 
 
+def test_labels_with_more_than_all_probability_are_unparsable() -> None:
+    text, positions = spoken("Verdict:", " Yes", last=top(Yes=1.0, No=1.0, Part=1.0))
+    with pytest.raises(VerdictUnparsable, match=r"the labels hold 3\.000 of the probability, which is above 1"):
+        read_reply(text, positions, JUDGE)
+
+
 def test_written_verdict_is_used_without_log_probabilities() -> None:
     assert read_reply("Similar.\nVerdict: Part", [], JUDGE).score == 0.5
     assert read_reply("no", [], RERANKER).score == 0.0
