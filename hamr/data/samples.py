@@ -134,11 +134,19 @@ def parse_line(line: str, where: str) -> Any:
 
 def parse_json(text: str) -> Any:
     """Parse JSON. Raise ValueError for what could not be written again (NaN, Infinity, numbers out of range, lone
-    surrogates) and for invalid JSON, RecursionError for deep nesting."""
-    value = json.loads(text, parse_constant=refuse_constant, parse_float=finite_number)
+    surrogates, a key given twice) and for invalid JSON, RecursionError for deep nesting."""
+    value = json.loads(text, parse_constant=refuse_constant, parse_float=finite_number, object_pairs_hook=_unique_keys)
     if "\\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()
     return value
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return found
 
 
 def write_samples(path: str | Path, samples: Iterable[ServiceSample]) -> None:

@@ -183,6 +183,8 @@ def test_malformed_line_is_reported_in_one_line(tmp_path, row, field, said):
         (b'{"id": NaN}', "1: line", "bad JSON"),
         (b'{"id": 1e999}', "1: line", "bad JSON (1e999 is out of range)"),
         (b'"\\ud800"', "1: line", "bad JSON"),
+        (b'{"id": "a", "id": "b"}', "1: line", "the key 'id' is given twice"),
+        (b'{"id": "a", "ticket": {"x": 1, "y": 2, "y": 2}}', "1: line", "the key 'y' is given twice"),
         (b"[" * 100_000, "1: line", "bad JSON"),
         (b"", "1: line", "empty"),
         (b"\n  \n", "1: line", "empty"),
