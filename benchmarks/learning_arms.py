@@ -11,8 +11,9 @@ steps per batch, because with one the ratios are 1 and most objectives are equal
 rises in two steps instead of fourteen. Held-out exact act is measured on points in wordings of the test split, one
 sampled response each, after the warm-up and thrice in RL.
 
-Writes benchmarks/results/learning_<arms>.json and docs/images/learning_<arms>.svg, and prints a table in Markdown;
-intervals are 95 % crossed bootstraps over seeds and points. A finished run folder is read instead of run again.
+Writes benchmarks/results/learning_<arms>.json and docs/images/learning_<arms>.svg (again: learning_curve.py), and
+prints a table in Markdown; intervals are 95 % crossed bootstraps over seeds and points. A finished run folder is read
+instead of run again.
 """
 
 from __future__ import annotations
@@ -26,11 +27,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from learning import Items, as_rows, crossed, exact_items
-from learning_curve import GREY, MEAN, STYLE, save
-from matplotlib.figure import Figure
+from learning_curve import draw_picture
 
 from hamr.apps.shared.summary import machine, versions
 from hamr.telemetry.metrics import read_metrics
@@ -148,28 +147,6 @@ def markdown(found: Mapping[str, Any], times: Mapping[str, Mapping[int, Any]], b
     return "\n".join(lines)
 
 
-def draw(found: Mapping[str, Any], path: Path) -> None:
-    """Draw the gain of each arm with its interval, and a point for each seed."""
-    arms = list(found)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(6, 0.3 * len(arms) + 0.8), layout="constrained")
-        axes = figure.subplots()
-        for place, arm in enumerate(arms):
-            own = found[arm]
-            axes.plot([own["gain"]["low"], own["gain"]["high"]], [place, place], color=MEAN, linewidth=2)
-            axes.plot(own["gain"]["mean"], place, "o", color=MEAN, markersize=6)
-            gains = [end - own["curve"]["base"] for end in own["seeds"].values()]
-            axes.plot(gains, [place] * len(gains), "|", color=GREY, markersize=9)
-        axes.axvline(0, color=GREY, linewidth=1)
-        axes.set_yticks(range(len(arms)), arms)
-        axes.invert_yaxis()
-        axes.grid(axis="x", color=GREY, alpha=0.25)
-        axes.set_xlabel("gain in held-out exact act over the warm-up")
-        for side in ("top", "right", "left"):
-            axes.spines[side].set_visible(False)
-        save(figure, path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("arms", choices=ARMS)
@@ -197,7 +174,7 @@ def main() -> None:
             body = {"arms": compared(runs, BASE[args.arms]), "timing": times, "items": as_rows(runs)}
             results = HERE / "results" / f"learning_{args.arms}.json"
             results.write_text(json.dumps({**head, **about, **body}, indent=1) + "\n")
-    draw(compared(runs, BASE[args.arms]), HERE.parent / "docs" / "images" / f"learning_{args.arms}.svg")
+    draw_picture(f"learning_{args.arms}")
     print(markdown(compared(runs, BASE[args.arms]), times, BASE[args.arms]))
 
 

@@ -9,8 +9,8 @@ What has no counterpart in TRL is off in hamr: dynamic sampling, and references 
 Checkpoints of both are evaluated alike: 120 held-out points, `--samples` responses each, sampled by transformers. Wall
 time is the sum of the steps' own times, without start-up, checkpoints and evaluation.
 
-Writes benchmarks/results/learning_duel.json and docs/images/learning_duel.svg. A finished run folder is read instead
-of run again.
+Writes benchmarks/results/learning_duel.json and docs/images/learning_duel.svg (again: learning_curve.py). A finished
+run folder is read instead of run again.
 """
 
 from __future__ import annotations
@@ -23,11 +23,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from learning import RULE_POOL, crossed
-from learning_curve import STYLE, plain, save
-from matplotlib.figure import Figure
+from learning_curve import draw_picture
 from trl_env import ensure_environment
 
 from hamr.apps.shared.preparation import load_splits, prepare
@@ -211,7 +209,7 @@ def write(sides: dict[str, dict[int, dict[str, Any]]], args: argparse.Namespace)
         },
     }
     (HERE / "results" / "learning_duel.json").write_text(json.dumps(found, indent=2) + "\n")
-    draw(found, HERE.parent / "docs" / "images" / "learning_duel.svg")
+    draw_picture("learning_duel")
     print(json.dumps({k: found[k] for k in ("hamr_minus_trl", "seconds_hamr_over_trl")}))
     for side, runs in sides.items():
         for seed, run in runs.items():
@@ -222,27 +220,6 @@ def write(sides: dict[str, dict[int, dict[str, Any]]], args: argparse.Namespace)
                 round(run["seconds"][args.steps]),
                 "s",
             )
-
-
-def draw(found: dict[str, Any], path: Path) -> None:
-    """Draw exact act against samples and against seconds, one line per seed."""
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7, 3), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
-        for side, color in (("hamr", "#1f77b4"), ("trl", "#d98b1f")):
-            for number, run in enumerate(found["sides"][side].values()):
-                steps = [int(step) for step in run["exact_act"]]
-                label = {"hamr": "hamr", "trl": "TRL"}[side] if number == 0 else None
-                samples = [found["responses_per_step"] * step for step in steps]
-                left.plot(samples, list(run["exact_act"].values()), color=color, linewidth=1.2, label=label)
-                right.plot(list(run["seconds"].values()), list(run["exact_act"].values()), color=color, linewidth=1.2)
-        left.set_xlabel("responses sampled")
-        left.set_ylabel("held-out exact act")
-        right.set_xlabel("seconds in steps")
-        left.legend(frameon=False, loc="lower right")
-        for axes in (left, right):
-            plain(axes)
-        save(figure, path)
 
 
 if __name__ == "__main__":

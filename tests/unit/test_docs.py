@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import subprocess
 import sys
@@ -124,11 +123,12 @@ def test_readme_is_short() -> None:
 
 
 @pytest.mark.slow
-def test_learning_curve_matches_the_stored_results(tmp_path: Path) -> None:
-    from benchmarks.learning_curve import PICTURE, RESULTS, draw
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs" / "images").iterdir()), ids=lambda path: path.name)
+def test_pictures_match_the_stored_results(picture: Path, tmp_path: Path) -> None:
+    from benchmarks.learning_curve import draw_picture
 
-    draw(json.loads(RESULTS.read_text()), tmp_path / "learning.svg")
-    assert (tmp_path / "learning.svg").read_text() == PICTURE.read_text()
+    draw_picture(picture.stem, tmp_path)
+    assert (tmp_path / picture.name).read_text() == picture.read_text()
 
 
 @pytest.mark.slow
