@@ -13,7 +13,8 @@ def divisors(whole: TrainBatch, mask: Tensor, sequences: Tensor) -> Tensor | flo
 
     token_mean: the counted tokens of the batch (DAPO, Eq. 12). sequence_mean: the counted tokens of the response times
     the number of responses (GRPO). constant_length: `horizon` times the number of responses (Dr. GRPO), so that a
-    token's weight depends neither on the length of its response nor on those of others.
+    token's weight depends neither on the length of its response nor on those of others. `mask` and `sequences` are as
+    in TokenTerms; the divisors, 1 or more, have their shape unless one number holds for all tokens.
     """
     if whole.aggregation == "token_mean":
         return float(max(whole.tokens, 1))

@@ -41,8 +41,9 @@ class Correction:
 def importance_weights(proximal: Tensor, behaviour: Tensor, cap: float | None) -> Tensor:
     """Return min(p_trainer / p_engine, cap) per token, detached: truncated importance sampling.
 
-    A token with an engine log-probability of -inf gets the cap, and an unknown one (NaN: not sampled by an engine) gets
-    a weight of 1. `cap` None: weights of 1.
+    Log-probabilities in nats and the weights, in [0, cap], have one shape, `(tokens,)` or `(batch, tokens)`. A token
+    with an engine log-probability of -inf gets the cap, and an unknown one (NaN: not sampled by an engine) gets a
+    weight of 1. `cap` None: weights of 1.
     """
     gap = log_ratio(proximal, behaviour)
     own = torch.arange(gap.numel(), device=gap.device).view_as(gap)
@@ -50,7 +51,10 @@ def importance_weights(proximal: Tensor, behaviour: Tensor, cap: float | None) -
 
 
 def log_ratio(proximal: Tensor, behaviour: Tensor | None) -> Tensor:
-    """Return log p_trainer - log p_engine of each token, detached and bounded; 0 where the engine's is unknown."""
+    """Return log p_trainer - log p_engine of each token, detached; 0 where the engine's is unknown.
+
+    In nats, in [-20, 20], in the shape of `proximal`.
+    """
     if behaviour is None:
         return torch.zeros_like(proximal)
     gap = (proximal - behaviour).detach()
@@ -58,7 +62,10 @@ def log_ratio(proximal: Tensor, behaviour: Tensor | None) -> Tensor:
 
 
 def corrected_weights(gap: Tensor, correction: Correction, mask: Tensor, sequences: Tensor) -> Tensor:
-    """Return the weight of each token from its log-ratio. `mask` and `sequences` as in TokenTerms."""
+    """Return the weight of each token, 0 or more, from its log-ratio in nats.
+
+    All tensors have one shape, `(tokens,)` or `(batch, tokens)`; `mask` and `sequences` as in TokenTerms.
+    """
     c, weights = correction, torch.ones_like(gap)
     if c.cap is not None or c.mask_outside is not None:
         weights = ratio_at(c.level, gap, mask, sequences)
@@ -72,7 +79,7 @@ def corrected_weights(gap: Tensor, correction: Correction, mask: Tensor, sequenc
 
 
 def ratio_at(level: ImportanceLevel, gap: Tensor, mask: Tensor, sequences: Tensor) -> Tensor:
-    """Return the ratio of the token, or that of its response at each of its tokens."""
+    """Return the ratio of the token, or that of its response at each of its tokens, above 0, in the shape of `gap`."""
     if level == "sequence":
         gap = response_sum(gap * mask, sequences).clamp(-LARGEST_GAP, LARGEST_GAP)
     elif level == "geometric":
@@ -81,13 +88,17 @@ def ratio_at(level: ImportanceLevel, gap: Tensor, mask: Tensor, sequences: Tenso
 
 
 def engine_kl(gap: Tensor) -> Tensor:
-    """Return the k3 estimate of KL(engine || trainer) at tokens that the engine sampled."""
+    """Return the k3 estimate of KL(engine || trainer) at tokens that the engine sampled: 0 or more nats each, in the
+    shape of `gap`."""
     return gap.exp() - 1.0 - gap
 
 
 def correction_sums(gap: Tensor, weights: Tensor, correction: Correction, mask: Tensor) -> dict[str, Tensor]:
     """Return sums over the counted tokens for metrics: the weights, their quantiles before the cap (the mean over
-    micro-batches of each one's quantile), the shares at the cap and masked, and the KL of engine to trainer."""
+    micro-batches of each one's quantile), the shares at the cap and masked, and the KL of engine to trainer in nats.
+
+    All tensors have one shape, the sums have shape `()`.
+    """
     ratios = gap[mask.bool()].exp()
     sums = {"importance_weight": (weights * mask).sum(), "engine_kl": (engine_kl(gap) * mask).sum()}
     for name, share in QUANTILES.items():

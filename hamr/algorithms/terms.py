@@ -22,7 +22,8 @@ class LossTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenTerms:
-    """Input of a loss function: tensors of the same shape, with one entry per token of a micro-batch.
+    """Input of a loss function: tensors of one shape, `(tokens,)` or `(batch, tokens)`, with an entry per token of a
+    micro-batch.
 
     Only the gradient of `logprobs` (of the trained policy, in nats) reaches the model. `old_logprobs` are those before
     the first step on the batch, `advantages` those of the token's response, `importance_weights` the trainer/engine
@@ -48,16 +49,16 @@ class TokenTerms:
 
 
 Objective = Callable[[TokenTerms], Tensor]
-"""Returns the loss of each token, to be averaged by hamr and minimised."""
+"""Returns the loss of each token in the shape of `logprobs`, to be averaged by hamr and minimised."""
 
 
 def response_sum(values: Tensor, sequences: Tensor) -> Tensor:
-    """Return, at each token, the sum of `values` over the tokens of its response."""
+    """Return, at each token, the sum of `values` over the tokens of its response, in the shape of `values`."""
     owner = sequences.flatten()
     sums = torch.zeros(owner.numel(), dtype=values.dtype, device=values.device)
     return sums.index_add(0, owner, values.flatten())[owner].view_as(values)
 
 
 def response_mean(values: Tensor, mask: Tensor, sequences: Tensor) -> Tensor:
-    """Return, at each token, the mean of `values` over the counted tokens of its response."""
+    """Return, at each token, the mean of `values` over the counted tokens of its response, in the shape of `values`."""
     return response_sum(values * mask, sequences) / response_sum(mask, sequences).clamp(min=1.0)

@@ -49,6 +49,7 @@ class Cascade:
 
     @staticmethod
     def from_config(config: CascadeConfig) -> Cascade:
+        """Return the cascade of a configuration. Equal configurations share one."""
         # Called several times per response; validate the four numbers once.
         return _cached_cascade(config.tau_a, config.tau_b, config.w1, config.w2)
 

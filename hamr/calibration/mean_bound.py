@@ -47,6 +47,7 @@ class MeanBound:
         self.weight = self._weighted = self._variance = 0.0  # weight: sum of the l_i
 
     def add(self, value: float) -> None:
+        """Add a value in [-1, 1] to the sequence."""
         x, t = (value + 1.0) / 2.0, self.count + 1
         mean, spread = self._sum / t, self._squares / t
         weight = min(0.5, math.sqrt(2.0 * math.log(2.0 / ALPHA) / (spread * t * math.log(1.0 + t))))

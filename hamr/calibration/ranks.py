@@ -21,6 +21,7 @@ class Target:
 
     @classmethod
     def of(cls, y: Floats) -> Target:
+        """Return the target of labels y [n]. Ties have their average rank."""
         from scipy.stats import rankdata
 
         centred = rankdata(y) - (y.size + 1) / 2

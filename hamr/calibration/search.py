@@ -71,10 +71,12 @@ class FittingSet:
 
     @property
     def key(self) -> Floats:
+        """Score [n] that the trust interval is over."""
         return self.s_r if self.over is None else self.over
 
     @cached_property
     def target(self) -> Target:
+        """Ranks of the labels y, computed once."""
         return Target.of(self.y)
 
     @cached_property

@@ -126,6 +126,7 @@ class DebiasedRewards:
         self.add(rows)
 
     def add(self, rows: Iterable[RewardRow]) -> None:
+        """Add the rows of one or more records."""
         for name, value, auditable, residual in rows:
             self._means[name].add(value, auditable=auditable, residual=residual)
 

@@ -43,6 +43,7 @@ class AuditedRouter:
     auditor: ExactAct | Labels
 
     async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
+        """Return the router's record, with the auditor's answer if the reply is drawn for an audit."""
         record = await self.router.score(sample, rollout, cascade=cascade)
         scored = value_of(record) is not None and isinstance(record.action, Reply)
         if not scored or record.s_r is None or not is_audited(record.key, self.config.audit_frac):

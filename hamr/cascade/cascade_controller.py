@@ -145,6 +145,7 @@ class ControlledRewarder:
         self._in_force: dict[tuple[int, str, int], tuple[Cascade, AuditCorrection | None]] = {}
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+        """Return the record of a response by the cascade of its group, corrected, and keep it for `step_ended`."""
         present = self._controller.cascade, self._controller.correction
         cascade, correction = self._in_force.setdefault(_draw(rollout.key), present)
         record = await self._router.score(sample, rollout, cascade=cascade)

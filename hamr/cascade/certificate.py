@@ -108,5 +108,6 @@ class Certificate:
         return {"bound": self._bound.state(), "next": self._next.state(), "gaps": [list(gap) for gap in self._gaps]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a `state`."""
         self._bound, self._next = MeanBound.of_state(state["bound"]), MeanBound.of_state(state["next"])
         self._gaps = [(s_r, gap) for s_r, gap in state["gaps"]]

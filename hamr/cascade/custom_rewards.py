@@ -65,6 +65,7 @@ class CustomRewardScorer:
         )
 
     async def close(self) -> None:
+        """Cancel the groups that wait for responses."""
         for group in self._groups.values():
             await group.close()
 

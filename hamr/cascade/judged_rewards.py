@@ -107,6 +107,7 @@ class JudgedRewardScorer:
         return tuple(JudgedComponent(component=name, outcome=malformed) for name in self._sections)
 
     async def close(self) -> None:
+        """Cancel the groups that wait for responses."""
         for panel in self._panels.values():
             await panel.close()
 

@@ -38,6 +38,7 @@ class ReplyWindow:
 
     @classmethod
     def of(cls, rows: Sequence[WindowReply]) -> ReplyWindow:
+        """Return the window of these replies."""
         return cls(low=np.array([row.low for row in rows]), high=np.array([row.high for row in rows]))
 
     def escalated_share(self, tau_a: Floats, tau_b: Floats) -> Floats:

@@ -30,6 +30,7 @@ class Settled:
 
     @property
     def metrics(self) -> dict[str, float]:
+        """Number of rescored responses and seconds of the pause. Empty if nothing was rescored."""
         return {"rollout/rescored": float(self.rescored), "timing/step/paused": self.seconds} if self.rescored else {}
 
 

@@ -42,9 +42,11 @@ class TimedSource(FunctionSource, ABC):
         """Load the function. Call it in a process of its own. Raises ConfigError."""
 
     def failure(self, what: str) -> FunctionFailed:
+        """Return the failure of a call that the function did not answer as it has to. `what` continues its name."""
         return FunctionFailed(detail=f"{self.name} ({self.path}) {what}")
 
     def timeout(self) -> FunctionTimeout:
+        """Return the failure of a call that exceeded the deadline."""
         return FunctionTimeout(detail=f"{self.name} ({self.path}) did not return within {self.deadline_s:g} s")
 
 
@@ -61,6 +63,7 @@ class RewardSource(TimedSource):
         return cls.of_config(key, config, name=name, deadline_s=config.deadline_s, batch=config.batch)
 
     def load(self) -> RewardFunction:
+        """Import the module or file and return the function. Raises ConfigError if it does not fit."""
         arguments = ("samples", "responses") if self.batch else ("sample", "response")
         return RewardFunction(self, load_function(self, arguments))
 
@@ -70,6 +73,7 @@ class AgentSource(TimedSource):
     """An agent. `name` is the option that names it."""
 
     def load(self) -> AgentFunction:
+        """Import the module or file and return the function. Raises ConfigError if it does not fit."""
         return AgentFunction(self, load_function(self, ("messages", "tools")))
 
 
@@ -118,6 +122,7 @@ class RewardFunction(UserFunction):
     source: RewardSource
 
     async def answer(self, *request: Any) -> dict[str, Any]:
+        """Return the outcomes of `score` as JSON, for the parent process."""
         return {"outcomes": [_as_reply(outcome) for outcome in await self.score(*request)]}
 
     async def score(self, sample: ServiceSample, responses: Sequence[str]) -> tuple[FunctionOutcome, ...]:
@@ -135,6 +140,7 @@ class AgentFunction(UserFunction):
     """A loaded agent: `reply(messages, tools)` returns its text, or a message {"content", "tool_calls"}."""
 
     async def answer(self, *request: Any) -> dict[str, Any]:
+        """Return the message and the seconds of the call as JSON, or its failure."""
         begun = time.monotonic()
         message = await self.run(*request, convert=_message)
         if isinstance(message, Failure):

@@ -26,10 +26,12 @@ HEADER = struct.Struct(">I")
 
 
 def frame(body: bytes) -> bytes:
+    """Return the body after its length, as `read_frame` expects it."""
     return HEADER.pack(len(body)) + body
 
 
 def request_frame(request: TimedSource | tuple[int, tuple[Any, ...]]) -> bytes:
+    """Return the frame of a request: the source to load, or a call with its number."""
     return frame(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
 
 
@@ -43,15 +45,18 @@ def read_frame(stream: BinaryIO) -> bytes:
 
 
 def outcome_from_reply(reply: dict[str, Any]) -> FunctionOutcome:
+    """Return the outcome that the process has sent as JSON."""
     return Scored(value=reply["value"]) if "value" in reply else failure_from_reply(reply)
 
 
 def failure_from_reply(reply: dict[str, Any]) -> Failure:
+    """Return the failure that the process has sent as JSON."""
     kind = FunctionTimeout if reply["kind"] == FunctionTimeout.kind else FunctionFailed
     return kind(detail=reply["detail"])
 
 
 def main(descriptor: int) -> None:
+    """Load the source that the socket `descriptor` names, and answer calls until the parent closes it."""
     with socket.socket(fileno=descriptor) as connection:
         requests, replies = connection.makefile("rb"), connection.makefile("wb")
 

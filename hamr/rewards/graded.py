@@ -30,16 +30,19 @@ class GradedReward:
     name: str
 
     def absent(self, sample: ServiceSample, config: Any) -> str | None:
+        """Return None: every sample has something to grade."""
         return None
 
     def question(
         self, sample: ServiceSample, responses: Sequence[JudgedText], config: Any, attempt: int = 0
     ) -> Question:
+        """Return the question about one response."""
         (response,) = responses
         prompt = config.prompt or f"{self.name}.{config.language}"
         return judge_question(sample, prompt, SCHEMA, attempt=attempt, response=response)
 
     def read(self, text: str, sample: ServiceSample, count: int, config: Any) -> tuple[Judgement | None, ...]:
+        """Parse the grade, 1 to 5. None: the answer has none."""
         return (read_grade(text, self.name),)
 
     def value(self, judgement: Judgement, config: Any) -> float:
@@ -53,9 +56,11 @@ class ComparedReward(GradedReward):
     def question(
         self, sample: ServiceSample, responses: Sequence[JudgedText], config: Any, attempt: int = 0
     ) -> Question:
+        """Return the question about the responses of a group, in one prompt."""
         return compared_question(self.name, sample, responses, config, attempt)
 
     def read(self, text: str, sample: ServiceSample, count: int, config: Any) -> tuple[Judgement | None, ...]:
+        """Parse a grade for each response, 1 to 5. None: the answer has none for it."""
         return read_compared(text, self.name, count)
 
 

@@ -30,12 +30,14 @@ SCHEMA = object_schema(reason=TEXT, judgment={"enum": list(LABELS)})
 
 
 def absent(sample: ServiceSample, config: HallucinationConfig) -> str | None:
+    """Return None: every response is judged."""
     return None
 
 
 def question(
     sample: ServiceSample, responses: Sequence[JudgedText], config: HallucinationConfig, attempt: int = 0
 ) -> Question:
+    """Return the question about one response."""
     (response,) = responses
     return judge_question(
         sample, config.prompt or f"hallucination.{config.language}", SCHEMA, attempt=attempt, response=response
@@ -55,4 +57,5 @@ def value(judgement: Judgement, config: HallucinationConfig) -> float:
 
 
 def vetoes(judgement: Judgement) -> bool:
+    """Return whether the judge found a hallucination."""
     return judgement.labels != ("none",)

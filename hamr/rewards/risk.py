@@ -35,10 +35,12 @@ SCHEMA = object_schema(
 
 
 def absent(sample: ServiceSample, config: RiskConfig) -> str | None:
+    """Return None: every response is judged."""
     return None
 
 
 def question(sample: ServiceSample, responses: Sequence[JudgedText], config: RiskConfig, attempt: int = 0) -> Question:
+    """Return the question about one response."""
     (response,) = responses
     return judge_question(
         sample, config.prompt or f"risk.{config.language}", SCHEMA, attempt=attempt, response=response
@@ -71,4 +73,5 @@ def value(judgement: Judgement, config: RiskConfig) -> float:
 
 
 def vetoes(judgement: Judgement) -> bool:
+    """Return whether the judge found a risk."""
     return bool(judgement.labels)

@@ -37,6 +37,7 @@ def absent(sample: ServiceSample, config: RubricConfig) -> str | None:
 def question(
     sample: ServiceSample, responses: Sequence[JudgedText], config: RubricConfig, attempt: int = 0
 ) -> Question:
+    """Return the question about one response by the sample's rubric: one grade, or a verdict for every item."""
     (response,) = responses
     items = sample_rubric(sample)
     schema, shipped = SCHEMA, "rubric"

@@ -34,6 +34,7 @@ class Adapter:
 
     @property
     def is_zero(self) -> bool:
+        """True if every up matrix is 0, so that the adapter changes nothing."""
         return not any(up.any() for _, up in self.pairs.values())
 
     def join(self, later: Adapter) -> Adapter:

@@ -54,6 +54,7 @@ def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -
 
 
 def device_of(config: TrainerConfig) -> str:
+    """Return the torch device of a rank: its only visible GPU with NCCL, else the CPU."""
     return "cuda:0" if config.backend == "nccl" else "cpu"
 
 
@@ -67,6 +68,7 @@ def autocast_only(config: TrainerConfig) -> bool:
 
 
 def weight_dtype(config: TrainerConfig) -> Any:
+    """Return the torch dtype of the weights. They stay float32 where bfloat16 is used by autocast only."""
     import torch
 
     return torch.float32 if config.dtype == "float32" or autocast_only(config) else torch.bfloat16

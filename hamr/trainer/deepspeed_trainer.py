@@ -106,6 +106,7 @@ class DeepSpeedTrainer:
 
     @property
     def model(self) -> PolicyModel:
+        """The policy, sharded by DeepSpeed under ZeRO-3."""
         return self.engine.module
 
     # --- stages ---
@@ -171,6 +172,7 @@ class DeepSpeedTrainer:
         gc.collect()
 
     def close(self) -> None:
+        """Close the transfer of weights, release the engine and leave the group of ranks."""
         if self._sender is not None:
             self._sender.close()
         self._release()
@@ -414,6 +416,7 @@ class DeepSpeedTrainer:
         )
 
     def send_weights(self) -> None:
+        """Send the present weights to the engines over NCCL or CUDA IPC. All ranks take part."""
         self._sender.send()
 
     def copy_state(self, folder: Path) -> None:

@@ -38,6 +38,7 @@ class Parked:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of host memory that the tensors take."""
         return sum(size for _, size, _ in self._parked)
 
     def restore(self) -> None:

@@ -49,10 +49,12 @@ class SharedRow:
 
     @cached_property
     def flex_mask(self) -> Any:
+        """FlexAttention's block mask of the row, made once for all layers."""
         return policy_flex.block_mask(self.blocks, self.tokens, self.device)
 
     @cached_property
     def flash_parts(self) -> tuple[policy_flash.Part, ...]:
+        """Calls of flash-attn that make up the row's attention, made once for all layers."""
         return policy_flash.parts_of(self.blocks, self.device)
 
 

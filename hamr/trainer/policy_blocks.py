@@ -26,6 +26,7 @@ class Block:
 
     @property
     def own(self) -> slice:
+        """Tokens of the block's stretches in the row."""
         return slice(self.start, self.start + sum(self.lengths))
 
     @property

@@ -72,6 +72,7 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, parts: tuple[Part, ...], scale: float) -> Tensor:
+        """Return the attention [T, H, D] of queries [T, H, D] over keys and values [T, K, D], as the parts say."""
         flash = library()
         merged = torch.zeros_like(q_THD, dtype=torch.float32)
         total_TH = torch.full(q_THD.shape[:2], -torch.inf, dtype=torch.float32, device=q_THD.device)
@@ -92,6 +93,7 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of q, k and v in their shapes, summed over the parts in float32."""
         flash = library()
         q_THD, k_TKD, v_TKD, result, total_TH = ctx.saved_tensors
         sums = [torch.zeros_like(x, dtype=torch.float32) for x in (q_THD, k_TKD, v_TKD)]

@@ -51,6 +51,7 @@ class PolicyModel(nn.Module):
         self.layout = _use_attention(_base(causal_lm), layout)
 
     def forward(self, batch: PolicyBatch) -> tuple[Tensor, Tensor]:
+        """Return (log-probabilities [N], entropies [N]) of the batch's N completion tokens, in float32 nats."""
         ids = batch.input_ids_BT
         kwargs: dict[str, Any] = {}
         if batch.blocks is not None:

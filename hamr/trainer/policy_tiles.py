@@ -161,6 +161,7 @@ class TiledAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q_HTD: Tensor, k_KTD: Tensor, v_KTD: Tensor, plan: Tiling, scale: float) -> Tensor:
+        """Return the attention [H, T, D] of queries [H, T, D] over keys and values [K, T, D], tile by tile."""
         heads, tokens, width = q_HTD.shape
         q, k, v = (x.reshape(-1, width) for x in (q_HTD, k_KTD, v_KTD))
         out, probabilities = _buffer(q, plan.tiles[-1].outputs.stop + 1), []
@@ -175,6 +176,7 @@ class TiledAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of q, k and v in their shapes, from the kept probabilities of each tile."""
         q, k, v, *probabilities = ctx.saved_tensors
         plan, (heads, tokens, width) = ctx.plan, ctx.shapes[0]
         grad = torch.cat([grads[0].reshape(-1, width), q.new_zeros(1, width)])

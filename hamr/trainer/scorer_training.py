@@ -111,6 +111,7 @@ def finetune(
 
 
 def device_of(config: ScorerTrainingConfig) -> str:
+    """Return the torch device that a scorer is trained on."""
     return "cuda" if config.num_gpus else "cpu"
 
 

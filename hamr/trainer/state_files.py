@@ -38,6 +38,7 @@ class WrittenThrough(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
+        """Write the bytes, hash them, and pass them to the disk by the piece. Return their number."""
         left = memoryview(data).cast("B")
         size = len(left)
         while left:
@@ -50,6 +51,7 @@ class WrittenThrough(io.RawIOBase):
         return size
 
     def close(self) -> None:
+        """Pass the rest to the disk, and write the digest next to the file."""
         if not self.closed:
             try:
                 self._through()
@@ -76,6 +78,7 @@ class HeldFile(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
+        """Copy the bytes to host memory. Return their number."""
         self._pieces.append(bytes(data))
         return len(self._pieces[-1])
 
@@ -107,6 +110,7 @@ class StateFiles(TorchCheckpointEngine):
         return self._held[-1]
 
     def save(self, state_dict: Any, path: str) -> None:
+        """Save a state as `torch.save` does: to the disk, or to host memory inside `holding`."""
         with self.open(path) as file:
             torch.save(state_dict, file)
 

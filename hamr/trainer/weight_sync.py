@@ -110,6 +110,7 @@ class AdapterSync:
         self._trainers, self._rollout = trainers, rollout
 
     async def sync(self, version: int) -> Metrics:
+        """Send the adapter's files to the rollout workers as weights of this version. Return the times in seconds."""
         start = time.perf_counter()
         files = await self._trainers.adapter_files()
         written = time.perf_counter()
@@ -135,6 +136,7 @@ class DeviceSync:
         self._one_at_a_time = asyncio.Lock()
 
     async def open(self) -> None:
+        """Connect ranks and engines for transfers over NCCL or CUDA IPC."""
         config, address = self._rollout.config, None
         tensor_parallel = config.engine.tensor_parallel_size
         if config.transfer == "nccl":
@@ -157,6 +159,7 @@ class DeviceSync:
             await self._rollout.commit_version(self._rollout.version)
 
     async def sync(self, version: int) -> Metrics:
+        """Send the weights to the engines and set their version. Return the times in seconds."""
         await self._rollout.settle()  # a replacement joins, for which it needs the lock
         async with self._one_at_a_time:
             if not self._opened:
@@ -180,16 +183,20 @@ class RolloutClient:
         self._tensor_parallel_size = tensor_parallel_size
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Connect every engine, each with ranks of its own."""
         per_engine = [engine_init(init_info, i, self._tensor_parallel_size) for i in range(len(self._handles))]
         self._all("init_weight_transfer_engine", [(info,) for info in per_engine])
 
     def start_weight_update(self) -> None:
+        """Let every engine expect new weights."""
         self._all("start_weight_update")
 
     def update_weights(self, update_info: Any) -> None:
+        """Let every engine receive the weights that `update_info` describes."""
         self._all("update_weights", [(update_info,)] * len(self._handles))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Let every engine use the weights that it has received."""
         self._all("finish_weight_update")
 
     def _all(self, method: str, args: Sequence[tuple[Any, ...]] | None = None) -> None:

@@ -36,26 +36,36 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class RerankerUnavailable(Failure):
+    """The reranker's pool could not answer."""
+
     kind = "reranker_unavailable"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RerankerTimeout(Failure):
+    """The reranker did not answer within the deadline."""
+
     kind = "reranker_timeout"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeTimeout(Failure):
+    """The judge did not answer within the deadline."""
+
     kind = "judge_timeout"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeUnparsable(Failure):
+    """The judge's answer cannot be parsed."""
+
     kind = "judge_unparsable"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeUnavailable(Failure):
+    """The judge's pool could not answer."""
+
     kind = "judge_unavailable"
 
 

@@ -47,6 +47,7 @@ class Component:
 
     @property
     def contribution(self) -> float | None:
+        """Part of the total reward: weight times value. None without a value."""
         return None if self.value is None else self.weight * self.value
 
     @property

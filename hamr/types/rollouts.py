@@ -70,10 +70,12 @@ class Rollout:
 
     @property
     def mean_logprob(self) -> float | None:
+        """Mean log-probability of the tokens in nats, as `mean_logprob` returns it."""
         return mean_logprob(self.logprobs)
 
     @property
     def truncated(self) -> bool:
+        """True if the length limit ended the response."""
         return self.finish_reason == "length"
 
 

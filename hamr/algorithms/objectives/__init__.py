@@ -1,8 +1,9 @@
 """Policy gradient objectives: one file each, chosen by `algorithm.objective`.
 
-An objective is a function of TokenTerms that returns the loss of each token, as a user's own `algorithm.loss` does. Its
-keyword arguments are keys of `algorithm`. A sequence-level objective (gspo, gmpo) reads the whole response from the
-micro-batch, which never splits one (`hamr.algorithms.packing`).
+An objective is a function of TokenTerms that returns the loss of each token in the shape of its tensors, `(tokens,)` or
+`(batch, tokens)`, as a user's own `algorithm.loss` does. Its keyword arguments are keys of `algorithm`. A
+sequence-level objective (gspo, gmpo) reads the whole response from the micro-batch, which never splits one
+(`hamr.algorithms.packing`).
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ def clip(tokens: TokenTerms, *, clip_low: float, clip_high: float, dual_clip: fl
     """Return -w min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) per token (DAPO, Eq. 8). GRPO has clip_low =
     clip_high.
 
-    With `dual_clip` c > 1 (Ye et al., "Mastering Complex Control in MOBA Games with Deep Reinforcement Learning"), the
-    loss of a token with A < 0 is at most -w c A, and its gradient is 0 beyond: min alone does not bound r there.
+    In the shape of `tokens.logprobs`. With `dual_clip` c > 1 (Ye et al., "Mastering Complex Control in MOBA Games with
+    Deep Reinforcement Learning"), the loss of a token with A < 0 is at most -w c A, and its gradient is 0 beyond: min
+    alone does not bound r there.
     """
     ratio, advantages = tokens.ratio, tokens.advantages
     gain = torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)

@@ -14,9 +14,10 @@ LARGEST_RATIO = 20.0
 def dppo(tokens: TokenTerms, *, clip_low: float, clip_high: float) -> Tensor:
     """Return -w m sg(min(r, 20)) A log p (Rethinking the Trust Region in LLM Reinforcement Learning, Binary-TV).
 
-    The mask m removes a token with A > 0 whose probability has risen by more than `clip_high`, and one with A <= 0
-    whose probability has fallen by more than `clip_low`: |p - p_old| is the total variation of "this token or another".
-    A rare token may thus change by a large factor, a likely one only a little.
+    Per token, in the shape of `tokens.logprobs`. The mask m removes a token with A > 0 whose probability has risen by
+    more than `clip_high`, and one with A <= 0 whose probability has fallen by more than `clip_low`: |p - p_old| is the
+    total variation of "this token or another". A rare token may thus change by a large factor, a likely one only a
+    little.
     """
     moved = tokens.logprobs.exp() - tokens.old_logprobs.exp()
     inside = torch.where(tokens.advantages > 0, moved <= clip_high, moved >= -clip_low)

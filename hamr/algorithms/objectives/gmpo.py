@@ -11,8 +11,9 @@ from hamr.algorithms.terms import TokenTerms
 def gmpo(tokens: TokenTerms, *, clip_low: float, clip_high: float) -> Tensor:
     """Return -w A exp(mean of the clipped log r over the response) (Geometric-Mean Policy Optimization).
 
-    log r is clipped to [-clip_low, clip_high], on the side that the sign of A forbids, as with min(r A, clip(r) A). The
-    paper has 0.4 on both sides. Every token has the value of its response, whose gradient is spread over its tokens.
+    Per token, in the shape of `tokens.logprobs`. log r is clipped to [-clip_low, clip_high], on the side that the sign
+    of A forbids, as with min(r A, clip(r) A). The paper has 0.4 on both sides. Every token has the value of its
+    response, whose gradient is spread over its tokens.
     """
     log_ratio = tokens.logprobs - tokens.old_logprobs
     bounded = torch.where(tokens.advantages > 0, log_ratio.clamp(max=clip_high), log_ratio.clamp(min=-clip_low))
