@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -35,6 +37,18 @@ def commands(page: Path) -> list[str]:
     lines = [line for block in blocks(page) if block.language in ("", "bash") for line in block.text.splitlines()]
     lines += INDENTED.findall(FENCE.sub("", page.read_text()))
     return [shlex.join(shlex.split(line, comments=True)) for line in lines if line.strip().startswith("hamr ")]
+
+
+def documented(page: str, part: str, given: Mapping[str, str] = MappingProxyType({})) -> list[str]:
+    """Return the words after `hamr` of the only command of docs/<page> that contains `part`.
+
+    `given` has the reader's values for the page's placeholders and addresses.
+    """
+    [command] = [command for command in commands(DOCS / page) if part in command]
+    words = shlex.split(command)[1:]
+    for name, value in given.items():
+        words = [word.replace(name, value) for word in words]
+    return words
 
 
 def save_files(page: Path, folder: Path) -> None:

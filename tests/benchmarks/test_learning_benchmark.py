@@ -15,7 +15,7 @@ from learning import RuleScorer, ShufflingBatchBuilder, as_rows, compared, cross
 
 from hamr.config.load import dump_config, load_config
 from hamr.types import Question
-from tests.unit.test_controller import build, by_index, sample
+from tests.factories import build, by_index, sample
 
 
 async def test_rule_scorer_accepts_only_paraphrases_with_right_facts() -> None:

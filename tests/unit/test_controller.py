@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from hamr.algorithms.batch import BatchBuilder
 from hamr.config.algorithm import AlgorithmConfig, AllWrongConfig, DynamicSamplingConfig, OverlongConfig
-from hamr.config.experiment import ExperimentConfig
 from hamr.config.faults import UnscoredConfig
-from hamr.config.schema import RolloutConfig
-from hamr.controller import Controller, derive_seed
 from hamr.data.stream import PromptStream
 from hamr.errors import TooManyUnscored
-from hamr.protocols import GenerationRequest
 from hamr.rewards.mix import mix
 from hamr.telemetry.ledger import Ledger
 from hamr.types import (
@@ -27,7 +21,6 @@ from hamr.types import (
     JudgeTimeout,
     JudgeUnavailable,
     Outcome,
-    Reference,
     Reply,
     RewardCorrection,
     RewardRecord,
@@ -36,112 +29,8 @@ from hamr.types import (
     SampleKey,
     Scored,
     ServiceSample,
-    TrainBatch,
-    VersionSpan,
 )
-
-
-def sample(i: int) -> ServiceSample:
-    return ServiceSample(
-        id=f"s{i}", ticket={}, policy="", tools=(), history=(), references=(Reference(action=Reply(content="ok")),)
-    )
-
-
-class ScriptedEngine:
-    """Yields the responses of a request last to first, so that order is never taken for granted."""
-
-    def __init__(self, tokens: int = 3) -> None:
-        self.tokens = tokens
-        self.requests: list[GenerationRequest] = []
-        self.open = 0
-
-    async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
-        self.requests += requests
-        for request in requests:
-            for key, seed in reversed(list(zip(request.keys, request.seeds, strict=True))):
-                self.open += 1
-                yield Rollout(
-                    key=key,
-                    prompt_ids=request.prompt_ids,
-                    token_ids=tuple(range(self.tokens)),
-                    logprobs=(-0.5,) * self.tokens,
-                    text=f"{key.prompt}/{key.sample}",
-                    finish_reason="stop",
-                    versions=(VersionSpan(version=0, start=0, end=self.tokens),),
-                    seed=seed,
-                )
-                await asyncio.sleep(0)
-
-
-class ScriptedRewarder:
-    def __init__(self, reward: Callable[[Rollout], Outcome], engine: ScriptedEngine) -> None:
-        self.reward, self.engine = reward, engine
-        self.scored_while_open: list[int] = []
-
-    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        self.scored_while_open.append(self.engine.open)
-        assert rollout.key.prompt == sample.id
-        outcome = self.reward(rollout)
-        component = Component(name="consistency", outcome=outcome, weight=1.0)
-        return RewardRecord(key=rollout.key, total=outcome, components=(component,), action=None, band="none")
-
-
-class ScriptedTrainer:
-    def __init__(self) -> None:
-        self.batches: list[TrainBatch] = []
-
-    async def train(self, batch: TrainBatch) -> dict[str, float]:
-        self.batches.append(batch)
-        return {"policy/loss": 0.0}
-
-    async def save(self, folder: object) -> None: ...
-
-    async def load(self, folder: object) -> None: ...
-
-
-class ScriptedSync:
-    def __init__(self) -> None:
-        self.versions: list[int] = []
-
-    async def sync(self, version: int) -> dict[str, float]:
-        self.versions.append(version)
-        return {}
-
-
-class ListRecorder:
-    def __init__(self) -> None:
-        self.kept: list[RewardRecord] = []
-
-    def metrics(self, step: int, values: object) -> None: ...
-
-    def records(self, step: int, records: Sequence[RewardRecord]) -> None:
-        self.kept += records
-
-    def samples(self, step: int, rows: object) -> None: ...
-
-
-def build(
-    reward: Callable[[Rollout], Outcome], *, prompts: int = 2, n: int = 4, algorithm: AlgorithmConfig | None = None
-) -> tuple[Controller, ScriptedEngine, ScriptedTrainer, ListRecorder]:
-    engine, trainer, recorder = ScriptedEngine(), ScriptedTrainer(), ListRecorder()
-    algorithm = algorithm or AlgorithmConfig()
-    controller = Controller(
-        run="r",
-        experiment=ExperimentConfig(prompts_per_step=prompts, seed=1),
-        rollout=RolloutConfig(samples_per_prompt=n, max_new_tokens=8),
-        encode=lambda s: (1, 2, 3),
-        engine=engine,
-        rewarder=ScriptedRewarder(reward, engine),
-        trainer=trainer,
-        weights=ScriptedSync(),
-        recorder=recorder,
-        batches=BatchBuilder(algorithm=algorithm, max_new_tokens=8, seed=1),
-    )
-    return controller, engine, trainer, recorder
-
-
-def by_index(rollout: Rollout) -> Outcome:
-    return Scored(value=float(rollout.key.sample % 2))
+from tests.factories import ScriptedRewarder, build, by_index, sample
 
 
 async def test_a_step_collects_scores_trains_and_syncs() -> None:
@@ -167,9 +56,14 @@ async def test_stream_learns_the_share_of_right_responses() -> None:
 
 
 async def test_responses_are_scored_while_siblings_are_generated() -> None:
-    controller, engine, _, _ = build(by_index)
+    def reward(rollout: Rollout) -> Outcome:
+        begun.append(controller.engine.open)
+        return by_index(rollout)
+
+    begun: list[int] = []
+    controller, _, _, _ = build(reward)
     await controller.step(0, PromptStream([sample(i) for i in range(5)], seed=0))
-    assert controller.rewarder.scored_while_open[0] < 8
+    assert begun[0] < 8
 
 
 async def test_response_records_its_number_of_siblings() -> None:
@@ -325,7 +219,7 @@ async def test_copies_of_an_audited_reply_are_trained_on_with_its_reward() -> No
                 correction=RewardCorrection(value=0.9, strata=(), propensity=0.1, shift=0.0),
             )
 
-    controller.rewarder = Audited(by_index, controller.engine)
+    controller.rewarder = Audited(by_index)
     await controller.step(0, PromptStream([sample(0)], seed=0))
     assert [r.components[0].value for r in recorder.kept] == [0.25, 0.9, 0.25, 0.9]
     assert [s.advantage > 0 for s in trainer.batches[0].groups[0].sequences] == [False, True, False, True]
@@ -394,11 +288,6 @@ async def test_all_wrong_remedies_are_off_by_default() -> None:
     assert trainer.batches == [] and {len(r.keys) for r in engine.requests} == {4}
 
 
-def test_seeds_differ_by_sample_and_repeat_by_key() -> None:
-    seeds = {derive_seed(0, step, "p", 0, i) for step in range(3) for i in range(4)}
-    assert len(seeds) == 12 and derive_seed(0, 1, "p", 0, 2) == derive_seed(0, 1, "p", 0, 2)
-
-
 # --- rewards.normalise=gdpo ----------------------------------------------------------------------
 
 
@@ -419,7 +308,7 @@ class TwoRewards(ScriptedRewarder):
 
 async def test_decoupled_rewards_give_signal_for_equal_totals() -> None:
     controller, engine, trainer, _ = build(by_index)
-    controller.rewarder = TwoRewards(by_index, engine)
+    controller.rewarder = TwoRewards(by_index)
     groups = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
     assert controller.batches.rewards(groups[0]) == [None, 0.0, 0.0, 0.0] and not controller.batches.trainable(groups)
     controller.batches = replace(controller.batches, normalise="gdpo")

@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.algorithms.batch import BatchBuilder
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
-from hamr.config.experiment import ExperimentConfig
 from hamr.config.faults import UnscoredConfig
-from hamr.config.schema import RolloutConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import EngineDied, TooManyUnscored
@@ -26,7 +23,6 @@ from hamr.types import (
     Component,
     JudgeTimeout,
     Outcome,
-    Reference,
     Reply,
     RewardCorrection,
     RewardRecord,
@@ -39,13 +35,9 @@ from hamr.types import (
     TrainBatch,
     VersionSpan,
 )
+from tests.factories import ScriptedRewarder, ScriptedTrainer, build_controller, by_index, sample
 
-SAMPLES = [
-    ServiceSample(
-        id=f"s{i}", ticket={}, policy="", tools=(), history=(), references=(Reference(action=Reply(content="ok")),)
-    )
-    for i in range(20)
-]
+SAMPLES = [sample(i) for i in range(20)]
 
 
 async def settle_tasks() -> None:
@@ -492,63 +484,30 @@ class Engine:
         return {}
 
 
-class Trainer:
-    def __init__(self) -> None:
-        self.batches: list[TrainBatch] = []
+class Trainer(ScriptedTrainer):
+    """Trains while other tasks run."""
 
     async def train(self, batch: TrainBatch) -> dict[str, float]:
-        self.batches.append(batch)
+        metrics = await super().train(batch)
         await settle_tasks()
-        return {}
-
-    async def save(self, folder: object) -> None: ...
-
-    async def load(self, folder: object) -> None: ...
+        return metrics
 
 
-class Rewarder:
-    def __init__(self, outcome: Callable[[Rollout], Outcome]) -> None:
-        self.outcome = outcome
-
-    async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
-        outcome = self.outcome(rollout)
-        component = Component(name="consistency", outcome=outcome, weight=1.0)
-        return RewardRecord(key=rollout.key, total=outcome, components=(component,), action=None, band="none")
-
-
-class Records(list):
-    def metrics(self, step: int, values: object) -> None: ...
-
-    def samples(self, step: int, rows: object) -> None: ...
-
-    def records(self, step: int, records: Sequence[RewardRecord]) -> None:
-        self.extend(records)
-
-
-def alternating(rollout: Rollout) -> Outcome:
-    return Scored(value=float(rollout.key.sample % 2))
-
-
-def build(outcome: Callable[[Rollout], Outcome] = alternating, *, age: int = 1, engine: Engine | None = None, **given):
-    engine, records = engine or Engine(), Records()
-    algorithm = given.get("algorithm") or AlgorithmConfig()
-    controller = Controller(
-        run="r",
-        experiment=ExperimentConfig(prompts_per_step=2, seed=1, unscored=UnscoredConfig(first_s=0.01, longest_s=0.01)),
-        rollout=RolloutConfig(samples_per_prompt=2, max_new_tokens=8),
-        encode=lambda s: (1, 2, 3),
-        engine=engine,
-        rewarder=Rewarder(outcome),
+def build(outcome: Callable[[Rollout], Outcome] = by_index, *, age: int = 1, engine: Engine | None = None, **given):
+    engine, stream = engine or Engine(), PromptStream(SAMPLES, seed=0)
+    controller = build_controller(
+        engine,
+        ScriptedRewarder(outcome),
         trainer=Trainer(),
         weights=engine,
-        recorder=records,
-        batches=BatchBuilder(algorithm=algorithm, max_new_tokens=8, seed=1),
+        n=2,
+        unscored=UnscoredConfig(first_s=0.01, longest_s=0.01),
+        **given,
     )
-    stream = PromptStream(SAMPLES, seed=0)
     controller.experience = Experience(
         controller.produce, controller.may_train, stream, batch=2, max_policy_age=age, unfinished=()
     )
-    return controller, stream, records
+    return controller, stream, controller.recorder.kept
 
 
 def steps(controller: Controller, stream: PromptStream, count: int) -> list[dict[str, float]]:
@@ -594,7 +553,7 @@ def test_groups_dropped_during_training_do_not_count_in_the_next_step():
     order = [sample.id for sample in PromptStream(SAMPLES, seed=0).take(20)]
 
     def outcome(rollout: Rollout) -> Outcome:
-        return Scored(value=1.0) if rollout.key.prompt in order[2:5] else alternating(rollout)
+        return Scored(value=1.0) if rollout.key.prompt in order[2:5] else by_index(rollout)
 
     async def run() -> None:
         algorithm = AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=1))
@@ -695,7 +654,7 @@ def test_batches_at_age_0_are_those_of_synchronous_training(dropped: tuple[int, 
     equal = {sample.id for i, sample in enumerate(PromptStream(SAMPLES, seed=0).take(20)) if i in dropped}
 
     def outcome(rollout: Rollout) -> Outcome:
-        return Scored(value=1.0) if rollout.key.prompt in equal else alternating(rollout)
+        return Scored(value=1.0) if rollout.key.prompt in equal else by_index(rollout)
 
     synchronous, stream, before = build(outcome)
     synchronous.experience = None
@@ -734,7 +693,7 @@ def test_failed_responses_are_scored_again_before_their_group_is_judged():
         nonlocal down
         if down and rollout.key.sample == 0:
             return JudgeTimeout(detail="slow")
-        return alternating(rollout)
+        return by_index(rollout)
 
     async def run() -> None:
         nonlocal down
@@ -759,7 +718,7 @@ def test_groups_without_signal_count_as_scored_and_teach_the_order():
     def outcome(rollout: Rollout) -> Outcome:
         if rollout.key.prompt == order[3]:
             return JudgeTimeout(detail="slow")
-        return Scored(value=1.0) if rollout.key.prompt in order else alternating(rollout)
+        return Scored(value=1.0) if rollout.key.prompt in order else by_index(rollout)
 
     controller, stream, records = build(outcome)
     unscored = UnscoredConfig(max_frac=0.4, wait_s=0.0, first_s=0.01, longest_s=0.01)

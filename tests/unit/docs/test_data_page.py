@@ -13,7 +13,7 @@ import yaml
 from hamr import cli
 from tests.docs_pages import DOCS, commands, save_files
 from tests.releases import tau2_results, write_abcd, write_json, write_multiwoz_22, write_star, write_tau2_domain
-from tests.unit.data.test_star import ROW, TASK
+from tests.unit.data.importers.test_star import ROW, TASK
 
 PAGE = DOCS / "how-to" / "data.md"
 

@@ -24,8 +24,8 @@ from hamr.rollout.endpoint import Conversation, PolicyEndpoint
 from hamr.rollout.harness import HarnessEpisode, check_harness
 from hamr.security.processes import start_time
 from hamr.types import EpisodeLimit, FunctionFailed, FunctionTimeout, Rollout, SampleKey, VersionSpan
+from tests.factories import sample
 from tests.unit.rollout.test_episodes import Engine, controller, runner
-from tests.unit.test_controller import sample
 
 FIND = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 HELLO = [{"role": "user", "content": "hello"}]

@@ -17,8 +17,8 @@ from hamr.rollout.episodes import OwnEpisode, load_episode
 from hamr.security.functions import FunctionSource
 from hamr.types import FunctionFailed, Reply, RolloutGroup, ServiceSample
 from tests.docs_pages import DOCS, commands, save_files
+from tests.factories import sample
 from tests.unit.rollout.test_episodes import Engine, controller, runner
-from tests.unit.test_controller import sample
 
 HOOKS = DOCS / "reference" / "hooks.md"
 Say = Callable[[ServiceSample], str]

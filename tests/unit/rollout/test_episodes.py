@@ -10,15 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.shared.own_functions import check_own_functions
 from hamr.cascade.replay import replay
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
-from hamr.config.experiment import ExperimentConfig
 from hamr.config.faults import UnscoredConfig
 from hamr.config.load import load_config
 from hamr.config.rewards import RewardsConfig
-from hamr.config.schema import RolloutConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import ConfigError, EngineDied, TooManyUnscored
@@ -47,7 +44,7 @@ from hamr.types import (
     derive_seed,
 )
 from tests.docs_pages import DOCS, commands, save_files
-from tests.unit.test_controller import ListRecorder, ScriptedSync, ScriptedTrainer, sample
+from tests.factories import build_controller, sample
 
 HOOKS = DOCS / "reference" / "hooks.md"
 
@@ -95,17 +92,12 @@ def runner(run: EpisodeFunction, engine: Engine | None = None, **settings) -> Ep
 
 
 def controller(dialogues: EpisodeRunner, *, n: int = 3, prompts: int = 1, **algorithm) -> Controller:
-    return Controller(
-        run="r",
-        experiment=ExperimentConfig(prompts_per_step=prompts, seed=1),
-        rollout=RolloutConfig(samples_per_prompt=n, max_new_tokens=8),
-        encode=lambda s: (1, 2, 3),
-        engine=dialogues.engine,
-        rewarder=dialogues.rewarder,
-        trainer=ScriptedTrainer(),
-        weights=ScriptedSync(),
-        recorder=ListRecorder(),
-        batches=BatchBuilder(algorithm=AlgorithmConfig(**algorithm), max_new_tokens=8, seed=1),
+    return build_controller(
+        dialogues.engine,
+        dialogues.rewarder,
+        n=n,
+        prompts=prompts,
+        algorithm=AlgorithmConfig(**algorithm),
         dialogues=dialogues,
     )
 

@@ -14,9 +14,9 @@ from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.glossary import check_names
 from hamr.types import RewardRecord, Rollout, ServiceSample
+from tests.factories import sample
 from tests.unit.bench.sage.test_sage_episodes import SCENARIOS, samples
 from tests.unit.rollout.test_episodes import Engine, Scorer, runner
-from tests.unit.test_controller import sample
 
 
 class Alternating(Engine):
