@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console as RichConsole
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from hamr.apps.score.flow import in_order
 from hamr.apps.score.output import ScoreOutput
 from hamr.apps.score.summary import Tally
+from hamr.apps.shared.progress import progress
 from hamr.data.responses import ResponseGroup, stream_groups
 from hamr.errors import DataError
-from hamr.telemetry.console import duration
 from hamr.types import Failure, RewardRecord
 
 CHECKED_BYTES = 256 << 20
 """Number of input bytes that are read and checked before scoring starts, which takes seconds. An error further on stops
 the job at that point; it can be resumed after the line is fixed."""
-NEWS_S = 30.0
-"""Seconds between progress lines where the output is not a terminal."""
 SHOWN_FAULTS = 10
 """Number of skipped lines that are named; the others are only counted."""
 
@@ -100,48 +96,18 @@ def needs_scoring(records: Sequence[RewardRecord]) -> bool:
 
 
 @contextmanager
-def progress(total: int, done: int, console: RichConsole) -> Iterator[Report]:
-    """Progress bar over the input's bytes with rate and remaining time; plain lines without a terminal.
+def scoring_progress(total: int, done: int, console: RichConsole) -> Iterator[Report]:
+    """Show the share of the input's bytes, the rate and the remaining time. `done` bytes were scored before."""
+    scored = 0
 
-    `done` bytes were scored before: they count towards the share but not towards the rate.
-    """
-    if not console.is_terminal:
-        yield _lines(total, done, console)
-        return
-    columns = (
-        TextColumn("scoring"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[rate]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
-    started = time.monotonic()
-    with Progress(*columns, console=console, speed_estimate_period=120.0) as bar:
-        task = bar.add_task("", total=total, completed=done, rate="")
+    def rate(seconds: float) -> str:
+        return f"{scored} responses, {scored / seconds:.1f} a second" if seconds > 0 else f"{scored} responses"
+
+    with progress({"input": total}, console, "scoring", begun=done, percent=True, note=rate) as advance:
 
         def report(size: int, responses: int) -> None:
-            bar.update(task, completed=size, rate=_rate(responses, time.monotonic() - started))
+            nonlocal scored
+            scored = responses
+            advance("input", size)
 
         yield report
-
-
-def _lines(total: int, done: int, console: RichConsole, clock: Callable[[], float] = time.monotonic) -> Report:
-    started = said = clock()
-
-    def report(size: int, responses: int) -> None:
-        nonlocal said
-        now = clock()
-        if now - said < NEWS_S:
-            return
-        said = now
-        left = (now - started) * (total - size) / max(1, size - done)
-        rate = _rate(responses, now - started)
-        console.print(f"{size / total:.1%} of the input, {rate}, about {duration(left)} left", highlight=False)
-
-    return report
-
-
-def _rate(responses: int, seconds: float) -> str:
-    return f"{responses} responses, {responses / seconds:.1f} a second" if seconds > 0 else f"{responses} responses"

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console as RichConsole
 
 from hamr import __version__, signals
-from hamr.apps.score.file import SkippedRows, check_input, needs_scoring, progress, score_file
+from hamr.apps.score.file import SkippedRows, check_input, needs_scoring, score_file, scoring_progress
 from hamr.apps.score.output import SIDECAR, ScoreOutput
 from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.summary import Tally, plot, summary_tables
@@ -66,7 +66,7 @@ def score(
         first = next(groups, None)
         if first is not None:
             try:
-                with RewardSystem(config, note=note) as system, progress(size, done.bytes, console) as report:
+                with RewardSystem(config, note=note) as system, scoring_progress(size, done.bytes, console) as report:
                     at_once = config.score.groups_in_flight
                     todo = chain([first], groups)
                     signals.run(score_file(output, todo, system.ascore_group, tally, at_once=at_once, report=report))

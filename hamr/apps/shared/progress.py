@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from hamr.telemetry.console import duration
 
@@ -15,33 +23,62 @@ NEWS_S = 20.0
 """Seconds between progress lines where the output is not a terminal."""
 
 Report = Callable[[str, int], None]
+Note = Callable[[float], str]
+"""Returns a text about the work, such as its rate, from the seconds since its start."""
+
+
+def no_note(seconds: float) -> str:
+    return ""
 
 
 @contextmanager
-def progress(totals: Mapping[str, int], console: Console, what: str) -> Iterator[Report]:
-    """Yield a function that takes the number of units that a participant has done."""
+def progress(
+    totals: Mapping[str, int],
+    console: Console,
+    what: str,
+    *,
+    begun: int = 0,
+    percent: bool = False,
+    note: Note = no_note,
+) -> Iterator[Report]:
+    """Yield a function that takes the number of units that a participant has done.
+
+    Args:
+        begun: Units that an earlier call did. They count towards the share, but not towards the rate.
+        percent: Show the share that is done instead of the numbers of units.
+        note: Text that is shown next to them.
+    """
     if not console.is_terminal:
-        yield report_lines(totals, console, what)
+        yield report_lines(totals, console, what, begun=begun, percent=percent, note=note)
         return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TaskProgressColumn() if percent else MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as bars:
-        tasks = {name: bars.add_task(name, total=total) for name, total in totals.items()}
-        yield lambda name, done: bars.update(tasks[name], completed=done)
+    started = time.monotonic()
+    with Progress(*columns, console=console, speed_estimate_period=120.0) as bars:
+        tasks = {name: bars.add_task(name, total=total, completed=begun, note="") for name, total in totals.items()}
+        yield lambda name, done: bars.update(tasks[name], completed=done, note=note(time.monotonic() - started))
 
 
 def report_lines(
-    totals: Mapping[str, int], console: Console, what: str, clock: Callable[[], float] = time.monotonic
+    totals: Mapping[str, int],
+    console: Console,
+    what: str,
+    clock: Callable[[], float] = time.monotonic,
+    *,
+    begun: int = 0,
+    percent: bool = False,
+    note: Note = no_note,
 ) -> Report:
-    """Return a function that prints the progress at most once in `NEWS_S`."""
+    """Return a function that prints the progress at most once in `NEWS_S`. Arguments as of `progress`."""
     started = printed = clock()
-    counts = dict.fromkeys(totals, 0)
+    counts = dict.fromkeys(totals, begun)
 
     def report(name: str, done: int) -> None:
         nonlocal printed
@@ -51,8 +88,12 @@ def report_lines(
             return
         printed = now
         # The participants work in parallel, so the slowest one determines the remaining time.
-        left = max((now - started) * (total - counts[n]) / max(1, counts[n]) for n, total in totals.items())
-        text = ", ".join(f"{n} {counts[n]} of {total}" for n, total in totals.items())
+        left = max((now - started) * (total - counts[n]) / max(1, counts[n] - begun) for n, total in totals.items())
+        parts = [
+            f"{counts[n] / total:.1%} of the {n}" if percent else f"{n} {counts[n]} of {total}"
+            for n, total in totals.items()
+        ]
+        text = ", ".join(filter(None, [*parts, note(now - started)]))
         console.print(f"{what}: {text}, about {duration(left)} left", highlight=False)
 
     return report

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from hamr.apps.score.file import _lines, progress, score_file
+from hamr.apps.score.file import score_file, scoring_progress
 from hamr.apps.score.output import SIDECAR, ScoreOutput
 from hamr.apps.score.summary import Tally
 from hamr.bench.folder import differences
@@ -251,24 +251,10 @@ def test_differences_name_the_innermost_key() -> None:
     ]  # fmt: skip
 
 
-def test_progress_without_terminal_prints_rate_and_remaining_time(tmp_path: Path) -> None:
-    with (tmp_path / "log").open("w") as file:
-        console = Console(file=file, width=100)
-        times = iter([0.0, 1.0, 40.0, 41.0])
-        report = _lines(1000, 200, console, clock=lambda: next(times))
-        report(300, 5)
-        report(600, 20)
-        report(700, 25)
-        with progress(1000, 0, console) as silent:
-            silent(10, 1)
-    # 400 bytes in 40 s, 400 bytes left.
-    assert (tmp_path / "log").read_text() == "60.0% of the input, 20 responses, 0.5 a second, about 40.0 s left\n"
-
-
 def test_progress_on_a_terminal_shows_rate_and_remaining_time(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as file:
         console = Console(file=file, width=140, force_terminal=True)
-        with progress(1000, 0, console) as report:
+        with scoring_progress(1000, 0, console) as report:
             report(500, 7)
     said = (tmp_path / "log").read_text()
     assert "7 responses" in said and "50%" in said

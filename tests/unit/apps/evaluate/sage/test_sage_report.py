@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import re
 from itertools import combinations
 
 import pytest
-from rich.console import Console
 
 from hamr.apps.evaluate.sage import figures
 from hamr.apps.evaluate.sage.graph import draw_graph, layout
 from hamr.apps.evaluate.sage.tables import coverage_table, customer_table, score_tables
-from hamr.apps.shared.progress import report_lines
 from hamr.bench.sage.metrics import VALUES
 from hamr.procedures import load_scenario, scenario_names
 from hamr.report.drawing import LEAST_PX, draw
@@ -97,12 +94,3 @@ def test_every_score_has_the_share_of_readable_turns_next_to_it(rule, words):
         place = [column.name for column in table.columns].index("readable %")
         assert table.rows[0][place] == 62.5
     assert scenarios.columns[1].lines(scenarios.rows[0][1]) == ("80.0", "62 % readable")
-
-
-def test_progress_without_terminal_prints_a_line_every_20_seconds():
-    screen, at = io.StringIO(), iter([0.0, 5.0, 30.0, 30.0, 31.0])
-    report = report_lines({"held": 10, "judged": 10}, Console(file=screen, width=100), "dialogues", lambda: next(at))
-    for name, done in (("judged", 5), ("held", 6), ("held", 6), ("judged", 6)):
-        report(name, done)
-    [line] = screen.getvalue().splitlines()
-    assert line == "dialogues: held 6 of 10, judged 5 of 10, about 30.0 s left"
