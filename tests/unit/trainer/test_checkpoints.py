@@ -386,3 +386,67 @@ def test_whole_checkpoint_survives_a_kill_at_any_point(tmp_path, when):
     asyncio.run(Checkpoints(tmp_path).save(done + 1, writer("x"), {}))
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
     assert json.loads((tmp_path / f"step_{done + 1}" / "state.json").read_text())["step"] == done + 1
+
+
+KILLED_SAVER = """
+import asyncio, os, shutil, signal, sys
+from pathlib import Path
+from hamr.trainer.checkpoints import Checkpoints
+
+base, out, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+before_kill = 0
+
+def kill(event, args):
+    global before_kill
+    if before_kill and (event.startswith(("os.", "shutil.")) or event == "open" and str(args[0]).startswith(str(out))):
+        before_kill -= 1
+        if not before_kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+def fsync(fd, fsync=os.fsync):
+    sys.audit("os.fsync", str(out))
+    fsync(fd)
+
+async def write(folder):
+    (folder / "policy").mkdir()
+    for name in ("policy/weights.bin", "rng.json"):
+        with (folder / name).open("wb", buffering=0) as file:
+            file.write(b"n")
+            sys.audit("os.write", str(file.name))
+            file.write(b"ew")
+
+sys.addaudithook(kill)
+os.fsync = fsync
+for number in range(1, 1000):
+    folder = out / str(number)
+    shutil.copytree(base, folder)
+    saver = os.fork()
+    if not saver:
+        before_kill = number
+        asyncio.run(Checkpoints(folder).save(step, write, {"text": "new"}))
+        os._exit(0)
+    if os.waitpid(saver, 0)[1] == 0:
+        break
+"""
+"""Saves a copy of checkpoints in a process that is killed before its first file operation, its second, and so on."""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("begun", ["next", "same step", "after a kill"])
+def test_kill_before_any_file_operation_leaves_whole_checkpoint(tmp_path, begun):
+    base, out, step = tmp_path / "base", tmp_path / "out", 2 if begun == "same step" else 3
+    for old in (1, 2):
+        asyncio.run(Checkpoints(base).save(old, writer("old"), {"text": "old"}))
+    if begun == "after a kill":
+        shutil.copytree(base / "step_2", base / ".step_3.tmp")
+        (base / "step_2").rename(base / ".step_2.replaced")
+    subprocess.run([sys.executable, "-c", KILLED_SAVER, str(base), str(out), str(step)], check=True)
+    texts = []
+    for folder in sorted(out.iterdir(), key=lambda folder: int(folder.name)):
+        newest = Checkpoints(folder).newest()
+        texts.append((newest.path / "policy" / "weights.bin").read_text())
+        assert (newest.state, newest.step) == ({"text": texts[-1]}, step if texts[-1] == "new" else 2)
+        asyncio.run(Checkpoints(folder).save(4, writer("next"), {}))
+        assert sorted(os.listdir(folder)) == [f"step_{newest.step}", "step_4"]
+    assert texts.index("new") > 20 and texts.count("new") > 5
+    assert texts == sorted(texts, key=["old", "new"].index), "once the new one is whole, it stays"
