@@ -155,7 +155,8 @@ class PoolConfig(Section):
     max_replicas_per_node: SmallInt | None = None
     """Maximum number of replicas on one node, to spread the pool. null: no limit."""
     autoscaling: AutoscalingConfig | None = None
-    """Bounds between which Ray Serve scales the pool. null: the number of replicas is fixed."""
+    """Bounds between which Ray Serve scales the pool: up after 30 s of load, down after 10 min with less. null: the
+    number of replicas is fixed."""
     engine: EngineConfig = EngineConfig()
     dtype: DType = "auto"
     """`auto` is resolved as for `model.dtype`, by `engine.num_gpus`."""

@@ -6,7 +6,9 @@ import asyncio
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ import ray.cloudpickle
 from hamr.apps.shared.commands import parse_command
 from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
+from hamr.config.pools import AutoscalingConfig, PoolConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
@@ -47,6 +50,29 @@ class Slow:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+class Logged(Slow):
+    """Also repeats the question's name in its answer, and writes it to the file that takes the place of a model."""
+
+    def __init__(self, pool: str, config: object, model: Path) -> None:
+        super().__init__(pool, config, model)
+        self.file = model
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        names, answers = [q.variables["name"] for q in questions], await super().score(questions)
+        with self.file.open("a") as file:
+            file.write("".join(f"{name}\n" for name in names))
+        return [replace(answer, text=name) for name, answer in zip(names, answers, strict=True)]
+
+
+class QuickAutoscaling(AutoscalingConfig):
+    """Delays of Ray Serve that are shorter than its 30 s up and 10 min down."""
+
+    metrics_interval_s: float = 0.5
+    look_back_period_s: float = 2.0
+    upscale_delay_s: float = 0.5
+    downscale_delay_s: float = 2.0
 
 
 def section(role: str, **changes: object) -> dict[str, object]:
@@ -166,3 +192,40 @@ async def test_pool_is_resized_under_load_without_affecting_others(tmp_path: Pat
             while noted.get("pool/reranker/scaled") != 2.0 or noted.get("pool/judge/replicas") != 2.0:
                 await asyncio.sleep(0.1)
     await client.close()
+
+
+@pytest.mark.deep
+async def test_autoscaled_pool_grows_under_load_and_shrinks_when_idle(tmp_path: Path) -> None:
+    run, asked = "autoscaled", tmp_path / "asked"
+    scale = QuickAutoscaling(min_replicas=1, max_replicas=3, target_ongoing_requests=1.0)
+    pool = PoolConfig.model_validate(section("reranker")).model_copy(update={"autoscaling": scale})
+    await start_pools({"reranker": pool}, {"reranker": asked}, run=run, timeout_s=150, scorer_factory=Logged)
+    client = PoolClient("reranker", pool, run)
+    answers: dict[str, Answer] = {}
+
+    async def ask_until(done: asyncio.Event, pause_s: float) -> None:
+        while not done.is_set():
+            name = f"question {len(answers)}"
+            answers[name] = Answer()
+            variables = {"seconds": "0.1", "name": name}
+            answers[name] = await client.ask(Question(variables=variables, affinity=name))
+            await asyncio.sleep(pause_s)
+
+    async def load_until(replicas: int, *, askers: int, pause_s: float = 0.0) -> None:
+        done = asyncio.Event()
+        askers_done = [asyncio.create_task(ask_until(done, pause_s)) for _ in range(askers)]
+        while (status := (await asyncio.to_thread(pool_status, run))["reranker"])["running"] != replicas:
+            await asyncio.sleep(0.2)
+        done.set()
+        await asyncio.gather(*askers_done)
+        assert status["replicas"] == replicas
+
+    try:
+        await load_until(1, askers=0)
+        await load_until(3, askers=12)
+        await load_until(1, askers=1, pause_s=0.5)
+    finally:
+        await client.close()
+        await stop_pools(run)
+    assert {name: answer.text for name, answer in answers.items()} == {name: name for name in answers}
+    assert Counter(asked.read_text().splitlines()) == dict.fromkeys(answers, 1), "none is asked twice"
