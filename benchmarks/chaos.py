@@ -3,8 +3,8 @@
     python benchmarks/chaos.py --runs 4
     python benchmarks/chaos.py --runs 4 --add        # continue the same file
 
-Each run is `hamr train experiment=smoke` with the real Ray, vLLM and DeepSpeed on random models. README.md beside this
-file says what is killed and what is counted.
+Each run is `hamr train experiment=smoke` with the real Ray, vLLM and DeepSpeed on random models. benchmarks/README.md
+says what is killed and what is counted.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def _end(seen: Watched) -> dict[str, Any]:
 
 
 def compare(seen: Watched, calm: Watched) -> dict[str, Any]:
-    """Return what the files of the two runs say about the responses and the steps of the disturbed one."""
+    """Compare the responses and steps in the files of the disturbed run with those of the calm one."""
     due = {(s.key.step, s.key.prompt, s.key.sample): s for s in calm.records()}
     found = [(r.key.step, r.key.prompt, r.key.sample, r) for r in seen.records()]
     keys = Counter((step, prompt, sample) for step, prompt, sample, _ in found)

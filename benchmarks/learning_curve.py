@@ -115,7 +115,7 @@ DRAWN = {
     "learning_ages": draw_arms,
     "learning_duel": draw_duel,
 }
-"""What draws the picture of this name."""
+"""Return the function that draws the picture of this name."""
 
 
 def draw_picture(name: str, folder: Path = PICTURES) -> None:

@@ -1,12 +1,12 @@
-"""How many responses a second one router takes, and what it adds to the scorers' time.
+"""Throughput of one router, and the time that it adds to the scorers'.
 
     python benchmarks/router_load.py                    # in process, and through an actor on a local Ray
     python benchmarks/router_load.py --only core --profile
 
-Scorers answer at once, so that all that is measured is the router's own: parsing, matching, rules, the cascade,
+Scorers answer immediately, so that all that is measured is the router's own: parsing, matching, rules, the cascade,
 records. Then responses arrive at random times at given rates, scorers take as long as keeps `--at-once` responses in
-flight at that rate, and what the router adds to the scorers' time is measured. README.md beside this file says how to
-read it.
+flight at that rate, and what the router adds to the scorers' time is measured. benchmarks/README.md says how to read
+it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Figures = dict[str, float]
 
 
 async def instant(question: Question) -> Answer:
-    """A score that the number in the response decides: two in three replies go on to the judge."""
+    """A score that the number in the response decides: two in three replies also go to the judge."""
     number = int(question.variables["statement_b"].rsplit(" ", 1)[1])
     call = ScorerCall(
         pool="p",
@@ -170,7 +170,7 @@ async def load(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]], at_
 
 
 async def latency(score: Score, asked: Sequence[tuple[ServiceSample, Rollout]]) -> dict[str, float]:
-    """Milliseconds that one response takes with nobody beside it."""
+    """Milliseconds that one response takes with no other in flight."""
     took = []
     for pair in asked:
         started = time.perf_counter()
@@ -261,7 +261,7 @@ async def through_actor(args: argparse.Namespace, scales: Mapping[float, float])
     client = RouterClient(actor, RouterConfig(deadline_s=60.0))
     asked = work(args.groups, args.responses)
     await load(client.score, asked[:64], 64)
-    # Other words: the actor remembers what its scorers said.
+    # Other words: the actor remembers its scorers' answers.
     fresh = work(2 * args.groups, args.responses)[len(asked) :]
     before = await actor.cpu_s.remote()
     quick: dict[str, Any] = await load(client.score, fresh, args.at_once)
@@ -282,7 +282,7 @@ def on_ray(args: argparse.Namespace, scales: Mapping[float, float]) -> dict[str,
     import ray
 
     os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-    # As a run of hamr has it; Ray's own default is to be nice to everybody else.
+    # As a run of hamr has it; Ray's own default lowers the priority.
     os.environ.setdefault("RAY_worker_niceness", "0")
     with tempfile.TemporaryDirectory(prefix="hr", dir="/tmp", ignore_cleanup_errors=True) as folder:
         ray.init(

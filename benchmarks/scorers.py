@@ -1,4 +1,4 @@
-"""What the scorers are worth: who falls into the negation trap, and everybody's AUC on labelled reply pairs.
+"""Quality of scorers: errors on negations, and the AUC on labelled reply pairs.
 
     python benchmarks/scorers.py                                         # word overlap and embedding
     python benchmarks/scorers.py --reranker FOLDER --judge FOLDER        # the quickstart's fine-tuned ones too
@@ -14,7 +14,7 @@ Sets of pairs:
 
 Then the contexts of `hamr scorer check` in which a wrong reply wins: of the quickstart, and of samples of your own.
 
-README.md beside this file says how to read what it prints.
+benchmarks/README.md says how to read what it prints.
 """
 
 from __future__ import annotations
@@ -157,13 +157,13 @@ def overlap(pairs: Sequence[ReplyPair]) -> dict[str, Any]:
 
 
 def context_pairs(drawn: Sequence[Contrast]) -> list[ReplyPair]:
-    """Every right and wrong reply of the contexts, beside its reference."""
+    """Every right and wrong reply of the contexts, with its reference."""
     texts = [(c.reference, text) for c in drawn for text in dict.fromkeys((*c.right, *(w.text for w in c.wrong)))]
     return [ReplyPair(history="", statement_a=a, statement_b=b, label="partial") for a, b in texts]
 
 
 def fooled(scores: Sequence[float | None], drawn: Sequence[Contrast]) -> dict[str, Any]:
-    """What `hamr scorer check` counts: in how many contexts the best wrong reply outscores the median right one."""
+    """Count the contexts in which the best wrong reply outscores the median right one, as `hamr scorer check` does."""
     given, known = iter(scores), {}
     for number, contrast in enumerate(drawn):
         for text in dict.fromkeys((*contrast.right, *(wrong.text for wrong in contrast.wrong))):

@@ -4,7 +4,7 @@
     python benchmarks/soak.py --responses 20000 --add        # continue the same file
 
 A reranker and a judge, both pools of Ray Serve, ask a local endpoint that resets connections, hangs, refuses and
-answers with malformed bodies. README.md beside this file says what is counted.
+answers with malformed bodies. benchmarks/README.md says what is counted.
 """
 
 from __future__ import annotations
