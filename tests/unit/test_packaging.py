@@ -175,7 +175,7 @@ def test_further_locks_only_add_packages_to_the_cpu_lock(name: str) -> None:
 
 
 def test_only_the_cuda_lock_has_companions_of_torch() -> None:
-    """Registries hold their CUDA builds, which break imports beside the CPU build of torch."""
+    """Registries hold their CUDA builds, which break imports with the CPU build of torch."""
     for name in LOCKS:
         if name != "cuda.txt":
             assert LEFT_OUT & locked(name).keys() == ({"torch"} if name == "cpu-torch.txt" else set()), name

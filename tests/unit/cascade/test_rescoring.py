@@ -24,7 +24,7 @@ def group(*totals):
 
 
 class Rewarder:
-    """Fails `times` times, then scores; keeps what it was asked."""
+    """Fails `failures` times, then scores; keeps what it was asked."""
 
     def __init__(self, failures=0):
         self.failures, self.asked = failures, []
