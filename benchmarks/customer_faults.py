@@ -36,7 +36,7 @@ from hamr.data.customer_audit import (  # noqa: E402
     CustomerFaultKind,
     CustomerReader,
     Ending,
-    Heard,
+    MessageReading,
     WordingReader,
     audit_customer,
 )
@@ -174,7 +174,7 @@ class SimulatedJudges:
         assert meanings is not None
         return JudgedReader(wordings=WordingReader(self.scenario, None), meanings=meanings)
 
-    def _truth(self, heard: Heard) -> dict[str, Any]:
+    def _truth(self, heard: MessageReading) -> dict[str, Any]:
         fields = self.case.fields
         best = [max(m, key=lambda one: all(fields.get(k, v) == v for k, v in one.items())) for m in heard.sentences]
         return {name: value for meaning in best for name, value in meaning.items()}

@@ -61,8 +61,8 @@ def numbered_rows(path: Path | str) -> Iterator[tuple[str, dict[str, Any]]]:
             except ValueError:
                 row = None
             if not isinstance(row, dict):
-                said = line[:60].decode(errors="replace")
-                raise RunFolderError(f"{path}:{number}", said, "damaged; restore the line, or remove it")
+                start = line[:60].decode(errors="replace")
+                raise RunFolderError(f"{path}:{number}", start, "damaged; restore the line, or remove it")
             yield f"{path}:{number}", row
 
 

@@ -23,8 +23,8 @@ class RewardMissing(HamrError):
 
     def __str__(self) -> str:
         first = self.failures[0]
-        said = f"{first['kind']}: {first['detail']}" if first.get("detail") else str(first["kind"])
-        return f"{len(self.failures)} responses could not be scored; the first, {first['index']}: {said}"
+        cause = f"{first['kind']}: {first['detail']}" if first.get("detail") else str(first["kind"])
+        return f"{len(self.failures)} responses could not be scored; the first, {first['index']}: {cause}"
 
 
 def runs(keys: Sequence[object], size: int | None = None) -> list[range]:

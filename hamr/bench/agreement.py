@@ -62,12 +62,12 @@ def level(score: float) -> Label:
 def with_people(ratings: Sequence[Rating | None], labels: Sequence[Label], *, resamples: int, seed: int) -> Agreement:
     """Compare the ratings of a judge or of the ensemble with human labels of the same pairs. None: no rating."""
     known = [(rating, label) for rating, label in zip(ratings, labels, strict=True) if rating is not None]
-    said, people = [rating[1] for rating, _ in known], [label for _, label in known]
+    judged, people = [rating[1] for rating, _ in known], [label for _, label in known]
     right = [(score - 0.5) * (LABEL_VALUES[label] - 0.5) > 0 for (score, _), label in known if label != "part"]
     return Agreement(
-        accuracy=share_interval([ours == theirs for ours, theirs in zip(said, people, strict=True)]),
+        accuracy=share_interval([ours == theirs for ours, theirs in zip(judged, people, strict=True)]),
         clear_accuracy=share_interval(right),
-        kappa=cohen_kappa(said, people),
+        kappa=cohen_kappa(judged, people),
         spearman=correlation([s for (s, _), _ in known], [LABEL_VALUES[label] for label in people], resamples, seed),
         missing=len(labels) - len(known),
     )

@@ -138,13 +138,13 @@ def text_features(reply: str, reference: str) -> dict[str, int]:
     >>> text_features("Thank you! **Thank you!** Goodbye?", "Goodbye and thank you.")
     {'length': 1, 'similarity': 3, 'repetition': 2, 'markup': 1, 'question': 1}
     """
-    said, wanted = (_WORD.findall(text.casefold()) for text in (reply, reference))
-    distinct = set(said)
+    words, wanted = (_WORD.findall(text.casefold()) for text in (reply, reference))
+    distinct = set(words)
     overlap = 2.0 * len(distinct & set(wanted)) / max(1, len(distinct) + len(set(wanted)))
     return {
-        "length": _level(len(said), _LENGTHS),
+        "length": _level(len(words), _LENGTHS),
         "similarity": _level(overlap, _SIMILARITIES),
-        "repetition": _level(1.0 - len(distinct) / max(1, len(said)), _REPETITIONS),
+        "repetition": _level(1.0 - len(distinct) / max(1, len(words)), _REPETITIONS),
         "markup": int(_MARKUP.search(reply) is not None),
         "question": int(reply.rstrip(" *_`\"'").endswith(("?", "\uff1f"))),
     }

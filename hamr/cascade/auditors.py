@@ -98,6 +98,6 @@ def read_labels(path: str) -> Labels:
         where = f"{path}:{number}"
         one = check_shape(_LabelRow, row, where)
         if labels.setdefault((one.sample, one.reply.strip()), one.label) != one.label:
-            said = labels[one.sample, one.reply.strip()]
-            raise DataError(f"{where}: label", one.label, f"this reply already has the label {said:g}; keep one")
+            earlier = labels[one.sample, one.reply.strip()]
+            raise DataError(f"{where}: label", one.label, f"this reply already has the label {earlier:g}; keep one")
     return labels

@@ -145,7 +145,7 @@ def _key(question: Question) -> bytes:
     group."""
     each = [sorted(entry.items()) for entry in question.each]
     messages = [sorted(message.items()) for message in question.messages]
-    said = (question.prompt, sorted(question.variables.items()), each, messages, question.tools, question.schema)
+    content = (question.prompt, sorted(question.variables.items()), each, messages, question.tools, question.schema)
     how = (
         question.attempt,
         question.temperature,
@@ -154,4 +154,4 @@ def _key(question: Question) -> bytes:
         question.stop,
         question.logprobs,
     )
-    return hashlib.sha256(repr((said, how)).encode()).digest()
+    return hashlib.sha256(repr((content, how)).encode()).digest()

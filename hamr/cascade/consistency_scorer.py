@@ -117,7 +117,7 @@ class ConsistencyScorer:
     async def _judge(self, index: int) -> None:
         self._escalated = True
         answer = await self._ask_judge(index)
-        failure = self._unheard(answer)
+        failure = self._judge_failure(answer)
         if failure is not None:
             self._failures[index] = failure
             return
@@ -126,7 +126,7 @@ class ConsistencyScorer:
         dimensions = parse_dimensions(answer.reasoning)
         self._scores[index] = replace(self._scores[index], s_j=s_j, verdict=label, dimensions=dimensions)
 
-    def _unheard(self, answer: Answer) -> Failure | None:
+    def _judge_failure(self, answer: Answer) -> Failure | None:
         """Return the failure if the judge's answer has no score that the mode needs, else None."""
         if self._config.mode == "hard_judge" and answer.failure is None:
             # Only the verdict counts here. Endpoints without log-probabilities have no soft score.
@@ -137,18 +137,18 @@ class ConsistencyScorer:
     async def _audit(self, scores: Sequence[ReferenceScore], decisive: ReferenceScore) -> Audit | None:
         """Return the judge scores of the references that it has not scored, None if it has scored all. An ensemble
         scores every reference."""
-        heard = {score.reference: None if self._ensemble else score.s_j for score in scores}
-        unheard = [index for index, s_j in heard.items() if s_j is None]
-        if self._config.mode != "hybrid" or not unheard:
+        judged = {score.reference: None if self._ensemble else score.s_j for score in scores}
+        unjudged = [index for index, s_j in judged.items() if s_j is None]
+        if self._config.mode != "hybrid" or not unjudged:
             return None
         assert decisive.s_r is not None, "a reply with a reward was reranked"
-        answers = dict(zip(unheard, await asyncio.gather(*map(self._vote, unheard)), strict=True))
-        heard |= {index: None if isinstance(vote, Failure) else vote for index, vote in answers.items()}
-        audit = Audit(s_r=decisive.s_r, s_j=heard[decisive.reference], by=self._config.audit.by)
+        answers = dict(zip(unjudged, await asyncio.gather(*map(self._vote, unjudged)), strict=True))
+        judged |= {index: None if isinstance(vote, Failure) else vote for index, vote in answers.items()}
+        audit = Audit(s_r=decisive.s_r, s_j=judged[decisive.reference], by=self._config.audit.by)
         failure = next((vote for vote in answers.values() if isinstance(vote, Failure)), None)
         if failure is not None:
             return replace(audit, failure=failure.kind)
-        known = [s_j for s_j in heard.values() if s_j is not None]
+        known = [s_j for s_j in judged.values() if s_j is not None]
         if self._ensemble:
             return replace(audit, best=max(known), mix=max(known))
         cascade = Cascade.from_config(self._config.cascade)
@@ -167,7 +167,7 @@ class ConsistencyScorer:
         unparseable."""
         answer = await self._ask("judge", index, pool, patient=patient)
         for attempt in range(1, 1 + self._config.max_reasks):
-            if not isinstance(self._unheard(answer), JudgeUnparsable):
+            if not isinstance(self._judge_failure(answer), JudgeUnparsable):
                 break
             answer = await self._ask("judge", index, pool, patient=patient, attempt=attempt)
         return answer
@@ -186,14 +186,14 @@ class ConsistencyScorer:
         question = replace(self._questions[index], attempt=attempt) if attempt else self._questions[index]
         patient = patient and self._config.fallback == "wait"
         ask = ask_until if patient else CachedPool.ask
-        heard = await ask(pool or self._askers[role], question, until=self._until)
-        if heard.answer.call is not None:
-            self._calls.append((index, role, heard.answer.call))
-        if heard.answer.retry_in_s is None:  # a refused question was not sent
+        reply = await ask(pool or self._askers[role], question, until=self._until)
+        if reply.answer.call is not None:
+            self._calls.append((index, role, reply.answer.call))
+        if reply.answer.retry_in_s is None:  # a refused question was not sent
             counted = "side" if pool in self._ensemble else role
-            self._metrics.question(counted, asked=heard.asked, call=heard.answer.call)
-            self._metrics.reasks += attempt > 0 and heard.asked
-        return heard.answer
+            self._metrics.question(counted, asked=reply.asked, call=reply.answer.call)
+            self._metrics.reasks += attempt > 0 and reply.asked
+        return reply.answer
 
 
 async def _together(asked: Sequence[Coroutine[Any, Any, None]]) -> None:

@@ -16,7 +16,7 @@ from hamr.cascade.cached_pool import unpaid
 from hamr.rewards.comparative import order
 from hamr.types import Failure, JudgeTimeout, SampleKey, ScorerCall, ServiceSample
 
-Said = TypeVar("Said", bound=Hashable)
+Response = TypeVar("Response", bound=Hashable)
 """A response as the judge sees it. Equal ones are judged once."""
 Result = TypeVar("Result")
 """A judgement, or what a function returns."""
@@ -43,31 +43,31 @@ class GroupAnswers(Generic[Result]):
 
 
 GroupKey = tuple[object, ...]
-Compare = Callable[[ServiceSample, GroupKey, Sequence[Said], float], Awaitable[GroupAnswers[Result]]]
+Compare = Callable[[ServiceSample, GroupKey, Sequence[Response], float], Awaitable[GroupAnswers[Result]]]
 """(sample, group, distinct responses, deadline in event loop time) -> a result per response."""
 
 
 @dataclass(eq=False)
-class _Round(Generic[Said, Result]):
+class _Round(Generic[Response, Result]):
     """Members that wait for one judgement. `until` is the latest of their deadlines."""
 
-    members: dict[int, Said] = field(default_factory=dict)
+    members: dict[int, Response] = field(default_factory=dict)
     until: float = 0.0
     task: asyncio.Task[dict[int, GroupVerdict[Result]]] | None = None
 
 
 @dataclass(eq=False)
-class _Group(Generic[Said, Result]):
+class _Group(Generic[Response, Result]):
     """`came`: response by sample, None for a sibling that does not participate."""
 
     size: int
-    came: dict[int, Said | None] = field(default_factory=dict)
+    came: dict[int, Response | None] = field(default_factory=dict)
     complete: asyncio.Event = field(default_factory=asyncio.Event)
-    open: _Round[Said, Result] | None = None
+    open: _Round[Response, Result] | None = None
     end: asyncio.TimerHandle | None = None
 
-    def enter(self, member: int, said: Said | None) -> None:
-        self.came[member] = said
+    def enter(self, member: int, response: Response | None) -> None:
+        self.came[member] = response
         if len(self.came) >= self.size:
             self.complete.set()
 
@@ -77,12 +77,12 @@ def group_of(key: SampleKey) -> GroupKey:
     return key.run, key.step, key.prompt, key.attempt
 
 
-class GroupJudge(Generic[Said, Result]):
+class GroupJudge(Generic[Response, Result]):
     """One comparative judge or batched function and its groups. Bound to one event loop."""
 
     def __init__(
         self,
-        compare: Compare[Said, Result],
+        compare: Compare[Response, Result],
         *,
         wait_s: float,
         most: int,
@@ -91,11 +91,11 @@ class GroupJudge(Generic[Said, Result]):
         """Compare at most `most` (>= 2) distinct responses in one prompt. More are split evenly. `late` is the result
         of a response whose deadline passes."""
         self._compare, self._wait_s, self._most, self._late = compare, wait_s, most, late
-        self._groups: dict[GroupKey, _Group[Said, Result]] = {}
+        self._groups: dict[GroupKey, _Group[Response, Result]] = {}
         self._tasks: set[asyncio.Task[dict[int, GroupVerdict[Result]]]] = set()
 
     async def judge(
-        self, sample: ServiceSample, key: SampleKey, siblings: int, said: Said, until: float
+        self, sample: ServiceSample, key: SampleKey, siblings: int, response: Response, until: float
     ) -> GroupVerdict[Result]:
         """Return the verdict on one response of a group of `siblings`, compared with those that arrive in time."""
         group = self._group(key, siblings)
@@ -106,9 +106,9 @@ class GroupJudge(Generic[Said, Result]):
             current.task = asyncio.create_task(self._run(group_of(key), group, current, sample))
             self._tasks.add(current.task)
             current.task.add_done_callback(self._tasks.discard)
-        current.members[key.sample] = said
+        current.members[key.sample] = response
         current.until = max(current.until, until)
-        group.enter(key.sample, said)
+        group.enter(key.sample, response)
         assert current.task is not None
         try:
             async with asyncio.timeout_at(until):
@@ -133,14 +133,14 @@ class GroupJudge(Generic[Said, Result]):
         for name, group in list(self._groups.items()):
             self._forget(name, group)
 
-    def _group(self, key: SampleKey, siblings: int) -> _Group[Said, Result]:
+    def _group(self, key: SampleKey, siblings: int) -> _Group[Response, Result]:
         name = group_of(key)
         if name not in self._groups:
-            self._groups[name] = group = _Group[Said, Result](size=siblings)
+            self._groups[name] = group = _Group[Response, Result](size=siblings)
             group.end = asyncio.get_running_loop().call_later(KEEP_S, self._forget, name, group)
         return self._groups[name]
 
-    def _forget(self, name: GroupKey, group: _Group[Said, Result]) -> None:
+    def _forget(self, name: GroupKey, group: _Group[Response, Result]) -> None:
         # The timer holds a reference to the texts of the group, so cancel it too.
         if group.end is not None:
             group.end.cancel()
@@ -148,7 +148,7 @@ class GroupJudge(Generic[Said, Result]):
             del self._groups[name]
 
     async def _run(
-        self, name: GroupKey, group: _Group[Said, Result], mine: _Round[Said, Result], sample: ServiceSample
+        self, name: GroupKey, group: _Group[Response, Result], mine: _Round[Response, Result], sample: ServiceSample
     ) -> dict[int, GroupVerdict[Result]]:
         try:
             async with asyncio.timeout(self._wait_s):
@@ -159,7 +159,7 @@ class GroupJudge(Generic[Said, Result]):
         if group.complete.is_set():
             self._forget(name, group)
         # By sample, not by arrival: the same responses give the same prompt.
-        came = [said for _, said in sorted({**group.came, **mine.members}.items()) if said is not None]
+        came = [response for _, response in sorted({**group.came, **mine.members}.items()) if response is not None]
         waiting = set(mine.members.values())
         chunks = [c for c in deal(list(dict.fromkeys(came)), self._most, name) if waiting.intersection(c)]
         answers = await asyncio.gather(*(self._compare(sample, name, chunk, mine.until) for chunk in chunks))
@@ -169,7 +169,7 @@ class GroupJudge(Generic[Said, Result]):
         return verdicts
 
 
-def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said]]:
+def deal(responses: Sequence[Response], most: int, name: GroupKey) -> list[list[Response]]:
     """Split distinct responses into as few prompts of at most `most` as possible, with sizes that differ by at most
     one."""
     prompts = -(-len(responses) // most)
@@ -180,13 +180,13 @@ def deal(responses: Sequence[Said], most: int, name: GroupKey) -> list[list[Said
 
 
 def _share_out(
-    chunk: Sequence[Said], asked: GroupAnswers[Result], members: dict[int, Said]
+    chunk: Sequence[Response], asked: GroupAnswers[Result], members: dict[int, Response]
 ) -> dict[int, GroupVerdict[Result]]:
     """Return the verdict of each member. Time and cost of the shared calls are recorded once, for the first member."""
     results = dict(zip(chunk, asked.results, strict=True))
     verdicts: dict[int, GroupVerdict[Result]] = {}
-    for member, said in sorted(members.items()):
-        if said in results:
+    for member, response in sorted(members.items()):
+        if response in results:
             calls = tuple(unpaid(c) for c in asked.calls) if verdicts else asked.calls
-            verdicts[member] = GroupVerdict(result=results[said], calls=calls)
+            verdicts[member] = GroupVerdict(result=results[response], calls=calls)
     return verdicts

@@ -50,12 +50,12 @@ class JudgedComponent:
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeRequest:
-    """One response to judge. `said` is its text as shown to the judges. `until` is the deadline in event loop time."""
+    """One response to judge. `response`: its text as shown to the judges. `until`: deadline in event loop time."""
 
     sample: ServiceSample
     key: SampleKey
     siblings: int
-    said: JudgedText
+    response: JudgedText
     until: float
 
 
@@ -125,7 +125,7 @@ class JudgedRewardScorer:
         if nothing is not None:
             return nothing
         if name in self._panels:
-            verdict = await self._panels[name].judge(case.sample, case.key, case.siblings, case.said, case.until)
+            verdict = await self._panels[name].judge(case.sample, case.key, case.siblings, case.response, case.until)
         elif self._reranker is not None and name == "rubric":
             verdict = await self._judge_items(case, self._reranker)
         else:
@@ -138,7 +138,7 @@ class JudgedRewardScorer:
         )
 
     async def _judge_alone(self, name: str, sample: ServiceSample, case: JudgeRequest) -> GroupVerdict[Judgement]:
-        asked = await self._ask(name, sample, (), [case.said], case.until)
+        asked = await self._ask(name, sample, (), [case.response], case.until)
         return GroupVerdict(result=asked.results[0], calls=asked.calls)
 
     async def _judge_items(self, case: JudgeRequest, reranker: CachedPool) -> GroupVerdict[Judgement]:
@@ -149,16 +149,16 @@ class JudgedRewardScorer:
         section = self._sections["rubric"]
         assert isinstance(section, RubricConfig)
         items = sample_rubric(case.sample)
-        questions = [item_question(case.sample, item, case.said) for item in items]
-        heard = await asyncio.gather(*(self._put(reranker, question, until=case.until) for question in questions))
-        calls = tuple(pool.answer.call for pool in heard if pool.answer.call is not None)
-        for pool in heard:
+        questions = [item_question(case.sample, item, case.response) for item in items]
+        replies = await asyncio.gather(*(self._put(reranker, question, until=case.until) for question in questions))
+        calls = tuple(pool.answer.call for pool in replies if pool.answer.call is not None)
+        for pool in replies:
             if pool.answer.retry_in_s is None:
                 self._metrics.question("side", asked=pool.asked, call=pool.answer.call)
-        failure = next((f for pool in heard if (f := failure_of("reranker", pool.answer)) is not None), None)
+        failure = next((f for pool in replies if (f := failure_of("reranker", pool.answer)) is not None), None)
         if failure is not None:
             return GroupVerdict(result=failure, calls=calls)
-        passing = [pass_score(item, pool.answer.score or 0.0) for item, pool in zip(items, heard, strict=True)]
+        passing = [pass_score(item, pool.answer.score or 0.0) for item, pool in zip(items, replies, strict=True)]
         cascade = Cascade.from_config(section.cascade)
         doubt = [i for i, s_r in enumerate(passing) if cascade.needs_judge(confidence(s_r))]
         self._metrics.rubric_items += len(items)
@@ -192,12 +192,12 @@ class JudgedRewardScorer:
         for attempt in range(1 + section.max_reasks):
             places = order(len(responses), *group, name, attempt)
             question = find_judged(name).question(sample, [responses[i] for i in places], section, attempt)
-            heard = await self._put(self._askers[name], question, until=until)
-            calls += [heard.answer.call] if heard.answer.call else []
-            if heard.answer.retry_in_s is None:  # a refused question was not sent
-                self._metrics.question("side", asked=heard.asked, call=heard.answer.call)
-                self._metrics.reasks += attempt > 0 and heard.asked
-            read = self._read(name, question, heard.answer, sample, len(responses))
+            reply = await self._put(self._askers[name], question, until=until)
+            calls += [reply.answer.call] if reply.answer.call else []
+            if reply.answer.retry_in_s is None:  # a refused question was not sent
+                self._metrics.question("side", asked=reply.asked, call=reply.answer.call)
+                self._metrics.reasks += attempt > 0 and reply.asked
+            read = self._read(name, question, reply.answer, sample, len(responses))
             if isinstance(read, Failure):
                 results = results or (read,) * len(responses)
                 if isinstance(read, JudgeUnparsable):

@@ -30,15 +30,15 @@ async def ask_until(
     """
     now, wait_s = clock or asyncio.get_running_loop().time, FIRST_WAIT_S
     while True:
-        heard = await asker.ask(question, until=until)
-        if heard.answer.failure not in TRANSIENT:
-            return heard
-        told = heard.answer.retry_in_s
-        pause_s = wait_s if told is None else max(told, 0.05)
+        reply = await asker.ask(question, until=until)
+        if reply.answer.failure not in TRANSIENT:
+            return reply
+        retry_in_s = reply.answer.retry_in_s
+        pause_s = wait_s if retry_in_s is None else max(retry_in_s, 0.05)
         if now() + pause_s >= until:
-            return heard
+            return reply
         await sleep(pause_s)
-        if told is None:
+        if retry_in_s is None:
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
 

@@ -223,8 +223,8 @@ class RewardRouter:
             return ()
         if isinstance(action, MalformedResponse):
             return self._bench.refuse(action, rollout.key, rollout.siblings)
-        said = judged_text(words, action)
-        case = JudgeRequest(sample=sample, key=rollout.key, siblings=rollout.siblings, said=said, until=until)
+        response = judged_text(words, action)
+        case = JudgeRequest(sample=sample, key=rollout.key, siblings=rollout.siblings, response=response, until=until)
         return await self._bench.judge(case)
 
     async def _consistency(

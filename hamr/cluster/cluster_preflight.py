@@ -93,8 +93,8 @@ def _describe_head(address: str | None, target: str) -> dict[str, Any]:
             answer = services.InternalKVGcsServiceStub(channel).InternalKVGet(question, timeout=REACH_S)
         except grpc.RpcError as e:
             if e.code() is not grpc.StatusCode.UNAUTHENTICATED:
-                said = f"does not answer as a Ray cluster ({e.code().name.lower()}); give the address of `ray start`"
-                raise BadInput(KEY, address, said) from None
+                reason = f"does not answer as a Ray cluster ({e.code().name.lower()}); give the address of `ray start`"
+                raise BadInput(KEY, address, reason) from None
             shown = os.environ.get("RAY_AUTH_MODE") == "token" and has_token(os.environ)
             why = "rejects the token of this process" if shown else "requires a token"
             raise BadInput(KEY, address, f"{why}; {TOKEN}") from None

@@ -164,8 +164,8 @@ def _remove_unknown_keys(raw: dict[str, Any], path: Path) -> None:
         if isinstance(section, dict) and leaf in section:
             removed[".".join(map(str, (*sections, leaf)))] = section.pop(leaf)
     if removed:
-        said = ", ".join(f"{key}={value}" for key, value in redact(removed).items())
-        log.warning("%s: ignored keys of another version of hamr: %s", path, said)
+        listed = ", ".join(f"{key}={value}" for key, value in redact(removed).items())
+        log.warning("%s: ignored keys of another version of hamr: %s", path, listed)
 
 
 def _restrict_functions(config: Config, named: Collection[str] | None = None) -> Config:

@@ -83,7 +83,7 @@ class CustomerCase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heard:
+class MessageReading:
     """Meaning of one message.
 
     `sentences`: for each sentence that was understood, the fields that it shows; several meanings where it is
@@ -103,7 +103,7 @@ class CustomerReader(Protocol):
     def opens_with(self) -> frozenset[str]:
         """Return the fields that the first message has to show."""
 
-    def read(self, messages: Sequence[str], system: Mapping[str, Value]) -> list[Heard]:
+    def read(self, messages: Sequence[str], system: Mapping[str, Value]) -> list[MessageReading]:
         """Return the meaning of each message of a customer with this ticket."""
 
 
@@ -125,13 +125,13 @@ class WordingReader:
                 else:
                     _add(self._fixed, variant, meaning)
 
-    def read(self, messages: Sequence[str], system: Mapping[str, Value]) -> list[Heard]:
+    def read(self, messages: Sequence[str], system: Mapping[str, Value]) -> list[MessageReading]:
         slotted: dict[str, list[Meaning]] = {}
         for text, meaning in self._slotted:
             _add(slotted, text.format(**system), meaning)
         return [self._read(message, slotted) for message in messages]
 
-    def _read(self, message: str, slotted: Mapping[str, list[Meaning]]) -> Heard:
+    def _read(self, message: str, slotted: Mapping[str, list[Meaning]]) -> MessageReading:
         known, unread = [], 0
         for sentence in sentences(message):
             meanings = (*self._fixed.get(sentence, ()), *slotted.get(sentence, ()))
@@ -139,7 +139,7 @@ class WordingReader:
                 known.append(meanings)
             else:
                 unread += 1
-        return Heard(sentences=tuple(known), unread=unread)
+        return MessageReading(sentences=tuple(known), unread=unread)
 
 
 def _add(known: dict[str, list[Meaning]], text: str, meaning: Meaning) -> None:
@@ -211,13 +211,13 @@ def audit_customer(
     several meanings is read in favour of the customer. A sentence that the reader does not understand shows nothing,
     and faults of omission are then not decided.
     """
-    heard = reader.read(messages, case.system)
+    readings = reader.read(messages, case.system)
     faults = [*_by_message(case, messages)]
     shown: dict[str, Value] = {}
     opening: set[str] = set()
     misstated: set[str] = set()
     dodged = False
-    for number, message in enumerate(heard):
+    for number, message in enumerate(readings):
         before = dict(shown)
         for meanings in message.sentences:
             own = [meaning for meaning in meanings if not _against(meaning, case.fields)]
@@ -229,7 +229,7 @@ def audit_customer(
         opening = opening or set(shown)
         dodged |= shown == before and not message.unread and not message.judged
     needed = [name for name in scenario.walk(case.fields, case.system).read if name in scenario.file.fields]
-    unread = sum(message.unread for message in heard)
+    unread = sum(message.unread for message in readings)
     spoke_in_role = not any(fault.kind in ("left_role", "other_language") for fault in faults)
     if spoke_in_role and not unread:
         later = [name for name in needed if name not in opening]
@@ -239,7 +239,7 @@ def audit_customer(
             faults += _omission(
                 scenario, case, missing, len(messages), left=ending == "left" and not gap, action=action
             )
-    total = unread + sum(len(message.sentences) or message.judged for message in heard)
+    total = unread + sum(len(message.sentences) or message.judged for message in readings)
     pins = scenario.file.intents[case.intent].pins
     kept = not any(fault.kind == "other_goal" for fault in faults)
     return CustomerAudit(

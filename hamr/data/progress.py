@@ -43,9 +43,9 @@ class ItemResult:
     texts: tuple[Mapping[str, Any], ...] = ()
 
 
-def item_key(*told: Any) -> str:
+def item_key(*parts: Any) -> str:
     """Return a short digest of all inputs of a result. An equal key means that the result is still valid."""
-    text = json.dumps([_VERSION, *told], sort_keys=True, ensure_ascii=True, default=str)
+    text = json.dumps([_VERSION, *parts], sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

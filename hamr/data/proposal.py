@@ -92,20 +92,20 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     columns = _columns(rows)
     turns = next((column for column in columns if _holds_turns(column)), None)
     if turns is None:
-        said, ticket_of_turn = columns, None
+        turn_columns, ticket_of_turn = columns, None
     else:
         lists = [_turns(value) or [] for value in turns.values]
-        said = _columns([turn for turns_of_row in lists for turn in turns_of_row])
+        turn_columns = _columns([turn for turns_of_row in lists for turn in turns_of_row])
         ticket_of_turn = [i for i, turns_of_row in enumerate(lists) for _ in turns_of_row]
-    role, roles = _role_column(said, source)
-    content = _content_column([column for column in said if column is not role], source)
+    role, roles = _role_column(turn_columns, source)
+    content = _content_column([column for column in turn_columns if column is not role], source)
     spoken = [roles.get(as_text(value)) for value in role.values]
     free = [column for column in columns if turns is None or not _is_part(column, turns.name)]
     identity = _id_column([c for c in free if c not in (role, content)], spoken if turns is None else None, source)
     tickets = ticket_of_turn or _ticket_numbers(identity.values)
     turn: dict[str, Any] = {"role": role.name, "content": content.name, "roles": _names_by_role(roles)}
     used = [role, content]
-    others = [column for column in said if column not in (role, content, identity)]
+    others = [column for column in turn_columns if column not in (role, content, identity)]
     call, parameters = _call_columns(others)
     if call and parameters:
         turn["call"] = {"name": call.name, "parameters": parameters.name}
@@ -132,7 +132,7 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     named |= {column.name for column in (*used, *([turns] if turns else []))}
     unused = [
         column.name
-        for column in (*columns, *(said if turns else ()))
+        for column in (*columns, *(turn_columns if turns else ()))
         if not any(_is_part(column, name) for name in named) and not isinstance(column.present[0], dict)
     ]
     return Proposal(mapping=mapping, unused=tuple(unused))

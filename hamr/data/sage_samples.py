@@ -326,8 +326,8 @@ class SampleMaker:
             rng=self.rng,
         )
         history: list[Turn] = []
-        for said, shown, walk in turns:
-            history.append(Turn(role="customer", content=said))
+        for message, shown, walk in turns:
+            history.append(Turn(role="customer", content=message))
             yield tuple(history), shown, walk
             if walk.awaits is not None:
                 question = ask_of(self.words.of(self.split), walk.awaits, shown)
@@ -342,7 +342,8 @@ class SampleMaker:
         texts = wordings.say[str(walk.action)] if walk.awaits is None else ask_of(wordings, walk.awaits, shown)
         values = self.acts.values(act, context) or {}
         system = {variable: ticket[variable] for variable in self.scenario.file.system}
-        said = [one_of((text,), values, self.rng) for text in texts]
+        replies = [one_of((text,), values, self.rng) for text in texts]
         return [
-            Reply(content=service_answer(self.scenario, shown, system, text, language=self.language)) for text in said
+            Reply(content=service_answer(self.scenario, shown, system, text, language=self.language))
+            for text in replies
         ]

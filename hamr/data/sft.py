@@ -37,11 +37,11 @@ def sft_batch(
         start = spans[0][0] if spans else len(prompt)
         sequences = []
         for index, reference in enumerate(chosen):
-            said = answer(reference.action)
-            mask = [False] * (len(prompt) - start) + [True] * len(said)
+            target = answer(reference.action)
+            mask = [False] * (len(prompt) - start) + [True] * len(target)
             for begin, end in spans if index == 0 else ():
                 mask[begin - start : end - start] = [True] * (end - begin)
-            sequences.append(TrainSequence(token_ids=(*prompt[start:], *said), mask=tuple(mask)))
+            sequences.append(TrainSequence(token_ids=(*prompt[start:], *target), mask=tuple(mask)))
         groups.append(TrainGroup(prompt_ids=prompt[:start], sequences=tuple(sequences)))
     return TrainBatch(groups=tuple(groups), loss="sft", aggregation=aggregation)
 
@@ -58,9 +58,9 @@ def _agent_spans(
         action = _action(turn)
         if action is None or not index:
             continue
-        before, said = encode(replace(sample, history=sample.history[:index])), answer(action)
-        if tuple(prompt[: len(before) + len(said)]) == (*before, *said):
-            yield len(before), len(before) + len(said)
+        before, target = encode(replace(sample, history=sample.history[:index])), answer(action)
+        if tuple(prompt[: len(before) + len(target)]) == (*before, *target):
+            yield len(before), len(before) + len(target)
 
 
 def _action(turn: Turn) -> Action | None:

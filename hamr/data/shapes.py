@@ -32,8 +32,8 @@ def check_shape(shape: TypeAdapter[T] | type[T], value: Any, where: str) -> T:
         place = where + (path if path[:1] in ("", "[") else f": {path}")
         if first["type"] == "missing":
             raise DataError(place, sorted(first["input"]), f"missing field; add {first['loc'][-1]!r}") from None
-        said = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-        remedy = _REMEDIES.get(first["type"], said)
+        message = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+        remedy = _REMEDIES.get(first["type"], message)
         raise DataError(place, first["input"], remedy.format(**first.get("ctx", {}))) from None
 
 

@@ -49,7 +49,7 @@ def read_tickets(
     path: Path,
     mapping: TicketMapping,
     *,
-    beside: Path,
+    folder: Path,
     hide: bool = True,
     names: NameFinder | None = None,
     encoding: str | None = None,
@@ -63,7 +63,7 @@ def read_tickets(
     Args:
         path: The export.
         mapping: Its columns.
-        beside: Folder with the files that the mapping names.
+        folder: Folder with the files that the mapping names.
         hide: Replace private values by aliases (`hamr.data.pii`). Values that tool calls need are kept in
             `privileged["pii"]`, {alias: value}; no others are kept anywhere.
         names: Finds the names of persons to hide, too.
@@ -80,7 +80,7 @@ def read_tickets(
     """
     table = read_table(path, encoding=encoding, delimiter=delimiter)
     faults = table.faults
-    shared = {name: _shared_value(name, getattr(mapping, name), beside) for name in ("policy", "tools")}
+    shared = {name: _shared_value(name, getattr(mapping, name), folder) for name in ("policy", "tools")}
     grouped = list(_tickets(table.rows, mapping, path, faults))
     if group:
         check_column("group", group, (ticket for _, ticket, _ in grouped), path.name)
@@ -138,11 +138,11 @@ def collect_tickets(
         except DataError as error:
             faults.append(TicketFault(line=line, message=str(error), row=row))
             continue
-        told = json.dumps(trajectory_to_json(trajectory)["turns"], sort_keys=True)
-        if told in seen:
+        content = json.dumps(trajectory_to_json(trajectory)["turns"], sort_keys=True)
+        if content in seen:
             duplicates.append(trajectory.id)
             continue
-        seen[told] = trajectory.id
+        seen[content] = trajectory.id
         kept[trajectory.id] = trajectory
         for kind, count in aliases.counts.items():
             hidden[kind] = hidden.get(kind, 0) + count
@@ -222,14 +222,14 @@ def _check_columns(grouped: Sequence[tuple[int, Row, list[Row]]], mapping: Ticke
                 check_column(f"mapping: {key}", column, rows, path.name)
 
 
-def _shared_value(name: str, source: str | TicketSource | None, beside: Path) -> Any:
+def _shared_value(name: str, source: str | TicketSource | None, folder: Path) -> Any:
     """Return the value that the mapping sets for all tickets, None if it is a column."""
     if not isinstance(source, TicketSource):
         return None
     text = source.text or ""
     if source.file is not None:
         try:
-            text = (beside / source.file).read_text(encoding="utf-8-sig")
+            text = (folder / source.file).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(f"mapping: {name}.file", source.file, f"cannot be read ({error})") from error
     return parse_line(text, f"mapping: {name}") if name == "tools" else text

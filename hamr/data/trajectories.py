@@ -148,10 +148,10 @@ def trajectory_from_json(row: Any, *, where: str = "trajectory") -> Trajectory:
     if "turns" not in row:
         raise DataError(f"{where}: turns", sorted(row), "missing field; add 'turns'")
     turns = row["turns"]
-    told = [turn.get("role") for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
+    roles = [turn.get("role") for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
     for role, remedy in (("agent", "it has no actions"), ("customer", "it has no requests")):
-        if isinstance(turns, list) and role not in told:
-            raise DataError(f"{where}: turns", told, f"no turn of the {role}: {remedy}; leave the ticket out")
+        if isinstance(turns, list) and role not in roles:
+            raise DataError(f"{where}: turns", roles, f"no turn of the {role}: {remedy}; leave the ticket out")
     nothing = [{"action": "reply", "content": "-"}]  # a trajectory has no references; its actions are checked below
     try:
         sample = from_json({**row, "history": turns, "references": nothing}, where=where, own=("turns",))

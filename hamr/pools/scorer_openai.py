@@ -256,14 +256,14 @@ def _verdict_position(
     """Return the index of the token in which the parsed label begins."""
     word = template.labels[verdict].token.strip()  # type: ignore[index]
     # Search only near the end: the word may also occur in the reasoning, or in text after the verdict.
-    said = re.compile(re.escape(word), re.IGNORECASE).search(text, *verdict_place(text))
+    match = re.compile(re.escape(word), re.IGNORECASE).search(text, *verdict_place(text))
     # Servers list tokens that the text does not contain: reasoning before it, the end of sequence after it.
     spoken = "".join(token for token, _ in positions)
     start = -spoken.rfind(text)
     found = None
     for index, (token, _) in enumerate(positions):
         end = start + len(token)
-        if said and start <= said.start() < end:
+        if match and start <= match.start() < end:
             found = index
         start = end
     if found is None or text not in spoken:
@@ -274,8 +274,8 @@ def _verdict_position(
 def _read_top(top: Mapping[str, float], template: PromptTemplate) -> LabelReading:
     """Read the labels among the likeliest tokens. Spellings that differ only in white space and case are summed."""
     mass: dict[str, float] = {}
-    for label, said in template.labels.items():
-        word = said.token.strip().lower()
+    for label, written in template.labels.items():
+        word = written.token.strip().lower()
         mass[label] = math.fsum(math.exp(lp) for token, lp in top.items() if token.strip().lower() == word)
     missing = [label for label, p in mass.items() if p == 0.0]
     found = math.fsum(mass.values())

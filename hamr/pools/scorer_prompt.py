@@ -40,7 +40,7 @@ class ScorerPrompt:
     def __init__(self, template: PromptTemplate, tokenizer: Tokenizer) -> None:
         self.template, self.tokenizer = template, tokenizer
         self.labels: dict[str, int] = {
-            label: _label_id(tokenizer, template, label, said.token) for label, said in template.labels.items()
+            label: _label_id(tokenizer, template, label, written.token) for label, written in template.labels.items()
         }
 
     def question_ids(self, variables: Mapping[str, str]) -> list[int]:

@@ -92,18 +92,18 @@ class Writer:
             )
             return Answer(failure="unparsable", detail=detail, call=self._call(prompt, started, 0, 0))
         budget = min(longest(question, self.config.answer_tokens), room)
-        said = await self.engine.complete(
+        completion = await self.engine.complete(
             ids,
             sampling(question, self.config, budget),
             seed=question.seed + question.attempt,
             schema=bound_lengths(question.schema, budget) if self.config.structured and question.schema else None,
             logprobs=question.logprobs,
         )
-        logprob = mean_logprob(said.logprobs) if question.logprobs else None
-        call = self._call(prompt, started, len(ids), len(said.token_ids), said.cached_tokens)
-        if said.finish_reason != "stop":
-            return replace(cut_off(len(said.token_ids), said.text, call), mean_logprob=logprob)
-        return Answer(text=said.text, call=call, mean_logprob=logprob)
+        logprob = mean_logprob(completion.logprobs) if question.logprobs else None
+        call = self._call(prompt, started, len(ids), len(completion.token_ids), completion.cached_tokens)
+        if completion.finish_reason != "stop":
+            return replace(cut_off(len(completion.token_ids), completion.text, call), mean_logprob=logprob)
+        return Answer(text=completion.text, call=call, mean_logprob=logprob)
 
     def _call(
         self, prompt: str, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0

@@ -160,9 +160,9 @@ class JudgeScorer(_EngineScorer):
         )
         # After a stop, the ids include the stop text itself or the end of the turn; keep only the text before it.
         stopped = thought.finish_reason != "length"
-        said = self.prompt.tokenizer.encode(thought.text.rstrip()) if stopped else list(thought.token_ids)
+        thought_ids = self.prompt.tokenizer.encode(thought.text.rstrip()) if stopped else list(thought.token_ids)
         return await self._verdict(
-            opened + said[:budget] + closing,
+            opened + thought_ids[:budget] + closing,
             started,
             reasoning=thought.text.strip(),
             spent=(len(opened) + len(closing), len(thought.token_ids)),

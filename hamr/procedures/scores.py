@@ -121,8 +121,8 @@ def path_score(given: Sequence[str], reference: Sequence[str], form: PathForm = 
 def departure(given: Sequence[str], reference: Sequence[str]) -> int:
     """Return the length of the common prefix in stages."""
     common = 0
-    for said, right in zip(given, reference, strict=False):
-        if said != right:
+    for label, right in zip(given, reference, strict=False):
+        if label != right:
             break
         common += 1
     return common

@@ -188,23 +188,23 @@ def customer_turns(
     At every turn the customer shows the field that the procedure waits for, until it has all that it needs. At an
     adversarial level with wordings it adds one of them to every message, at "weak" to every second one.
     """
-    wordings, told = words.of(split), _fields_told(scenario, words, intent)
-    parts = [wordings.manner[persona], wordings.opening[intent], *(wordings.show[name][fields[name]] for name in told)]
-    said = " ".join(one_of(texts, ticket, rng) for texts in parts)
+    wordings, names = words.of(split), _first_fields(scenario, words, intent)
+    parts = [wordings.manner[persona], wordings.opening[intent], *(wordings.show[name][fields[name]] for name in names)]
+    message = " ".join(one_of(texts, ticket, rng) for texts in parts)
     added = wordings.adversity.get(level, ())
     turns = customer_fields(scenario, words, fields=fields, ticket=ticket, intent=intent)
     for number, (shown, walk) in enumerate(turns):
         adds = added and (level != "weak" or number % 2 == 0)
-        yield f"{said} {one_of(added, ticket, rng)}" if adds else said, shown, walk
+        yield f"{message} {one_of(added, ticket, rng)}" if adds else message, shown, walk
         if walk.awaits is not None:
-            said = one_of(wordings.show[walk.awaits][fields[walk.awaits]], ticket, rng)
+            message = one_of(wordings.show[walk.awaits][fields[walk.awaits]], ticket, rng)
 
 
 def customer_fields(
     scenario: Scenario, words: Words, *, fields: Mapping[str, Value], ticket: Mapping[str, Value], intent: str
 ) -> Iterator[tuple[dict[str, Value], Walk]]:
     """Yield the last two items of `customer_turns`, which do not depend on the wordings."""
-    first = {*scenario.file.intents[intent].pins, *_fields_told(scenario, words, intent)}
+    first = {*scenario.file.intents[intent].pins, *_first_fields(scenario, words, intent)}
     shown = {name: value for name, value in fields.items() if name in first}
     while True:
         walk = scenario.walk(shown, ticket)
@@ -214,7 +214,7 @@ def customer_fields(
         shown[walk.awaits] = fields[walk.awaits]
 
 
-def _fields_told(scenario: Scenario, words: Words, intent: str) -> list[str]:
+def _first_fields(scenario: Scenario, words: Words, intent: str) -> list[str]:
     """Return the fields that the first message shows in addition to those that the intent pins."""
     return [name for name in words.opens_with if name not in scenario.file.intents[intent].pins]
 

@@ -78,10 +78,10 @@ def choice(value: Any, names: Mapping[str, str]) -> str:
 
     Case, surrounding punctuation, and "_" or "-" for a space are ignored. Raise VerdictUnparsable for anything else.
     """
-    said = " ".join(str(value).replace("_", " ").replace("-", " ").strip(" .。\"'`*").lower().split())
-    if not isinstance(value, str) or said not in names:
+    name = " ".join(str(value).replace("_", " ").replace("-", " ").strip(" .。\"'`*").lower().split())
+    if not isinstance(value, str) or name not in names:
         raise VerdictUnparsable(f"{value!r} is not among the labels {sorted(set(names.values()))}")
-    return names[said]
+    return names[name]
 
 
 def reason(value: Any) -> str:

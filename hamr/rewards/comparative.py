@@ -59,11 +59,11 @@ def read_compared(text: str, component: str, count: int) -> tuple[Judgement | No
     """
     if count == 1:
         return (read_grade(text, component),)
-    said = final_object(text, ("reason", "scores"))
-    scores, ids = said["scores"], [response_id(place) for place in range(count)]
+    answer = final_object(text, ("reason", "scores"))
+    scores, ids = answer["scores"], [response_id(place) for place in range(count)]
     if not isinstance(scores, dict) or not scores or not scores.keys() <= set(ids):
         raise VerdictUnparsable(f"scores={scores!r} has to map {ids[0]}..{ids[-1]} to grades")
-    why = reason(said["reason"])
+    why = reason(answer["reason"])
     return tuple(
         Judgement(component=component, grade=grade(scores[name]), reason=why, compared=count)
         if name in scores

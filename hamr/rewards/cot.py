@@ -35,9 +35,9 @@ def cot_question(
 
 def read_cot_quality(text: str) -> CotQuality:
     """Parse an answer. Raise VerdictUnparsable unless it ends with exactly the three fields."""
-    said = final_object(text, ("complete_and_clear", "follows_policy", "cot_quality"))
+    answer = final_object(text, ("complete_and_clear", "follows_policy", "cot_quality"))
     return CotQuality(
-        complete_and_clear=choice(said["complete_and_clear"], _YES_NO) == "yes",
-        follows_policy=choice(said["follows_policy"], _YES_NO) == "yes",
-        grade=grade(said["cot_quality"]),
+        complete_and_clear=choice(answer["complete_and_clear"], _YES_NO) == "yes",
+        follows_policy=choice(answer["follows_policy"], _YES_NO) == "yes",
+        grade=grade(answer["cot_quality"]),
     )

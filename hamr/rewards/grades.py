@@ -31,8 +31,8 @@ def normalise_grade(given: int, scale: Scale) -> float:
 
 def read_grade(text: str, component: str) -> Judgement:
     """Parse the grade of an answer that ends with {"reason", "score"}. Raise VerdictUnparsable otherwise."""
-    said = final_object(text, ("reason", "score"))
-    return Judgement(component=component, grade=grade(said["score"]), reason=reason(said["reason"]))
+    answer = final_object(text, ("reason", "score"))
+    return Judgement(component=component, grade=grade(answer["score"]), reason=reason(answer["reason"]))
 
 
 def graded_value(judgement: Judgement, scale: Scale) -> float:

@@ -46,9 +46,9 @@ def question(
 
 def read(text: str, sample: ServiceSample, count: int, config: HallucinationConfig) -> tuple[Judgement | None, ...]:
     """Parse the label of an answer that ends with {"reason", "judgment"}. Raise VerdictUnparsable otherwise."""
-    said = final_object(text, ("reason", "judgment"))
-    label = choice(said["judgment"], _WRITTEN)
-    return (Judgement(component=name, labels=(label,), reason=reason(said["reason"])),)
+    answer = final_object(text, ("reason", "judgment"))
+    label = choice(answer["judgment"], _WRITTEN)
+    return (Judgement(component=name, labels=(label,), reason=reason(answer["reason"])),)
 
 
 def value(judgement: Judgement, config: HallucinationConfig) -> float:

@@ -95,10 +95,10 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
     if not same_type:
         return Match(kind="type_mismatch", score=0.0)
     if isinstance(action, Reply):
-        said = action.content.split()
+        words = action.content.split()
         for index in same_type if rules.verbatim else ():
             other = acceptable[index]
-            if isinstance(other, Reply) and other.content.split() == said:
+            if isinstance(other, Reply) and other.content.split() == words:
                 return Match(kind="reply", score=1.0, reference=index)
         return Match(kind="reply", score=None, ask=same_type)
     for index in same_type:

@@ -68,9 +68,9 @@ def as_customer_reads(
     references = tuple(
         replace(r, action=Reply(content=chat)) for r, chat in zip(sample.references, chats, strict=True) if chat
     )
-    said = chat_of(action.content) if isinstance(action, Reply) else None
+    text = chat_of(action.content) if isinstance(action, Reply) else None
     if not isinstance(action, MalformedResponse):
-        action = Reply(content=said) if said else MalformedResponse(detail="no chat in the form of SAGE")
+        action = Reply(content=text) if text else MalformedResponse(detail="no chat in the form of SAGE")
     return replace(sample, references=references), action
 
 

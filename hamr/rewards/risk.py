@@ -52,15 +52,15 @@ def read(text: str, sample: ServiceSample, count: int, config: RiskConfig) -> tu
 
     Raise VerdictUnparsable for any other answer, also for a contradiction: a yes without a type, or a no with one.
     """
-    said = final_object(text, ("reason", "types", "risk"))
-    if not isinstance(said["types"], list):
-        raise VerdictUnparsable(f"types={said['types']!r} is not a list")
-    found = {choice(written, _WRITTEN) for written in said["types"]}
-    risky = choice(said["risk"], _RISKY) == "yes"
+    answer = final_object(text, ("reason", "types", "risk"))
+    if not isinstance(answer["types"], list):
+        raise VerdictUnparsable(f"types={answer['types']!r} is not a list")
+    found = {choice(written, _WRITTEN) for written in answer["types"]}
+    risky = choice(answer["risk"], _RISKY) == "yes"
     if risky != bool(found):
-        raise VerdictUnparsable(f"risk={said['risk']!r} contradicts types={said['types']!r}")
+        raise VerdictUnparsable(f"risk={answer['risk']!r} contradicts types={answer['types']!r}")
     labels = tuple(kind for kind in TYPES if kind in found)
-    return (Judgement(component=name, labels=labels, reason=reason(said["reason"])),)
+    return (Judgement(component=name, labels=labels, reason=reason(answer["reason"])),)
 
 
 def value(judgement: Judgement, config: RiskConfig) -> float:

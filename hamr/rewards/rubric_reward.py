@@ -63,15 +63,15 @@ def read(text: str, sample: ServiceSample, count: int, config: RubricConfig) -> 
     """Parse a grade, or a verdict on every item. Raise VerdictUnparsable, also if an item has no verdict."""
     if config.reading == "holistic":
         return (read_grade(text, name),)
-    said = final_object(text, ("reason", "checks"))
-    items, checks = sample_rubric(sample), said["checks"]
+    answer = final_object(text, ("reason", "checks"))
+    items, checks = sample_rubric(sample), answer["checks"]
     if not isinstance(checks, dict) or checks.keys() != {_id(i) for i in range(len(items))}:
         raise VerdictUnparsable(f"checks={checks!r} has to give each of the {len(items)} items a verdict")
     passed = tuple(
         (item.weight, choice(checks[_id(i)], _BEHAVIOUR if item.weight > 0 else _ERROR) == "pass")
         for i, item in enumerate(items)
     )
-    return (Judgement(component=name, items=passed, reason=reason(said["reason"])),)
+    return (Judgement(component=name, items=passed, reason=reason(answer["reason"])),)
 
 
 def value(judgement: Judgement, config: RubricConfig) -> float:

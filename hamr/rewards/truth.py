@@ -117,12 +117,12 @@ def says(reply: str, wording: str) -> bool:
     return _nearness(_words(reply), _words(wording)) > 0 and facts(reply) == facts(wording)
 
 
-def _nearness(said: Counter[str], due: Counter[str]) -> float:
+def _nearness(words: Counter[str], due: Counter[str]) -> float:
     """Return the F1 score of the reply's words, or 0 below PRECISION or RECALL."""
-    common = (said & due).total()
-    if not common or common < PRECISION * said.total() or common < RECALL * due.total():
+    common = (words & due).total()
+    if not common or common < PRECISION * words.total() or common < RECALL * due.total():
         return 0.0
-    return 2 * common / (said.total() + due.total())
+    return 2 * common / (words.total() + due.total())
 
 
 def _words(text: str) -> Counter[str]:

@@ -70,16 +70,16 @@ def read_utility(text: str) -> Utility:
         VerdictUnparsable: The answer does not end with exactly {"reason", "stage", "vetoes", "judge_result"}, or calls
             a reply available despite a veto.
     """
-    said = final_object(text, ("reason", "stage", "vetoes", "judge_result"))
-    if not isinstance(said["vetoes"], list):
-        raise VerdictUnparsable(f"vetoes={said['vetoes']!r} is not a list")
-    struck = {choice(point, _POINTS) for point in said["vetoes"]}
-    available = choice(said["judge_result"], _RESULTS) == "available"
+    answer = final_object(text, ("reason", "stage", "vetoes", "judge_result"))
+    if not isinstance(answer["vetoes"], list):
+        raise VerdictUnparsable(f"vetoes={answer['vetoes']!r} is not a list")
+    struck = {choice(point, _POINTS) for point in answer["vetoes"]}
+    available = choice(answer["judge_result"], _RESULTS) == "available"
     if available and struck:
-        raise VerdictUnparsable(f"judge_result={said['judge_result']!r} contradicts vetoes={said['vetoes']!r}")
+        raise VerdictUnparsable(f"judge_result={answer['judge_result']!r} contradicts vetoes={answer['vetoes']!r}")
     return Utility(
         available=available,
-        stage=choice(said["stage"], _STAGES),
+        stage=choice(answer["stage"], _STAGES),
         vetoes=tuple(point for point in VETOES if point in struck),
-        reason=reason(said["reason"]),
+        reason=reason(answer["reason"]),
     )

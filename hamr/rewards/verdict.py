@@ -33,10 +33,10 @@ _DIMENSIONS = {name: name for name in DIMENSIONS} | dict(
     zip(("政策", "操作", "收集", "澄清", "范围"), DIMENSIONS, strict=True)
 )
 _DIMENSION = re.compile(
-    rf"^[ \t*\-]*(?P<name>{'|'.join(_DIMENSIONS)})[*_`]*\s*[:：](?P<said>[^\n]*)$", re.IGNORECASE | re.MULTILINE
+    rf"^[ \t*\-]*(?P<name>{'|'.join(_DIMENSIONS)})[*_`]*\s*[:：](?P<label>[^\n]*)$", re.IGNORECASE | re.MULTILINE
 )
 _MARKER = re.compile(
-    r"(?:" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")[\"'*_`]*\s*[:：][ \t]*(?P<said>[^\n]*)",
+    r"(?:" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")[\"'*_`]*\s*[:：][ \t]*(?P<label>[^\n]*)",
     re.IGNORECASE,
 )
 _TRIMMED = " \t\r\n\"'`*_.,;!。，；！{}[]()<>|"
@@ -107,17 +107,17 @@ def parse_dimensions(text: str) -> dict[str, bool]:
     >>> parse_dimensions("policy: Yes")
     {}
     """
-    said = {}
+    passed = {}
     for found in _DIMENSION.finditer(text, max(0, len(text) - LONGEST)):
-        label = canonical_label(found["said"])
+        label = canonical_label(found["label"])
         if label in ("yes", "no"):
-            said[_DIMENSIONS[found["name"].lower()]] = label == "yes"
-    return {name: said[name] for name in DIMENSIONS} if said.keys() == set(DIMENSIONS) else {}
+            passed[_DIMENSIONS[found["name"].lower()]] = label == "yes"
+    return {name: passed[name] for name in DIMENSIONS} if passed.keys() == set(DIMENSIONS) else {}
 
 
 def verdict_place(text: str) -> tuple[int, int]:
     """Return the start and end in `text` of the part that `parse_verdict` parses."""
     start = text.rfind("</think>") + len("</think>") if "</think>" in text else 0
-    said = [found.span("said") for found in _MARKER.finditer(text[start:])]
-    first, last = said[-1] if said else (0, len(text) - start)
+    spans = [found.span("label") for found in _MARKER.finditer(text[start:])]
+    first, last = spans[-1] if spans else (0, len(text) - start)
     return start + first, start + last

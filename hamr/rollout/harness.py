@@ -54,31 +54,31 @@ class HarnessEpisode:
         """
         task = {"id": episode.sample.id, "seed": episode.seed, "sample": to_json(episode.sample)}
         scored = episode.sample if self._scored else None
-        with self._endpoint.conversation(ask, scored) as conversation, tempfile.TemporaryFile() as said:
+        with self._endpoint.conversation(ask, scored) as conversation, tempfile.TemporaryFile() as output:
             with tempfile.TemporaryFile() as given:
                 given.write(json.dumps(task).encode())
                 given.seek(0)
-                code = await self._run(conversation, given, said)
+                code = await self._run(conversation, given, output)
             outcome: EpisodeOutcome = "ended"
             rewards, rewarded = conversation.rewards, bool(self._scored or conversation.turn_rewards)
             if conversation.limit is not None:
                 outcome = conversation.limit.outcome
                 rewards = rewards if rewards or rewarded else {"reward": 0.0}
             elif code:
-                raise HarnessError(f"exit code {code}: {_last_line(said)}")
+                raise HarnessError(f"exit code {code}: {_last_line(output)}")
             elif not (rewards or rewarded):
                 raise HarnessError('no reward; POST {"reward": 1.0} to $OPENAI_BASE_URL/reward')
         components = [Component(name=n, outcome=Scored(value=v), weight=1.0) for n, v in rewards.items()]
         ended = episode.end(outcome=outcome, turn_rewards=conversation.turn_rewards)
         return replace(ended, components=tuple(components))
 
-    async def _run(self, conversation: Conversation, given: IO[bytes], said: IO[bytes]) -> int:
+    async def _run(self, conversation: Conversation, given: IO[bytes], output: IO[bytes]) -> int:
         """Return the exit code of the process. Raises the exception of an engine. No process of its session is left."""
         known = {"OPENAI_BASE_URL": conversation.base_url, "OPENAI_API_KEY": conversation.token}
         direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY")
         known |= dict.fromkeys(("no_proxy", "NO_PROXY"), f"{direct},{self._host}" if direct else self._host)
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=given, stdout=said, stderr=said, env=os.environ | known, start_new_session=True
+            *self._command, stdin=given, stdout=output, stderr=output, env=os.environ | known, start_new_session=True
         )
         waiting = asyncio.create_task(process.wait())
         try:
@@ -100,7 +100,7 @@ def check_harness(key: str, config: HarnessConfig) -> None:
         raise ConfigError(f"{key}.path", config.path, f"there is no program {program!r}; give its path, or install it")
 
 
-def _last_line(said: IO[bytes]) -> str:
-    said.seek(max(0, said.seek(0, os.SEEK_END) - 4096))
-    lines = said.read().decode(errors="replace").split("\n")
+def _last_line(output: IO[bytes]) -> str:
+    output.seek(max(0, output.seek(0, os.SEEK_END) - 4096))
+    lines = output.read().decode(errors="replace").split("\n")
     return next((" ".join(line.split())[:SHOWN] for line in reversed(lines) if line.strip()), "no output")

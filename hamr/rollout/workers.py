@@ -97,7 +97,7 @@ class _Slot:
     actor: ActorHandle
     life: int = 0
     deaths: list[float] = field(default_factory=list)
-    heard: float = 0.0
+    answered_at: float = 0.0
     """Time of the latest response."""
     replacement: asyncio.Task[None] | None = None
 
@@ -196,7 +196,7 @@ class RolloutWorkers:
         self, arrived: asyncio.Queue[Rollout | BaseException], serving: Sequence[tuple[_Slot, float]], left: int
     ) -> Rollout | BaseException:
         clock, deadline_s = asyncio.get_running_loop().time, self.config.deadline_s
-        while (due := deadline_s + max((max(s.heard, at) for s, at in serving), default=clock())) > clock():
+        while (due := deadline_s + max((max(s.answered_at, at) for s, at in serving), default=clock())) > clock():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(due):  # wait_for of Python 3.11 may swallow a cancellation
                     return await arrived.get()
@@ -224,7 +224,7 @@ class RolloutWorkers:
                 serving.append(own)
                 try:
                     async for rollout in _stream(slot.actor, [rest]):
-                        slot.heard = clock()
+                        slot.answered_at = clock()
                         pending.discard(rollout.key)
                         self._dispatcher.free(placement)
                         arrived.put_nowait(rollout)

@@ -44,8 +44,8 @@ def check_request(request: Request, token: str | None, source: str) -> None:
     `source`: the name of the variable that has the token.
     """
     if token is not None and not _carries(request.headers.get("authorization", ""), token):
-        told = {"WWW-Authenticate": "Bearer"}
-        raise RefusedRequest(401, f"send the token of {source}: Authorization: Bearer", headers=told)
+        headers = {"WWW-Authenticate": "Bearer"}
+        raise RefusedRequest(401, f"send the token of {source}: Authorization: Bearer", headers=headers)
     if "origin" in request.headers:
         raise RefusedRequest(403, "requests of web pages are not accepted")
     if token is None and not is_loopback(request.url.hostname or ""):

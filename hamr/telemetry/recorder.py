@@ -230,8 +230,8 @@ def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, 
     if record.observation:
         row["turn"] = record.key.turn
     if sample is not None:
-        said = [t for t in sample.history if t.role != "agent"]
-        row["customer"] = record.observation or (said[-1].content if said else "")
+        others = [t for t in sample.history if t.role != "agent"]
+        row["customer"] = record.observation or (others[-1].content if others else "")
         if sample.references and not record.observation:
             row["reference"] = show_action(sample.references[_closest(record)].action)
     row |= {

@@ -188,8 +188,8 @@ def read_config(path: Path) -> dict[str, Any]:
     try:
         raw = load_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        said = " ".join(str(error).split())[:120]
-        raise RunFolderError("config", str(path), f"damaged, not YAML ({said}); give another run folder") from None
+        message = " ".join(str(error).split())[:120]
+        raise RunFolderError("config", str(path), f"damaged, not YAML ({message}); give another run folder") from None
     if not isinstance(raw, dict):
         raise RunFolderError("config", str(path), "damaged, contains no configuration; give another run folder")
     return raw

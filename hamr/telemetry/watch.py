@@ -30,8 +30,8 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     if correlation is not None:
         metrics["watch/length_correlation"] = correlation
     if records:
-        said = Counter((r.key.step, r.key.prompt, r.key.attempt, r.response) for r in records)
-        metrics["watch/duplicate_frac"] = sum(count for count in said.values() if count > 1) / len(records)
+        counts = Counter((r.key.step, r.key.prompt, r.key.attempt, r.response) for r in records)
+        metrics["watch/duplicate_frac"] = sum(count for count in counts.values() if count > 1) / len(records)
     both = [abs(r.s_r - r.s_j) for r in records if r.s_r is not None and r.s_j is not None]
     both += [abs(a.s_r - a.s_j) for r in records if r.s_j is None and (a := judge_audit(r)) and a.s_j is not None]
     if both:

@@ -223,7 +223,7 @@ async def _compare(trainers: TracedTrainers, rollout: RolloutWorkers, version: i
     )
     responses = [response async for response in rollout.generate([request])]
     group = TrainGroup(prompt_ids=prompt, sequences=tuple(TrainSequence(token_ids=r.token_ids) for r in responses))
-    [said] = await trainers.logprobs([group])
+    [trained] = await trainers.logprobs([group])
     engine = [logprob for response in responses for logprob in response.logprobs]
-    gap = logprob_gap(engine, [float(logprob) for sequence in said for logprob in sequence])
+    gap = logprob_gap(engine, [float(logprob) for sequence in trained for logprob in sequence])
     return {"rollout/logprob_diff/mean": gap.mean, "rollout/logprob_diff/max": gap.max}

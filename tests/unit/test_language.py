@@ -190,6 +190,14 @@ def participles(path: Path) -> Iterator[Breach]:
             yield Breach(path, node.lineno, f"function named by a participle: {node.name}")
 
 
+def speech_variables(path: Path) -> Iterator[Breach]:
+    for node in ast.walk(parse(path.read_text())):
+        if isinstance(node, ast.arg) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)):
+            name = node.arg if isinstance(node, ast.arg) else node.id
+            if name in ("said", "told", "heard"):
+                yield Breach(path, node.lineno, f"variable named {name}: name its content")
+
+
 def unclear_test_names(path: Path) -> Iterator[Breach]:
     for node in ast.walk(parse(path.read_text())):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or not node.name.startswith("test_"):
@@ -217,6 +225,7 @@ TEXTS: list[tuple[Texts, Path]] = [
 RULES: list[tuple[Callable[[Path], Iterator[Breach]], Path]] = [
     *((openings, folder) for folder in (PACKAGE, TESTS, BENCHMARKS)),
     (participles, PACKAGE),
+    (speech_variables, PACKAGE),
     (unclear_test_names, TESTS),
 ]
 
@@ -253,6 +262,8 @@ def test_violations_are_detected(tmp_path: Path) -> None:
     module = tmp_path / "m.py"
     module.write_text('def started():\n    """What nobody heard."""\n\n\ndef start():\n    """Start it."""\n')
     assert len(list(openings(module))) == len(list(participles(module))) == 1
+    module.write_text("def start(said):\n    told = 1\n    answer = said\n")
+    assert [breach.line for breach in speech_variables(module)] == [1, 2]
     module.write_text('def start():\n    """Return how it ends."""\n\n\n# --- what follows ---\n')
     assert [breach.line for breach in openings(module)] == [2, 5]
     module.write_text(

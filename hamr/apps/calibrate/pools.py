@@ -43,9 +43,9 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     """
     pools = wanted_pools(config, teachers)
     by = [pool.model_dump(mode="json") for pool in pools.values()]
-    told = (by, config.data.model_dump(mode="json") if any(pool.finetune for pool in pools.values()) else None)
+    settings = (by, config.data.model_dump(mode="json") if any(pool.finetune for pool in pools.values()) else None)
     items = [
-        WorkItem(id=str(number), key=item_key(RUN, dataclasses.astuple(pair), list(pools), *told), content=pair)
+        WorkItem(id=str(number), key=item_key(RUN, dataclasses.astuple(pair), list(pools), *settings), content=pair)
         for number, pair in enumerate(pairs)
     ]
     found = WorkProgress.of(kept, items)

@@ -70,14 +70,14 @@ def converse(sample: ServiceSample, codec: Codec, write: Write) -> None:
         action = parse_action(text, form)
         speaker = Turn(role="customer")
         if isinstance(action, ToolCall):
-            said = Turn(role="agent", tool_call=action)
+            turn = Turn(role="agent", tool_call=action)
             speaker = Turn(role="tool", name=action.name)
         elif isinstance(action, MalformedResponse):
             _show(f"(malformed: {action.detail})\n")
-            said = Turn(role="agent", content=customer_text(text, form))
+            turn = Turn(role="agent", content=customer_text(text, form))
         else:
-            said = Turn(role="agent", content=action.content)
-        sample = replace(sample, history=(*sample.history, said))
+            turn = Turn(role="agent", content=action.content)
+        sample = replace(sample, history=(*sample.history, turn))
 
 
 def _choose_sample(command: ChatCommand, config: Config) -> ServiceSample:

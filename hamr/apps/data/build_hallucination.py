@@ -61,15 +61,17 @@ def build_hallucination(command: HallucinationCommand) -> int:
         raise BadInput(
             "labels", unknown[0], "is the id of no response in the input; give the review file of this input"
         )
-    said = {item.id: item.content.response for item in items}
+    responses = {item.id: item.content.response for item in items}
     for where, row in given:
-        if row["id"] in labels and row.get("response", said[row["id"]]) != said[row["id"]]:
+        if row["id"] in labels and row.get("response", responses[row["id"]]) != responses[row["id"]]:
             remedy = "is another response in the input, which has changed since; give the review file of this input"
             raise DataError(f"{where}: id", row["id"], remedy)
     known, others = read_known_labels(folder / LABELS, items)
     labels = {**known, **labels}
     if labels or others:
-        rows = [{"id": i, "response": said[i], "label": label, "reason": why} for i, (label, why) in labels.items()]
+        rows = [
+            {"id": i, "response": responses[i], "label": label, "reason": why} for i, (label, why) in labels.items()
+        ]
         write_rows(folder / LABELS, [*rows, *others])
     if others:
         print(f"{len(others)} labels are of responses that the input does not have; they stay in {folder / LABELS}")

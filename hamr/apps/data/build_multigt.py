@@ -95,9 +95,9 @@ def likely_replies(path: Path, wanted: set[str], most: int) -> dict[str, tuple[s
             seen += 1
             if record.mean_logprob is not None:
                 replies = best.setdefault(record.key.prompt, {})
-                told = (record.mean_logprob, record.action.content)
-                said = wording(record.action.content)
-                replies[said] = max(told, replies.get(said, told))
+                reply = (record.mean_logprob, record.action.content)
+                words = wording(record.action.content)
+                replies[words] = max(reply, replies.get(words, reply))
     if not seen:
         raise DataError("ledger", str(path), "has no replies to these samples; give the ledger of a run on them")
     if not best:

@@ -53,7 +53,7 @@ def import_tickets(command: ImportTickets) -> int:
     tickets = read_tickets(
         command.input,
         mapping,
-        beside=command.mapping.parent,
+        folder=command.mapping.parent,
         hide=hide,
         names=names,
         encoding=command.encoding,
@@ -138,15 +138,15 @@ def _finish(
     faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
     _left_out(folder, faults, duplicates)
     splits = _splits(command, imported.samples)
-    told = report(imported, tickets, hidden or {})
+    summary = report(imported, tickets, hidden or {})
     risks: dict[str, Risk] = {}
     skipped: tuple[str, ...] = ()
     if hidden is not None:
         risks = residual_risks(imported.trajectories)
         skipped = NOT_LOOKED_FOR if command.names else (f"names of persons ({_NAMES})", *NOT_LOOKED_FOR)
     left = {kind: risk.hits for kind, risk in risks.items()}
-    _write(folder, splits, imported, {**told, "may still be private": left, "not looked for": skipped})
-    show(_table(told))
+    _write(folder, splits, imported, {**summary, "may still be private": left, "not looked for": skipped})
+    show(_table(summary))
     show_splits(folder, splits)
     for kind, risk in risks.items():
         print(f"may still be private: {kind}: {risk.hits} in {risk.tickets} tickets, such as {risk.first!r}")
@@ -173,14 +173,14 @@ def _splits(command: ImportCommand, samples: Sequence[ServiceSample]) -> Splits:
         raise DataError("input", found, remedy) from error
 
 
-def _write(folder: Path, splits: Splits, imported: Imported, told: Mapping[str, Any]) -> None:
+def _write(folder: Path, splits: Splits, imported: Imported, summary: Mapping[str, Any]) -> None:
     for name in SPLITS:
         if samples := getattr(splits, name):
             write_samples(folder / f"{name}.jsonl", samples)
         else:
             (folder / f"{name}.jsonl").unlink(missing_ok=True)  # of an earlier import
     write_trajectories(folder / "trajectories.jsonl", _assign_splits(imported.trajectories, splits))
-    write_rows(folder / "report.json", [dict(told)])
+    write_rows(folder / "report.json", [dict(summary)])
 
 
 def _left_out(folder: Path, faults: Sequence[TicketFault], duplicates: Sequence[str]) -> None:
@@ -223,7 +223,7 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
     tools = Counter(action.name for action in actions if isinstance(action, ToolCall))
     calls = sum(tools.values())
     cut = Counter(w if isinstance(w, str) else "complete" for t in imported.trajectories for w in windows(t))
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "tickets": len(imported.trajectories),
         "decision points": len(imported.samples),
         "references": sum(len(s.references) for s in imported.samples),
@@ -240,17 +240,17 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
         "planning windows": dict(cut.most_common()),
     }
     faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
-    told["left out"] = {"faulty": len(faults), "duplicates": len(duplicates)}
+    summary["left out"] = {"faulty": len(faults), "duplicates": len(duplicates)}
     if tickets is not None:
-        told["read as"] = tickets.form
-        told["blank turns left out"] = tickets.blank
-    told["private values hidden"] = dict(hidden)
-    return told
+        summary["read as"] = tickets.form
+        summary["blank turns left out"] = tickets.blank
+    summary["private values hidden"] = dict(hidden)
+    return summary
 
 
-def _table(told: Mapping[str, Any]) -> Table:
+def _table(summary: Mapping[str, Any]) -> Table:
     def text(value: Any) -> str:
         return ", ".join(f"{key} {count}" for key, count in value.items()) if isinstance(value, dict) else str(value)
 
-    rows = tuple((what, text(value) or "none") for what, value in told.items())
+    rows = tuple((what, text(value) or "none") for what, value in summary.items())
     return Table("tickets", (Column("what"), Column("how much")), rows)

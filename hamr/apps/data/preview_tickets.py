@@ -38,7 +38,7 @@ def preview_tickets(command: PreviewTickets) -> int:
     tickets = read_tickets(
         command.input,
         proposal.ticket_mapping,
-        beside=command.input.parent,
+        folder=command.input.parent,
         hide=command.pii != "keep",
         encoding=command.encoding,
         delimiter=command.delimiter,

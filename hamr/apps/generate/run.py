@@ -140,13 +140,13 @@ def generate(command: GenerateCommand) -> int:
 
         if left:
             with_pools(policy.config, [policy.name], collect, run=pools_of("generate", command.output))
-        said = {place: log.response(key) for place, key in keys.items()}
-        failed = Counter(response.failure for response in said.values() if response.text is None)
-        if len(said) == sum(failed.values()):
+        responses = {place: log.response(key) for place, key in keys.items()}
+        failed = Counter(response.failure for response in responses.values() if response.text is None)
+        if len(responses) == sum(failed.values()):
             raise HamrError(f"{policy.name} answered nothing ({dict(failed)}); run the command again")
-        if any(response.passing for response in said.values()):
+        if any(response.passing for response in responses.values()):
             raise HamrError(f"responses are missing ({dict(failed)}); the same command asks for them again")
-        answers = {sample.id: [said[sample.id, number] for number in range(command.n)] for sample in samples}
+        answers = {sample.id: [responses[sample.id, number] for number in range(command.n)] for sample in samples}
         records = _record(command, config, policy, samples, answers)
         rows = [
             to_json(sample) | {"responses": [r.text for r in answers[sample.id] if r.text is not None]}

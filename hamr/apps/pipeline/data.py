@@ -156,9 +156,9 @@ def _ecs(stage: StageFacts) -> Iterator[EcsPoint]:
 
 
 def _losses(stage: StageFacts) -> Iterator[SftLoss]:
-    told = stage.summary.get("sft") or {}
-    validations = told.get("validations") or []
-    for name, figures in (told.get("sets") or {}).items():
+    summary = stage.summary.get("sft") or {}
+    validations = summary.get("validations") or []
+    for name, figures in (summary.get("sets") or {}).items():
         known = [v["sets"][name]["loss"] for v in validations if name in v["sets"]]
         yield SftLoss(
             stage=stage.name,

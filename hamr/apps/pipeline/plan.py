@@ -265,8 +265,8 @@ def _check(source: PipelineSource, plan: PipelinePlan) -> dict[str, Config]:
             try:
                 config = stage.command(path_of, Path(folder) / "none" / stage.name).check()
             except BadInput as error:
-                told = str(error).replace(folder, str(plan.folder))
-                raise Contradiction(_where(source, number, stage, error), None, told) from None
+                message = str(error).replace(folder, str(plan.folder))
+                raise Contradiction(_where(source, number, stage, error), None, message) from None
             if config is not None:
                 configs[stage.name] = config
             stand_in(stage.kind, Path(folder) / stage.folder.name)

@@ -92,11 +92,11 @@ def pipeline_page(data: PipelineData) -> Page:
 def verdict(data: PipelineData) -> str:
     """Return the progress and the change in policy quality, from measured values only."""
     done = sum(stage.attempts.state == "finished" for stage in data.stages)
-    said = f"{done} of {len(data.stages)} {_kind(data)}s finished."
+    text = f"{done} of {len(data.stages)} {_kind(data)}s finished."
     unfinished = next((s for s in data.stages if s.attempts.state in ("failed", "stopped", "begun")), None)
     if unfinished is not None:
         state = unfinished.attempts.state
-        said += f" {unfinished.name} {'is not finished' if state == 'begun' else state}."
+        text += f" {unfinished.name} {'is not finished' if state == 'begun' else state}."
     known = [
         (point, value) for point in data.points if (value := find_value(point.figures, "action_accuracy")) is not None
     ]
@@ -104,15 +104,15 @@ def verdict(data: PipelineData) -> str:
         ends = {point.stage: value for point, value in known if point.when == "rl"}
         best = max(ends, key=lambda name: ends[name], default=None)
         return (
-            said if best is None else f"{said} {best} ends with the highest share of right actions, {ends[best]:.0%}."
+            text if best is None else f"{text} {best} ends with the highest share of right actions, {ends[best]:.0%}."
         )
     if len(known) > 1:
         (first, old), (last, new) = known[0], known[-1]
-        said += (
+        text += (
             f" The share of right actions went from {old:.0%} where {first.stage} began to {new:.0%} where "
             f"{last.stage} ended."
         )
-    return said
+    return text
 
 
 def _facts(data: PipelineData) -> tuple[str, ...]:

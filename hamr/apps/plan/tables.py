@@ -139,8 +139,8 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> Pa
     """Return the bottlenecks of a configured step, and whether the goal can be met."""
     saved = sorted(study.savings(study.cluster).items(), key=lambda item: -item[1])
     what = {ROLLOUT: "twice the rollout workers", "training": "instantaneous training", "sync": "instantaneous sync"}
-    told = [f"{what.get(n, f'unlimited pools.{n}')} {s:.1f} s" for n, s in saved if s > 0.05]
-    lines = [f"time saved in the configured step by: {'; '.join(told) or 'nothing saves a tenth of a second'}"]
+    savings = [f"{what.get(n, f'unlimited pools.{n}')} {s:.1f} s" for n, s in saved if s > 0.05]
+    lines = [f"time saved in the configured step by: {'; '.join(savings) or 'nothing saves a tenth of a second'}"]
     late = study.play(study.cluster).late
     if late:
         sizes = (study.cluster, scaled_out(config, study.cluster), needed)
@@ -165,7 +165,7 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> Pa
 def comparison(past: Past) -> list[Block]:
     """Return predicted and measured times of the run's own steps."""
     config, overlap = past.config, overlap_of(past.config)
-    told = [
+    blocks = [
         Paragraph(
             f"pools.{name} in the run: {times.questions} questions, {times.mean_s:.2f} s of service, queue p50 "
             f"{times.queue_quantile(0.5):.2f} s, p99 {times.queue_quantile(0.99):.2f} s"
@@ -181,7 +181,7 @@ def comparison(past: Past) -> list[Block]:
             overlap=overlap,
         )
     except ValueError as error:
-        return [*told, Paragraph(f"no comparison with the run: {error}")]
+        return [*blocks, Paragraph(f"no comparison with the run: {error}")]
     doing = "waiting for groups" if overlap else "generating and scoring"
     names = (f"{doing}: predicted", "measured", "whole step: predicted", "measured")
     rows = tuple(
@@ -195,7 +195,7 @@ def comparison(past: Past) -> list[Block]:
     table = Table("", (Column("step", "{}"), *number_columns("{:.1f}", *names), Column("")), rows)
     (score, whole), (score_seen, whole_seen) = (mean_errors(made, fitted=fitted) for fitted in (False, True))
     return [
-        *told,
+        *blocks,
         table,
         Paragraph(
             f"mean error on predicted steps: {score:.0%} of {doing}, {whole:.0%} of the whole step "

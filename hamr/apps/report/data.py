@@ -27,7 +27,7 @@ class StageComparison:
 
     customer: str
     reference: str
-    said: Mapping[str, tuple[str, float | None]]
+    replies: Mapping[str, tuple[str, float | None]]
     """Stage -> (response, total reward or None where scoring failed)."""
 
 
@@ -163,13 +163,13 @@ def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int
     held_out = "SELECT run, prompt, record, total FROM records WHERE run LIKE '%/eval-%' ORDER BY rowid"
     last = {(run.rpartition("/eval-")[2], prompt): (text, total) for run, prompt, text, total in ledger.query(held_out)}
     for row in by_words.values():
-        said: dict[str, tuple[str, float | None]] = {}
+        replies: dict[str, tuple[str, float | None]] = {}
         for stage in STAGES:
             if found := last.get((stage, row["prompt"])):
                 text, total = found
-                said[stage] = (show_response(record_from_json(text)), total)
-        if len(said) > 1:
-            made.append(StageComparison(customer=row["customer"], reference=row.get("reference", ""), said=said))
+                replies[stage] = (show_response(record_from_json(text)), total)
+        if len(replies) > 1:
+            made.append(StageComparison(customer=row["customer"], reference=row.get("reference", ""), replies=replies))
     made.sort(key=_gain, reverse=True)
     return made if len(made) <= most else [*made[: most - 1], made[-1]]
 
@@ -186,6 +186,6 @@ def _dialogues(ledger: Ledger, each: int = 2) -> list[list[RewardRecord]]:
 
 
 def _gain(c: StageComparison) -> float:
-    totals = [total for _, total in c.said.values()]
+    totals = [total for _, total in c.replies.values()]
     first, last = totals[0], totals[-1]
     return 0.0 if first is None or last is None else last - first

@@ -108,8 +108,8 @@ def episode_turns(data: ReportData) -> Table:
         for record in turns:
             parts = {c.name: c.value for c in record.components if c.weight and c.value is not None}
             total = record.total.kind.replace("_", " ") if isinstance(record.total, Failure) else record.total.value
-            said = show_response(record)
-            rows.append((number, Prose(record.observation or ""), Prose(said or "(blank)"), total, Parts(parts, "")))
+            reply = show_response(record)
+            rows.append((number, Prose(record.observation or ""), Prose(reply or "(blank)"), total, Parts(parts, "")))
             if record.episode is not None:
                 end = {c.name: c.value for c in record.episode.components if c.weight}
                 how = record.episode.outcome.replace("_", " ")

@@ -67,10 +67,10 @@ def sft_verdict(data: ReportData) -> str | None:
     if not data.option("sft.sets"):
         return None
     done = len(data.steps.get("sft", ()))
-    said = []
+    changes = []
     for name in validated_sets(data):
         _, values = data.series(f"{PREFIX}{name}/loss", "validation")
         if values:
-            said.append(f"{name} from {values[0]:.3f} to {values[-1]:.3f}")
-    losses = f"validation loss, nats per token: {', '.join(said)}" if said else "nothing was validated"
+            changes.append(f"{name} from {values[0]:.3f} to {values[-1]:.3f}")
+    losses = f"validation loss, nats per token: {', '.join(changes)}" if changes else "nothing was validated"
     return f"{done} steps; {losses}."

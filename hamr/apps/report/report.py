@@ -113,13 +113,13 @@ def verdict(data: ReportData) -> str:
         return f"{done} RL steps recorded; no comparison on held-out decisions yet."
     first, last = next(iter(stages)), next(reversed(stages))
     parts = []
-    told = {
+    phrases = {
         "exact_act": ("the share of exact acts", "{:.0%}"),
         "reward.total": ("the held-out reward", "{:.2f}"),
         "action_accuracy": ("the share of responses of the right kind", "{:.0%}"),
     }
-    for key in (key for _, key, _, _ in _headline_metrics(data) if key in told):
-        words, form = told[key]
+    for key in (key for _, key, _, _ in _headline_metrics(data) if key in phrases):
+        words, form = phrases[key]
         old, new = find_value(stages[first], key), find_value(stages[last], key)
         if old is not None and new is not None:
             was, now = form.format(old), form.format(new)
@@ -211,7 +211,7 @@ def _comparisons(data: ReportData) -> Table:
     rows = []
     for c in data.comparisons:
         responses = (
-            Prose(_response_text(c.said[stage][0]), _reward(c.said[stage][1])) if stage in c.said else None
+            Prose(_response_text(c.replies[stage][0]), _reward(c.replies[stage][1])) if stage in c.replies else None
             for stage in data.stages
         )
         rows.append((Prose(c.customer), *responses, Prose(c.reference)))

@@ -89,9 +89,9 @@ async def ask_all(ask: Ask, contrasts: Sequence[Contrast]) -> dict[tuple[int, st
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int, contrast: Contrast, reply: str) -> tuple[tuple[int, str], float | None]:
-        told = {"history": contrast.history, "statement_a": contrast.reference, "statement_b": reply}
+        variables = {"history": contrast.history, "statement_a": contrast.reference, "statement_b": reply}
         async with slots:
-            return (number, reply), (await ask(Question(variables=told))).score
+            return (number, reply), (await ask(Question(variables=variables))).score
 
     questions = [
         one(number, contrast, reply)

@@ -65,8 +65,8 @@ class Grading:
         ordered = self.formats.of(row.sample)
         action = parse_action(row.response, ordered)
         acted = Reply(content=row.response) if isinstance(action, MalformedResponse) else action
-        told = words_of(row.response, acted, ordered)
-        asked = VETOES[self.reward].question(row.sample, [told], getattr(self.rewards, self.reward))
+        words = words_of(row.response, acted, ordered)
+        asked = VETOES[self.reward].question(row.sample, [words], getattr(self.rewards, self.reward))
         return self.tokenizer.chat_ids(WrittenPrompt.load(asked.prompt).render(asked.variables, asked.each))
 
     def answer_ids(self, labels: Sequence[str], reason: str) -> tuple[list[int], int]:

@@ -71,10 +71,10 @@ def _of_bench(row: dict[str, Any], where: str, reward: str) -> list[JudgedRespon
     """Return the labelled response of an OlaBench item, or nothing without a label of known type. Responses to an item
     have its id, so that they are held out together."""
     one = parse_labelled(row, where)
-    said = getattr(one.labels, reward)
-    if said is None or said in UNKNOWN:
+    label = getattr(one.labels, reward)
+    if label is None or label in UNKNOWN:
         return []
-    flaws = said if isinstance(said, tuple) else () if said == CLEAN else (said,)
+    flaws = label if isinstance(label, tuple) else () if label == CLEAN else (label,)
     sample = dataclasses.replace(visible_sample(one.item), id=one.id.rpartition("/")[0] or one.id)
     return [JudgedResponse(sample=sample, response=one.response, labels=flaws, reason="")]
 

@@ -225,8 +225,8 @@ def training_examples(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> list[
     """
     if not prompt.template.thinks:
         return [example(prompt, pair) for pair in pairs]
-    heard = [None if i % 2 == 0 else "" if i % 4 == 1 else _mistaken(pairs, i) for i in range(len(pairs))]
-    return [example(prompt, pair, said) for pair, said in zip(pairs, heard, strict=True)]
+    thoughts = [None if i % 2 == 0 else "" if i % 4 == 1 else _mistaken(pairs, i) for i in range(len(pairs))]
+    return [example(prompt, pair, thought) for pair, thought in zip(pairs, thoughts, strict=True)]
 
 
 def _mistaken(pairs: Sequence[ReplyPair], i: int) -> str:
@@ -236,24 +236,24 @@ def _mistaken(pairs: Sequence[ReplyPair], i: int) -> str:
     return next((pairs[j].thought for j in (*alike, *others)), "")
 
 
-def example(prompt: ScorerPrompt, pair: ReplyPair, heard: str | None = None) -> ScorerExample:
+def example(prompt: ScorerPrompt, pair: ReplyPair, thought: str | None = None) -> ScorerExample:
     """Return a labelled pair as the template's question and the scorer's whole answer.
 
-    `heard`: text in place of the pair's reasoning, which is not trained.
+    `thought`: text in place of the pair's reasoning, which is not trained.
     """
     level = {"consistent": "yes", "partial": "part", "inconsistent": "no"}[pair.label]
     verdict = {level: 1.0} if level in prompt.labels else {"yes": 0.5, "no": 0.5}
-    said: list[int] = []
+    ids: list[int] = []
     if prompt.template.thinks:
-        reasoning = pair.thought if heard is None else heard
-        said = prompt.tokenizer.encode(reasoning) + prompt.verdict_ids(after_thinking=True)
+        reasoning = pair.thought if thought is None else thought
+        ids = prompt.tokenizer.encode(reasoning) + prompt.verdict_ids(after_thinking=True)
     most_likely = max(verdict, key=lambda label: verdict[label])
     return ScorerExample(
         prompt_ids=tuple(question_ids(prompt, pair, think=True)),
-        target_ids=(*said, prompt.labels[most_likely]),
+        target_ids=(*ids, prompt.labels[most_likely]),
         verdict=tuple((prompt.labels[label], probability) for label, probability in verdict.items()),
         family=pair.statement_a,
-        sound=heard is None,
+        sound=thought is None,
     )
 
 

@@ -233,11 +233,11 @@ def _alone(folder: Path, waiting: Callable[[], None], stop: threading.Event) -> 
         HamrError: `stop` was set while another process held the lock.
     """
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
-        told = False
+        announced = False
         while not _try_lock(file):
-            if not told:
+            if not announced:
                 waiting()
-                told = True
+                announced = True
             if stop.wait(0.2):
                 raise HamrError(f"stopped while another process held the lock of {folder}")
         yield

@@ -100,11 +100,11 @@ class Routes:
         async with asyncio.timeout(HEALTH_S):
             pools = await self._system.health()
         counts = {"requests": self.requests, "responses": self.responses, "failed": self.failed}
-        said = {"version": __version__, "pools": pools, **counts}
+        body = {"version": __version__, "pools": pools, **counts}
         down = sorted(name for name, pool in pools.items() if not pool["running"])
         if down:
-            raise RefusedRequest(503, f"no replica is running of: {', '.join(down)}", more=said)
-        return {"status": "ok", **said}
+            raise RefusedRequest(503, f"no replica is running of: {', '.join(down)}", more=body)
+        return {"status": "ok", **body}
 
     async def _metrics(self, request: Request) -> Response:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
@@ -119,8 +119,8 @@ class Routes:
             (from_json(dict(sample), where=name), texts) for (sample, texts), name in zip(groups, names, strict=True)
         ]
         records = await self._system.ascore(read)
-        told = [record_to_dict(record) for record in records]
-        for record in told:
+        entries = [record_to_dict(record) for record in records]
+        for record in entries:
             self._keep(record)
         values = [None if isinstance(r.total, Failure) else r.total.value for r in records]
         self.responses += len(values)
@@ -131,7 +131,7 @@ class Routes:
             else:
                 self._scored.inc()
         rest = iter(values)
-        return [[next(rest) for _ in responses] for _, responses in groups], told
+        return [[next(rest) for _ in responses] for _, responses in groups], entries
 
     async def _body(self, request: Request) -> dict[str, Any]:
         return read_object(await read_body(request, self._config))

@@ -66,9 +66,9 @@ def item_text(item: EncodedItem, tokenizer: Tokenizer) -> Text:
         prompt = f"{prompt[: PROMPT_SHOWN // 2]} [...] {prompt[-PROMPT_SHOWN // 2 :]}"
     text.append(f"prompt, {len(item.prompt_ids)} tokens, no loss\n", "bold dim")
     text.append(prompt.strip() + "\n", "dim")
-    for name, said in stretches(item):
-        words = tokenizer.decode(said) + ("<end>" if said[-1] == tokenizer.eos_id else "")
-        text.append(f"{name}, {len(said)} tokens, loss\n", f"bold {STYLES[name]}")
+    for name, ids in stretches(item):
+        words = tokenizer.decode(ids) + ("<end>" if ids[-1] == tokenizer.eos_id else "")
+        text.append(f"{name}, {len(ids)} tokens, loss\n", f"bold {STYLES[name]}")
         text.append(words + "\n", STYLES[name])
     text.append(f"{len(item.token_ids)} of {len(item)} tokens carry loss", "bold")
     return text

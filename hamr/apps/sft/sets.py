@@ -79,13 +79,13 @@ class PreparedSft:
     @cached_property
     def digest(self) -> str:
         """Digest of all training items in order. A step is only a position in the mix, so the items must not change."""
-        told = hashlib.sha256()
+        hasher = hashlib.sha256()
         for s in self.sets:
-            told.update(f"{s.name}/{s.weight}/{len(s.train)}".encode())
+            hasher.update(f"{s.name}/{s.weight}/{len(s.train)}".encode())
             for item in s.train:
                 for part in (item.prompt_ids, item.token_ids):
-                    told.update(hashlib.sha256(part).digest())
-        return told.hexdigest()[:16]
+                    hasher.update(hashlib.sha256(part).digest())
+        return hasher.hexdigest()[:16]
 
     def batch(self, step: int) -> list[EncodedItem]:
         """Return the items of optimiser step `step`, counted from 1. The last batch may be smaller."""

@@ -35,8 +35,8 @@ def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
 
 def _check_room(config: Config, scenario: Scenario, tokenizer: Tokenizer) -> None:
     plan = plan_dialogues(scenario, config.experiment.sage)[0]
-    told = Simulation(scenario, _unused_ask, _unused_ask, config.experiment.sage).instructions(plan)
-    needed = len(tokenizer.chat_ids([{"role": "system", "content": told}])) + answer_tokens(config)
+    instructions = Simulation(scenario, _unused_ask, _unused_ask, config.experiment.sage).instructions(plan)
+    needed = len(tokenizer.chat_ids([{"role": "system", "content": instructions}])) + answer_tokens(config)
     if needed >= config.model.max_context:
         remedy = f"{scenario.name}'s procedure and one answer take {needed} tokens alone; raise it"
         raise BadInput("model.max_context", config.model.max_context, remedy)

@@ -124,10 +124,10 @@ class Slurm:
         # sbatch passes on this process's environment. Put the folder of this Python on PATH, in case it was called by
         # path.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        told = _run_tool(["sbatch", "--parsable", "job.sbatch"], self.folder, {**os.environ, "PATH": path})
-        self.job = told.strip().splitlines()[-1].partition(";")[0] if told.strip() else ""
+        output = _run_tool(["sbatch", "--parsable", "job.sbatch"], self.folder, {**os.environ, "PATH": path})
+        self.job = output.strip().splitlines()[-1].partition(";")[0] if output.strip() else ""
         if not self.job.isdecimal():
-            raise HamrError(f"sbatch printed no job id but {told.strip()!r}; check with squeue --me")
+            raise HamrError(f"sbatch printed no job id but {output.strip()!r}; check with squeue --me")
 
     @property
     def log(self) -> Path:
@@ -153,8 +153,8 @@ class Slurm:
         raise HamrError(f"job {self.job} {state.lower()}; its output is in {self.log}")
 
     def _state(self) -> tuple[str, int]:
-        told = _run_tool(["scontrol", "show", "job", "--oneliner", self.job])
-        found = dict(re.findall(r"(?:^|\s)(JobState|ExitCode)=(\S+)", told))
+        output = _run_tool(["scontrol", "show", "job", "--oneliner", self.job])
+        found = dict(re.findall(r"(?:^|\s)(JobState|ExitCode)=(\S+)", output))
         return found.get("JobState", ""), int(found.get("ExitCode", "0:0").partition(":")[0])
 
 
@@ -177,6 +177,6 @@ def _run_tool(words: Sequence[str], folder: Path | None = None, environ: dict[st
     """Return the tool's output. Raises HamrError with the first line of its error message."""
     done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
-        raise HamrError(f"{shlex.join(words[:2])}: {said}")
+        message = (done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[0]
+        raise HamrError(f"{shlex.join(words[:2])}: {message}")
     return done.stdout

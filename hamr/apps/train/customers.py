@@ -28,7 +28,7 @@ def _share_answers(ask: Ask, deadline_s: float) -> Ask:
     cached = CachedPool(ask, deadline_s=deadline_s)
 
     async def ask_once(question: Question) -> Answer:
-        heard = await cached.ask(question, until=asyncio.get_running_loop().time() + deadline_s)
-        return heard.answer
+        reply = await cached.ask(question, until=asyncio.get_running_loop().time() + deadline_s)
+        return reply.answer
 
     return ask_once

@@ -98,10 +98,10 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
         logs = job.path.absolute() / "logs"
         kept = f"its log is kept in {logs}" if logs.is_dir() else "its log is in Ray's dashboard"
         reason = getattr(error, "cause", None) or error  # the text of a remote error is its traceback
-        told = EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}")
+        death = EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}")
         if SUPERVISED in os.environ:
-            told.exit_code = DIED
-        raise told from error
+            death.exit_code = DIED
+        raise death from error
 
 
 def run_job(job: Job) -> int:

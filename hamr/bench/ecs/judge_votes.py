@@ -48,8 +48,8 @@ class EcsVote:
         failed."""
         if self.score is None:
             return None
-        said = canonical_label(self.verdict) if self.verdict is not None else None
-        label = said if said is not None else level(self.score)
+        written = canonical_label(self.verdict) if self.verdict is not None else None
+        label = written if written is not None else level(self.score)
         return (LABEL_VALUES[label] if hard else self.score, label)
 
 

@@ -111,8 +111,8 @@ class _Corpus:
 def _request(sample: ServiceSample) -> str:
     """Return the corpus's name of the customer's request; without a name, the customer's first message."""
     named = next((str(sample.meta[key]) for key in _REQUEST_KEYS if sample.meta.get(key)), "")
-    said = next(turn.content for turn in sample.history if turn.role == "customer")
-    return named.replace("_", " ") or said
+    first = next(turn.content for turn in sample.history if turn.role == "customer")
+    return named.replace("_", " ") or first
 
 
 def _step(sample: ServiceSample) -> str:

@@ -100,7 +100,7 @@ def _grader(name: str, judged: Sequence[Judged], luck: Mapping[str, int]) -> dic
     good = [(row.labels.good[name], j.grade or 0) for row, j in judged if name in row.labels.good]
     found: dict[str, Any] = {}
     if people:
-        found["grades"] = _agreement(people, luck) | {"accuracy": _share(said == given for said, given in people)}
+        found["grades"] = _agreement(people, luck) | {"accuracy": _share(label == given for label, given in people)}
     if good:
         right = _share(given >= GOOD_FROM if is_good else given <= WRONG_UP_TO for is_good, given in good)
         found["good"] = _agreement(good, luck) | {"accuracy": right}
@@ -158,7 +158,7 @@ def _share_right(
 
 
 def _agreement(pairs: Sequence[tuple[float, int]], luck: Mapping[str, int]) -> dict[str, Any]:
-    people, judge = [float(said) for said, _ in pairs], [float(given) for _, given in pairs]
+    people, judge = [float(label) for label, _ in pairs], [float(given) for _, given in pairs]
     return {"spearman": asdict(correlation(judge, people, luck["resamples"], luck["seed"])), "n": len(pairs)}
 
 

@@ -47,11 +47,11 @@ class Journal(ResponseLog):
     def add_verdict(self, key: str, verdict: JudgeVerdict, about: Mapping[str, Any]) -> None:
         self.verdicts[key] = verdict
         judgement = verdict.judgement
-        said = {} if judgement is None else {name: getattr(judgement, name) for name in _SAID}
-        self._write(VERDICTS, {"key": key, **about, **said, "failure": verdict.failure, "detail": verdict.detail})
+        fields = {} if judgement is None else {name: getattr(judgement, name) for name in _FIELDS}
+        self._write(VERDICTS, {"key": key, **about, **fields, "failure": verdict.failure, "detail": verdict.detail})
 
 
-_SAID = ("grade", "labels", "reason", "compared")
+_FIELDS = ("grade", "labels", "reason", "compared")
 
 
 def _verdict(where: str, row: Mapping[str, Any]) -> tuple[str, JudgeVerdict]:

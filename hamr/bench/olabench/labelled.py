@@ -53,7 +53,7 @@ class Labels:
         if self.tool is not None and "tool" not in found:
             found.append("tool")
         safety = (("risk", self.risk), ("hallucination", self.hallucination))
-        return (*found, *(name for name, said in safety if said is not None))
+        return (*found, *(name for name, label in safety if label is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def read_labelled(path: Path) -> list[Labelled]:
 def labelled_json(one: Labelled) -> dict[str, Any]:
     labels = one.labels
     risks = list(labels.risk) if isinstance(labels.risk, tuple) else labels.risk
-    said = {
+    fields = {
         "hallucination": labels.hallucination,
         "risk": risks,
         "tool": labels.tool,
@@ -88,7 +88,7 @@ def labelled_json(one: Labelled) -> dict[str, Any]:
     return {
         **item_json(one.item),
         "response": one.response,
-        "labels": {key: value for key, value in said.items() if value is not None},
+        "labels": {key: value for key, value in fields.items() if value is not None},
         **({"template": one.template} if one.template else {}),
     }
 
@@ -113,40 +113,40 @@ def parse_labelled(row: Any, where: str) -> Labelled:
     return Labelled(item=item, response=row["response"], labels=labels, template=template)
 
 
-def _labels(said: Any, where: str) -> Labels:
-    if not isinstance(said, dict) or not said or not said.keys() <= set(_KEYS):
-        raise DataError(where, said, f"give an object with some of {', '.join(_KEYS)}")
-    judged = said.get("hallucination")
+def _labels(given: Any, where: str) -> Labels:
+    if not isinstance(given, dict) or not given or not given.keys() <= set(_KEYS):
+        raise DataError(where, given, f"give an object with some of {', '.join(_KEYS)}")
+    judged = given.get("hallucination")
     if judged not in (None, *hallucination.LABELS, *UNKNOWN):
         allowed = ", ".join((*hallucination.LABELS, *UNKNOWN))
         raise DataError(f"{where}.hallucination", judged, f"give one of {allowed}")
-    fault = said.get("tool")
+    fault = given.get("tool")
     if fault not in (None, "right", *FAULTS):
         raise DataError(f"{where}.tool", fault, f"give one of right, {', '.join(FAULTS)}")
     return Labels(
         hallucination=judged,
-        risk=_risk(said.get("risk"), where),
+        risk=_risk(given.get("risk"), where),
         tool=fault,
-        grades=_by_judge(said.get("grades", {}), f"{where}.grades", _is_grade, "an integer from 1 to 5"),
-        good=_by_judge(said.get("good", {}), f"{where}.good", lambda v: isinstance(v, bool), "true or false"),
+        grades=_by_judge(given.get("grades", {}), f"{where}.grades", _is_grade, "an integer from 1 to 5"),
+        good=_by_judge(given.get("good", {}), f"{where}.good", lambda v: isinstance(v, bool), "true or false"),
     )
 
 
-def _risk(said: Any, where: str) -> Any:
-    if said is None or said in UNKNOWN:
-        return said
-    if not isinstance(said, list) or not all(kind in risk.TYPES for kind in said):
-        raise DataError(f"{where}.risk", said, f"give a list of {', '.join(risk.TYPES)}, or yes or no")
-    return tuple(kind for kind in risk.TYPES if kind in said)
+def _risk(label: Any, where: str) -> Any:
+    if label is None or label in UNKNOWN:
+        return label
+    if not isinstance(label, list) or not all(kind in risk.TYPES for kind in label):
+        raise DataError(f"{where}.risk", label, f"give a list of {', '.join(risk.TYPES)}, or yes or no")
+    return tuple(kind for kind in risk.TYPES if kind in label)
 
 
-def _by_judge(said: Any, where: str, fits: Any, what: str) -> dict[str, Any]:
-    if not isinstance(said, dict) or not said.keys() <= set(GRADED):
-        raise DataError(where, said, f"give an object with some of {', '.join(GRADED)}")
-    for name, value in said.items():
+def _by_judge(given: Any, where: str, fits: Any, what: str) -> dict[str, Any]:
+    if not isinstance(given, dict) or not given.keys() <= set(GRADED):
+        raise DataError(where, given, f"give an object with some of {', '.join(GRADED)}")
+    for name, value in given.items():
         if not fits(value):
             raise DataError(f"{where}.{name}", value, f"must be {what}")
-    return said
+    return given
 
 
 def _is_grade(value: Any) -> bool:

@@ -21,11 +21,11 @@ _FORMAT: Mapping[Cot, ResponseFormat] = {"none": "plain", "pre": "think_answer",
 class ResponseReading:
     """A parsed response.
 
-    `said`: the text that judges read. `malformed`: the reason why it is not an action; "" where it is one. A text that
+    `text`: the text that judges read. `malformed`: the reason why it is not an action; "" where it is one. A text that
     is not an action is judged as the customer would receive it. `cot_share`: share of the characters that are thinking.
     """
 
-    said: JudgedText
+    text: JudgedText
     malformed: str = ""
     cot_share: float = 0.0
 
@@ -48,23 +48,23 @@ def response_question(
 def read_response(text: str, cot: Cot, *, strip_fence: bool = False) -> ResponseReading:
     """Parse a response. In post-CoT only the answer at its beginning counts; the following text is ignored.
 
-    >>> read_response("<answer>Sure.</answer><think>why", "post").said.words
+    >>> read_response("<answer>Sure.</answer><think>why", "post").text.words
     'Sure.'
     """
     text = unfence(text) if strip_fence else text
     if cot == "post":
         before, opened, rest = text.partition("<answer>")
         if before.strip() or not opened:
-            return ResponseReading(said=JudgedText(words=text.strip()), malformed="does not begin with its answer")
+            return ResponseReading(text=JudgedText(words=text.strip()), malformed="does not begin with its answer")
         return _read(rest.partition(ANSWER_END)[0], "plain")
     reading = _read(text, _FORMAT[cot])
     thought = text.partition("<think>")[2].partition("</think>")[0] if cot == "pre" else ""
     share = len(thought) / len(text) if text else 0.0
-    return ResponseReading(said=reading.said, malformed=reading.malformed, cot_share=share)
+    return ResponseReading(text=reading.text, malformed=reading.malformed, cot_share=share)
 
 
 def _read(text: str, response_format: ResponseFormat) -> ResponseReading:
     action = parse_action(text, response_format)
     if isinstance(action, MalformedResponse):
-        return ResponseReading(said=words_of(text, Reply(content=text), response_format), malformed=action.detail)
-    return ResponseReading(said=words_of(text, action, response_format))
+        return ResponseReading(text=words_of(text, Reply(content=text), response_format), malformed=action.detail)
+    return ResponseReading(text=words_of(text, action, response_format))

@@ -72,7 +72,7 @@ class Trial:
     id: str
     sample: ServiceSample
     component: str
-    said: Mapping[str, JudgedText]
+    responses: Mapping[str, JudgedText]
 
     @property
     def language(self) -> Language:
@@ -81,8 +81,8 @@ class Trial:
 
 def item_language(sample: ServiceSample) -> Language:
     """Return the language of the dialogue: what the customer says, or the policy where that is too short to tell."""
-    said = " ".join(turn.content for turn in sample.history if turn.role == "customer")
-    return language_of(said if any(c.isalpha() for c in said) else sample.policy)
+    text = " ".join(turn.content for turn in sample.history if turn.role == "customer")
+    return language_of(text if any(c.isalpha() for c in text) else sample.policy)
 
 
 # --- answers -----------------------------------------------------------------------------------
@@ -166,15 +166,15 @@ def trials_of(
     """Return the trials for the existing responses."""
     found = []
     for item in items:
-        said = {}
+        responses = {}
         for policy in policies:
             text = response_to(journal, policy, item, options).text
             if text is not None:
-                said[policy.name] = read_response(text, options.cot, strip_fence=options.fence == "strip").said
-        if said:
+                responses[policy.name] = read_response(text, options.cot, strip_fence=options.fence == "strip").text
+        if responses:
             sample = visible_sample(item)
             names = components(item, options)
-            found += [Trial(id=item.sample.id, sample=sample, component=name, said=said) for name in names]
+            found += [Trial(id=item.sample.id, sample=sample, component=name, responses=responses) for name in names]
     return found
 
 
@@ -185,11 +185,11 @@ def components(item: BenchItem, options: OlabenchConfig) -> tuple[str, ...]:
 
 def verdict_key(judge: ComponentJudge, trial: Trial, name: str) -> str:
     """Return a key of the judge's input: the case, the response, and those that it is compared with."""
-    mine = trial.said[name]
+    mine = trial.responses[name]
     others: list[JudgedText] = []
     if _compares(judge):
-        others = sorted(set(trial.said.values()) - {mine}, key=lambda said: (said.words, said.call))
-    read = [[said.words, said.call] for said in (mine, *others)]
+        others = sorted(set(trial.responses.values()) - {mine}, key=lambda response: (response.words, response.call))
+    read = [[response.words, response.call] for response in (mine, *others)]
     return item_key("verdict", trial.component, dict(judge.settings), case_variables(trial.sample), read)
 
 
@@ -203,7 +203,7 @@ def open_trials(journal: Journal, judge: ComponentJudge, trials: Sequence[Trial]
     return [
         trial
         for trial in trials
-        if judge.judges(trial) and any(verdict_on(journal, judge, trial, name).passing for name in trial.said)
+        if judge.judges(trial) and any(verdict_on(journal, judge, trial, name).passing for name in trial.responses)
     ]
 
 
@@ -264,15 +264,15 @@ def _bench(judge: ComponentJudge, ask: Ask, options: OlabenchConfig) -> JudgedRe
 async def _opinions(bench: JudgedRewardScorer, trial: Trial) -> dict[str, JudgedComponent]:
     until = asyncio.get_running_loop().time() + _PATIENCE_S
 
-    async def opinion(number: int, said: JudgedText) -> JudgedComponent:
+    async def opinion(number: int, response: JudgedText) -> JudgedComponent:
         key = SampleKey(run="olabench", step=0, prompt=trial.id, sample=number)
         (found,) = await bench.judge(
-            JudgeRequest(sample=trial.sample, key=key, siblings=len(trial.said), said=said, until=until)
+            JudgeRequest(sample=trial.sample, key=key, siblings=len(trial.responses), response=response, until=until)
         )
         return found
 
-    found = await asyncio.gather(*(opinion(n, said) for n, said in enumerate(trial.said.values())))
-    return dict(zip(trial.said, found, strict=True))
+    found = await asyncio.gather(*(opinion(n, response) for n, response in enumerate(trial.responses.values())))
+    return dict(zip(trial.responses, found, strict=True))
 
 
 def _verdict(opinion: JudgedComponent) -> JudgeVerdict:

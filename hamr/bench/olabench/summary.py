@@ -42,8 +42,11 @@ class OlaBenchWork:
 
 def label_trials(file: str, row: Labelled) -> list[Trial]:
     """Return one trial per judge with a label. Labelled responses are judged singly, even if the judge compares."""
-    said, sample = {LABELLED: read_response(row.response, "none").said}, visible_sample(row.item)
-    return [Trial(id=f"{file}:{row.id}", sample=sample, component=name, said=said) for name in row.labels.components]
+    responses, sample = {LABELLED: read_response(row.response, "none").text}, visible_sample(row.item)
+    return [
+        Trial(id=f"{file}:{row.id}", sample=sample, component=name, responses=responses)
+        for name in row.labels.components
+    ]
 
 
 def summarise(
@@ -84,7 +87,7 @@ def _outcome(
     judgements, missing = {}, []
     for judge in bench.judges:
         trial = trials.get((item.sample.id, judge.component))
-        if trial is None or policy.name not in trial.said or not judge.judges(trial):
+        if trial is None or policy.name not in trial.responses or not judge.judges(trial):
             continue
         judgement = verdict_on(journal, judge, trial, policy.name).judgement
         if judgement is None:
@@ -120,7 +123,7 @@ def _verdicts(
 def _judge(judge: ComponentJudge, trials: Sequence[Trial], journal: Journal) -> dict[str, Any]:
     """Return the settings of a judge, the number of its judgements, and the missing ones by reason."""
     mine = [trial for trial in trials if judge.judges(trial)]
-    verdicts = [verdict_on(journal, judge, trial, name) for trial in mine for name in trial.said]
+    verdicts = [verdict_on(journal, judge, trial, name) for trial in mine for name in trial.responses]
     return {
         "pool": judge.pool,
         "model": judge.settings["pools"][judge.pool]["model"],

@@ -27,7 +27,7 @@ class AgentSide(Protocol):
     async def reply(self, user: str, turn: int) -> Exchange | Answer:
         """Return the exchange, or the answer with the failure that ends the dialogue."""
 
-    def keep(self, said: str) -> None:
+    def keep(self, text: str) -> None:
         """Add the agent's text to the conversation, as the customer has read it."""
 
 
@@ -56,8 +56,8 @@ class JsonAgent:
             return replace(exchange_of(user, answer.reasoning, self._config), cut_off=True)
         return answer
 
-    def keep(self, said: str) -> None:
-        self._messages.append({"role": "assistant", "content": said})
+    def keep(self, text: str) -> None:
+        self._messages.append({"role": "assistant", "content": text})
 
 
 def exchange_of(user: str, text: str, config: SageConfig) -> Exchange:
@@ -109,8 +109,8 @@ class ActingAgent:
                 self._history += _turns(use)
         return exchange(fault="tool_rounds", detail=f"no reply after {self._config.max_rounds} rounds of tool calls")
 
-    def keep(self, said: str) -> None:
-        self._history.append(Turn(role="agent", content=said))
+    def keep(self, text: str) -> None:
+        self._history.append(Turn(role="agent", content=text))
 
     def _question(self, turn: int, number: int) -> Question:
         plan = self._desk.plan

@@ -16,7 +16,7 @@ from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.simulation import reply_of
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig
-from hamr.data.customer_audit import CustomerReader, Heard, Meaning
+from hamr.data.customer_audit import CustomerReader, Meaning, MessageReading
 from hamr.errors import VerdictUnparsable
 from hamr.procedures.contract import label
 from hamr.procedures.graph import Scenario
@@ -78,13 +78,13 @@ class JudgedReader:
     def opens_with(self) -> frozenset[str]:
         return self.wordings.opens_with
 
-    def read(self, messages: Sequence[str], system: Mapping[str, Value]) -> list[Heard]:
-        heard = self.wordings.read(messages, system)
+    def read(self, messages: Sequence[str], system: Mapping[str, Value]) -> list[MessageReading]:
+        readings = self.wordings.read(messages, system)
         return [
-            Heard(sentences=tuple(({name: value},) for name, value in meaning.items()), judged=True)
+            MessageReading(sentences=tuple(({name: value},) for name, value in meaning.items()), judged=True)
             if one.unread
             else one
-            for one, meaning in zip(heard, self.meanings, strict=True)
+            for one, meaning in zip(readings, self.meanings, strict=True)
         ]
 
 
@@ -109,10 +109,10 @@ def customer_question(scenario: Scenario, trace: Trace) -> Question:
     for number, turn in enumerate(trace.turns, 1):
         reply = reply_of(read_turn(scenario, trace.turns[:number]), language)
         lines += [f"Customer, message {number}: {' '.join(turn.user.split())}", f"Agent: {' '.join(reply.split())}"]
-    told = f"<dialogue>\n{neutralise(chr(10).join(lines))}\n</dialogue>"
+    transcript = f"<dialogue>\n{neutralise(chr(10).join(lines))}\n</dialogue>"
     instructions = customer_reading_prompt(scenario, language=language)
     return Question(
-        messages=({"role": "system", "content": instructions}, {"role": "user", "content": told}),
+        messages=({"role": "system", "content": instructions}, {"role": "user", "content": transcript}),
         affinity=trace.plan.id,
         schema=_schema(scenario, len(trace.turns)),
     )

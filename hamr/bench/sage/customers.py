@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from hamr.bench.sage.customer_reading import CustomerReading, JudgedReader
-from hamr.bench.sage.reader_exam import told_fields
+from hamr.bench.sage.reader_exam import known_fields
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.traces import Trace
 from hamr.data.customer_audit import (
@@ -53,7 +53,7 @@ class CustomerAuditor:
         reader, fields = self._readers[plan.scenario], plan.fields
         meanings = reading.meanings(len(trace.turns)) if reading is not None else None
         if meanings is not None:
-            reader, fields = JudgedReader(wordings=reader, meanings=meanings), told_fields(scenario, plan)
+            reader, fields = JudgedReader(wordings=reader, meanings=meanings), known_fields(scenario, plan)
         found = audit_customer(
             scenario,
             CustomerCase(fields=fields, system=plan.system, intent=plan.intent, language=plan.language),

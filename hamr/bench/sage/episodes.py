@@ -85,18 +85,18 @@ class SageEnvironment:
         if self.pool is not None:
             turns = await self.pool.reword(customer.scenario, customer.plan, customer.wordings, turns)
         try:
-            for said, shown, walk in turns:
-                dialogue.history.append(Turn(role="customer", content=said))
-                dialogue.said.append(said)
+            for message, shown, walk in turns:
+                dialogue.history.append(Turn(role="customer", content=message))
+                dialogue.messages.append(message)
                 while not dialogue.answered:
                     sample = customer.decision(dialogue.history, shown, walk)
                     answer = await ask(sample)
                     dialogue.tokens += len(answer.token_ids)
-                    dialogue.take(answer.text, self.format_of(sample), said, last=walk.awaits is None)
+                    dialogue.take(answer.text, self.format_of(sample), message, last=walk.awaits is None)
                 dialogue.answered = False
         except EpisodeLimit as limit:
             outcome = limit.outcome
-        self.audit(customer, dialogue.said, outcome)
+        self.audit(customer, dialogue.messages, outcome)
         return replace(
             episode.end(outcome=outcome, path=customer.path), components=self._rewards(dialogue, outcome == "ended")
         )
@@ -104,17 +104,17 @@ class SageEnvironment:
     def customer(self, episode: Episode) -> Customer:
         return Customer.of(episode, self.scenarios)
 
-    def audit(self, customer: Customer, said: Sequence[str], outcome: EpisodeOutcome) -> None:
+    def audit(self, customer: Customer, messages: Sequence[str], outcome: EpisodeOutcome) -> None:
         """Raise CustomerFaultError for the first fault in the customer's messages."""
         plan, scenario = customer.plan, customer.scenario
         case = CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=plan.language)
         ending: Ending = "left" if outcome == "ended" else "cut"
-        found = audit_customer(scenario, case, said, _reader(scenario, plan.language), ending=ending)
+        found = audit_customer(scenario, case, messages, _reader(scenario, plan.language), ending=ending)
         if found.faults:
             raise CustomerFaultError(str(found.faults[0]))
 
     def _rewards(self, dialogue: _Dialogue, ended: bool) -> tuple[Component, ...]:
-        excess = max(0, dialogue.turns - len(dialogue.said)) / self.max_turns
+        excess = max(0, dialogue.turns - len(dialogue.messages)) / self.max_turns
         values = {
             "completion": (float(ended and dialogue.completed), self.config.completion),
             "extra_turns": (-excess, self.config.extra_turns),
@@ -167,8 +167,8 @@ class Customer:
     @cached_property
     def states_labels(self) -> bool:
         """True if the policy answers with labels, path, action and chat in one JSON object, as the references do."""
-        said = (r.action.content for r in self.sample.references if isinstance(r.action, Reply))
-        return any(read_output(text, self.scenario).output is not None for text in said)
+        texts = (r.action.content for r in self.sample.references if isinstance(r.action, Reply))
+        return any(read_output(text, self.scenario).output is not None for text in texts)
 
     def is_closed_by(self, reply: str) -> bool:
         """Return whether the case's final action is a reply, and this one says it in a wording of any split."""
@@ -225,7 +225,7 @@ class Customer:
 class _Dialogue:
     """State of a dialogue.
 
-    `said`: the customer's messages. `turns`, `tokens`: those of the policy. `violations`: actions that tools did
+    `messages`: the customer's messages. `turns`, `tokens`: those of the policy. `violations`: actions that tools did
     against the procedure.
     """
 
@@ -233,22 +233,22 @@ class _Dialogue:
     desk: ServiceDesk
     history: list[Turn] = field(default_factory=list)
     used: list[ToolUse] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
     turns: int = 0
     tokens: int = 0
     violations: int = 0
     answered: bool = False
     completed: bool = False
 
-    def take(self, text: str, response_format: ResponseFormat, said: str, *, last: bool) -> None:
-        """Take a response to the message `said`. `last`: the customer has no other message."""
+    def take(self, text: str, response_format: ResponseFormat, message: str, *, last: bool) -> None:
+        """Take a response to the customer's `message`. `last`: the customer has no other message."""
         self.turns += 1
         if self.customer.states_labels:
-            self._take_labels(text, response_format, said)
+            self._take_labels(text, response_format, message)
             return
         action = parse_action(text, response_format)
         if isinstance(action, MalformedResponse):
-            self._repeat(said)
+            self._repeat(message)
         elif isinstance(action, Reply):
             self.history.append(Turn(role="agent", content=action.content))
             self.answered = True
@@ -256,11 +256,11 @@ class _Dialogue:
         else:
             self._call(action, last)
 
-    def _take_labels(self, text: str, response_format: ResponseFormat, said: str) -> None:
+    def _take_labels(self, text: str, response_format: ResponseFormat, message: str) -> None:
         answer = answer_of(text, response_format)
         reading = None if isinstance(answer, MalformedResponse) else read_output(answer, self.customer.scenario)
         if reading is None or reading.output is None:
-            self._repeat(said)
+            self._repeat(message)
             return
         self.history.append(Turn(role="agent", content=reply_of(reading, self.customer.plan.language)))
         self.answered = True
@@ -283,9 +283,9 @@ class _Dialogue:
         """Return the actions that tools have done so far."""
         return [use.action for use in self.used if use.action]
 
-    def _repeat(self, said: str) -> None:
+    def _repeat(self, message: str) -> None:
         silence = Turn(role="agent", content=SILENCE[self.customer.plan.language])
-        self.history += [silence, Turn(role="customer", content=said)]
+        self.history += [silence, Turn(role="customer", content=message)]
 
 
 def check_customers(samples: Sequence[ServiceSample], scenarios: Mapping[str, Scenario]) -> None:

@@ -143,28 +143,28 @@ def _exchanges(messages: Sequence[_Message], desk: ServiceDesk, config: SageConf
     turns: list[Exchange] = []
     used: list[ToolUse] = []
     user: list[str] = []
-    said: list[_Message] = []
+    replies: list[_Message] = []
 
     def end_turn() -> None:
-        calls = [call for message in said for call in message.tool_calls or ()]
+        calls = [call for message in replies for call in message.tool_calls or ()]
         mine: list[ToolUse] = []
-        for call, request in zip(calls, (r for message in said for r in message.tool_requests), strict=True):
+        for call, request in zip(calls, (r for message in replies for r in message.tool_requests), strict=True):
             use = desk.use(request, [*used, *mine])
-            told = next((m.text for m in said if m.role == "tool" and m.tool_call_id == call.id), None)
-            mine.append(use if told is None else ToolUse(**{**vars(use), "result": whole(told)}))
+            result = next((m.text for m in replies if m.role == "tool" and m.tool_call_id == call.id), None)
+            mine.append(use if result is None else ToolUse(**{**vars(use), "result": whole(result)}))
         used.extend(mine)
-        text = "\n".join(message.text for message in said if message.role == "assistant" and message.text)
+        text = "\n".join(message.text for message in replies if message.role == "assistant" and message.text)
         turns.append(replace(exchange_of("\n".join(user), text, config), calls=tuple(mine) if acts else None))
 
     for message in messages:
         if message.role == "user":
-            if said:
+            if replies:
                 end_turn()
-                user, said = [], []
+                user, replies = [], []
             user.append(whole(message.text))
         elif message.role in ("assistant", "tool") and user:
-            said.append(message)
-    if said:
+            replies.append(message)
+    if replies:
         end_turn()
         user = []
     return turns, "\n".join(user)

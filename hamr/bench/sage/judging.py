@@ -133,11 +133,11 @@ def judge_question(scenario: Scenario, trace: Trace, turn: int) -> Question:
         "user_message": now.user,
         "agent_reply": _reply(scenario, trace, turn - 1),
     }
-    told = "\n".join(f"<{tag}>\n{neutralise(text)}\n</{tag}>" for tag, text in parts.items())
+    content = "\n".join(f"<{tag}>\n{neutralise(text)}\n</{tag}>" for tag, text in parts.items())
     return Question(
         messages=(
             {"role": "system", "content": _instructions(scenario, language)},
-            {"role": "user", "content": told},
+            {"role": "user", "content": content},
         ),
         affinity=plan.id,
         schema=judge_schema(scenario),

@@ -55,10 +55,10 @@ class PoolCustomers:
         """
         turns, fault = list(turns), None
         for attempt in range(self.options.reasks + 1):
-            said = await asyncio.gather(
+            texts = await asyncio.gather(
                 *(self._write(scenario, plan, text, (number, attempt)) for number, (text, _, _) in enumerate(turns))
             )
-            worded = [(text, shown, walk) for text, (_, shown, walk) in zip(said, turns, strict=True)]
+            worded = [(text, shown, walk) for text, (_, shown, walk) in zip(texts, turns, strict=True)]
             fault = await self._find_fault(scenario, plan, wordings, worded)
             if fault is None:
                 return worded
@@ -66,11 +66,11 @@ class PoolCustomers:
         raise CustomerFaultError(str(fault))
 
     async def _write(self, scenario: Scenario, plan: DialoguePlan, text: str, which: tuple[int, int]) -> str:
-        told = _instructions(scenario, plan.persona, plan.level, plan.language)
+        instructions = _instructions(scenario, plan.persona, plan.level, plan.language)
         answer = await self.write(
             Question(
                 messages=(
-                    {"role": "system", "content": told},
+                    {"role": "system", "content": instructions},
                     {"role": "user", "content": f"<message>\n{neutralise(text)}\n</message>"},
                 ),
                 affinity=f"{plan.id}/user",
@@ -93,8 +93,8 @@ class PoolCustomers:
             simulator="pool",
             plan=plan,
             turns=tuple(
-                Exchange(user=said, agent=_right_reply(plan, wordings, shown, walk), calls=())
-                for said, shown, walk in turns
+                Exchange(user=message, agent=_right_reply(plan, wordings, shown, walk), calls=())
+                for message, shown, walk in turns
             ),
             outcome="max_turns",
         )

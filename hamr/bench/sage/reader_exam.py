@@ -54,7 +54,7 @@ async def examine_readers(judges: Mapping[str, Ask], scenario: Scenario, config:
     readings = await asyncio.gather(*(read_customer(judges, scenario, trace, config) for trace in traces))
     alarms = changed = found = 0
     for trace, reading in zip(traces, readings, strict=True):
-        fields = told_fields(scenario, trace.plan)
+        fields = known_fields(scenario, trace.plan)
         alarms += _seems_faulty(scenario, trace, reading, fields)
         for case in _changed_cases(scenario, trace.plan, fields):
             changed += 1
@@ -63,10 +63,10 @@ async def examine_readers(judges: Mapping[str, Ask], scenario: Scenario, config:
     return exam, not any(reading.is_open for reading in readings)
 
 
-def told_fields(scenario: Scenario, plan: DialoguePlan) -> dict[str, Value]:
+def known_fields(scenario: Scenario, plan: DialoguePlan) -> dict[str, Value]:
     """Return the fields that a model's customer knows: those that its path reads, and those of its intent."""
-    told = {*scenario.walk(plan.fields, plan.system).read, *scenario.file.intents[plan.intent].pins}
-    return {name: value for name, value in plan.fields.items() if name in told}
+    names = {*scenario.walk(plan.fields, plan.system).read, *scenario.file.intents[plan.intent].pins}
+    return {name: value for name, value in plan.fields.items() if name in names}
 
 
 def exam_dialogues(scenario: Scenario, config: SageConfig) -> Iterator[Trace]:
@@ -77,13 +77,13 @@ def exam_dialogues(scenario: Scenario, config: SageConfig) -> Iterator[Trace]:
     words = load_words(scenario, config.language)
     for plan in plan_dialogues(scenario, config.model_copy(update={"limit": CUSTOMERS})):
         plan, turns = replace(plan, id=f"exam/{plan.id}"), []
-        for said, shown, walk in customer_turns(
+        for message, shown, walk in customer_turns(
             scenario, words, "test",
             fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, level=plan.level,
             rng=Random(plan.seed_of("exam")),
         ):  # fmt: skip
             reply = "" if walk.awaits is None else ask_of(words.test, walk.awaits, shown)[0]
-            turns.append(Exchange(user=said, agent=reply, calls=()))
+            turns.append(Exchange(user=message, agent=reply, calls=()))
         yield Trace(agent="exam", simulator="exam", plan=plan, turns=tuple(turns), outcome="ended")
 
 
@@ -107,6 +107,6 @@ def _seems_faulty(scenario: Scenario, trace: Trace, reading: CustomerReading, fi
         CustomerCase(fields=fields, system=plan.system, intent=plan.intent, language=plan.language),
         [turn.user for turn in trace.turns],
         JudgedReader(wordings=WordingReader(scenario, None), meanings=meanings),
-        ending="cut" if fields != told_fields(scenario, plan) else "limit",
+        ending="cut" if fields != known_fields(scenario, plan) else "limit",
     )
     return bool(audit.faults)

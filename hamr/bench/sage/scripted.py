@@ -81,11 +81,11 @@ def _act(scenario: Scenario, plan: DialoguePlan, question: Question, output: str
     """Return an agent's output as the answers of one with tools: first the call of its action, then its text."""
     if not output.startswith("{"):
         return Answer(text=output)
-    said = json.loads(output)
-    name = said[FINALS][ACTION]
+    written = json.loads(output)
+    name = written[FINALS][ACTION]
     action, last = scenario.file.actions[name], question.messages[-1]
     if action.reply or last["role"] == "tool" or str(last["content"]).startswith("<tool_result>"):
-        return Answer(text=said[CHAT])
+        return Answer(text=written[CHAT])
     amount = 0
     with suppress(BadInput, StopIteration):  # another case's action may have no amount in this one
         amount = scenario.amount(action.amount, plan.system) if action.amount else 0
@@ -159,13 +159,13 @@ def _output(plan: DialoguePlan, fields: Mapping[str, Value], walk: Walk, action:
 
 def patient(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     """States its fields `TALK` times, then leaves."""
-    said = sum(message["role"] == "assistant" for message in question.messages)
-    if said >= TALK:
+    sent = sum(message["role"] == "assistant" for message in question.messages)
+    if sent >= TALK:
         return f"{_THANKS[plan.language]} {END_MARK}"
     if plan.language == "zh":
         known = ((scenario.file.fields[name].meanings or {}).get(value) for name, value in plan.fields.items())
-        return f"再说一次我的情况（{said + 1}）：" + "，".join(meaning.zh for meaning in known if meaning is not None)
-    return f"My case, once more ({said + 1}): " + ", ".join(f"{name} {value}" for name, value in plan.fields.items())
+        return f"再说一次我的情况（{sent + 1}）：" + "，".join(meaning.zh for meaning in known if meaning is not None)
+    return f"My case, once more ({sent + 1}): " + ", ".join(f"{name} {value}" for name, value in plan.fields.items())
 
 
 _THANKS = {"en": "Thank you, that is all.", "zh": "谢谢，没有别的了。"}
@@ -176,8 +176,8 @@ def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) 
 
     States one field after the other, as the procedure needs them, then leaves. Its adversarial level has wordings too.
     """
-    said = sum(message["role"] == "assistant" for message in question.messages)
-    told = customer_turns(
+    sent = sum(message["role"] == "assistant" for message in question.messages)
+    turns = customer_turns(
         scenario,
         _words(scenario, plan.language),
         "test",
@@ -188,7 +188,7 @@ def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) 
         level=plan.level,
         rng=Random(plan.seed_of("worded")),
     )
-    return next((text for text, _, _ in islice(told, said, None)), END_MARK)
+    return next((text for text, _, _ in islice(turns, sent, None)), END_MARK)
 
 
 _words = lru_cache(maxsize=64)(load_words)

@@ -37,7 +37,7 @@ _OWN_NAME = re.compile(r"^\s*(?:customer|user|用户|客户|顾客)\s*[:：]\s*"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class CustomerMessage:
     text: str
     ends: bool = False
 
@@ -85,19 +85,19 @@ class Simulation:
             )
 
         while len(turns) < self.config.max_turns:
-            said = await self._customer(plan, to_user, len(turns))
-            if isinstance(said, _Stop):
-                return end(said.outcome, said.detail)
-            if said.ends:
-                return end("ended", parting=said.text)
-            to_user.append({"role": "assistant", "content": said.text})
-            heard = await side.reply(said.text, len(turns))
-            if isinstance(heard, Answer):
-                return end("context_full" if heard.failure == "unparsable" else "agent_failed", _why(heard))
-            turns.append(heard)
+            message = await self._customer(plan, to_user, len(turns))
+            if isinstance(message, _Stop):
+                return end(message.outcome, message.detail)
+            if message.ends:
+                return end("ended", parting=message.text)
+            to_user.append({"role": "assistant", "content": message.text})
+            exchange = await side.reply(message.text, len(turns))
+            if isinstance(exchange, Answer):
+                return end("context_full" if exchange.failure == "unparsable" else "agent_failed", _why(exchange))
+            turns.append(exchange)
             reading = read_turn(self.scenario, turns)
             side.keep(reply_of(reading, plan.language))
-            to_user.append({"role": "user", "content": _to_customer(self.scenario, heard, reading, plan.language)})
+            to_user.append({"role": "user", "content": _to_customer(self.scenario, exchange, reading, plan.language)})
         return end("max_turns")
 
     def instructions(self, plan: DialoguePlan) -> str:
@@ -119,7 +119,7 @@ class Simulation:
             return ActingAgent(desk, sample, put, self.config, native=self._native)
         return JsonAgent(self.scenario, plan, self.instructions(plan), put, self.config)
 
-    async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> Said | _Stop:
+    async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> CustomerMessage | _Stop:
         """Return the next message; retry while it breaks character or ends the dialogue before it starts."""
         stop = _Stop(outcome="user_broke_character")
         for attempt in range(self.config.reasks + 1):
@@ -138,13 +138,13 @@ class Simulation:
             if not text and answer.failure is not None:
                 full = answer.failure == "unparsable"
                 return _Stop(outcome="context_full" if full else "user_failed", detail=_why(answer))
-            said = parse_turn(whole(text))
-            if said.ends and not turn:
-                stop = _Stop(outcome="user_ended_at_once", detail=said.text[:120])
+            message = parse_turn(whole(text))
+            if message.ends and not turn:
+                stop = _Stop(outcome="user_ended_at_once", detail=message.text[:120])
                 continue
-            fault = out_of_role(said.text) if said.text or not said.ends else None
+            fault = out_of_role(message.text) if message.text or not message.ends else None
             if fault is None:
-                return said
+                return message
             stop = _Stop(outcome="user_broke_character", detail=fault)
         return stop
 
@@ -167,12 +167,12 @@ def reply_of(reading: OutputReading, language: str) -> str:
     return (neutralise(reading.output.chat) if reading.output is not None else "") or SILENCE[language]
 
 
-def _to_customer(scenario: Scenario, heard: Exchange, reading: OutputReading, language: str) -> str:
+def _to_customer(scenario: Scenario, exchange: Exchange, reading: OutputReading, language: str) -> str:
     """Return the reply and the action that the agent took at this turn, in the scenario's words."""
     reply = reply_of(reading, language)
     named = reading.output.action if reading.output is not None else ""
-    if heard.calls is not None:
-        named = next((use.action for use in reversed(heard.calls) if use.action), "")
+    if exchange.calls is not None:
+        named = next((use.action for use in reversed(exchange.calls) if use.action), "")
     action = scenario.file.actions.get(named)
     return reply if action is None else f"{reply}\n{STATE[language].format(action=action.description.of(language))}"
 
@@ -182,10 +182,10 @@ def _sample(system: Mapping[str, Value], policy: str, *, tools: tuple[Mapping[st
     return ServiceSample(id="", ticket=ticket, policy=policy, tools=tools, history=(), references=())
 
 
-def parse_turn(text: str) -> Said:
+def parse_turn(text: str) -> CustomerMessage:
     """Return the customer's message without the mark of the end and a name in front."""
     before, mark, _ = text.partition(END_MARK)
-    return Said(text=_OWN_NAME.sub("", before).strip(), ends=bool(mark))
+    return CustomerMessage(text=_OWN_NAME.sub("", before).strip(), ends=bool(mark))
 
 
 def _user_prompt(scenario: Scenario, plan: DialoguePlan) -> str:

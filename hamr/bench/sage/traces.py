@@ -55,8 +55,8 @@ class DialoguePlan:
 
     def seed_of(self, *what: object) -> int:
         """Return a seed for one question of this dialogue, the same in every run."""
-        said = "/".join(map(str, (self.seed, self.id, *what)))
-        return int.from_bytes(hashlib.sha256(said.encode()).digest()[:4], "big") >> 1
+        text = "/".join(map(str, (self.seed, self.id, *what)))
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,8 +122,8 @@ class Tau2Dialogue:
     def _give(self, participant: Any, message: Any) -> None:
         """Let the participant say this message in the next step."""
 
-        def say(heard: Any, state: Any) -> tuple[Any, Any]:
-            state.messages.extend([*_parts(heard), message])
+        def say(incoming: Any, state: Any) -> tuple[Any, Any]:
+            state.messages.extend([*_parts(incoming), message])
             return message, state
 
         participant.generate_next_message = say
@@ -131,8 +131,8 @@ class Tau2Dialogue:
     async def _agent_message(self, act: Act) -> Any:
         """Return the agent's message, None if it was empty or a malformed call."""
         one = self._orchestrator
-        heard = [*one.agent_state.messages, *_parts(one.message)]
-        answer = await act(replace(self.sample, history=tuple(_turns(heard))))
+        messages = [*one.agent_state.messages, *_parts(one.message)]
+        answer = await act(replace(self.sample, history=tuple(_turns(messages))))
         self._turns += 1
         if answer.failure is not None:
             raise ParticipantFailed("agent", answer)

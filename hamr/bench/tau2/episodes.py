@@ -48,8 +48,8 @@ class Tau2Environment:
         """
 
         async def act(point: ServiceSample) -> Answer:
-            said = answer_of((await ask(point, score=False)).text, self.format_of(point))
-            return Answer(text=said if isinstance(said, str) else "")
+            reply = answer_of((await ask(point, score=False)).text, self.format_of(point))
+            return Answer(text=reply if isinstance(reply, str) else "")
 
         outcome: EpisodeOutcome = "ended"
         dialogue = await asyncio.to_thread(Tau2Dialogue, episode.sample, Limits(temperature=1.0), episode.seed)
@@ -68,20 +68,20 @@ class Tau2Environment:
 
 def _audit_messages(customer: Ask) -> Ask:
     """Return a customer whose first message with a fault raises CustomerFaultError."""
-    said = 0
+    count = 0
 
     async def ask(question: Question) -> Answer:
-        nonlocal said
+        nonlocal count
         answer = await customer(question)
         if answer.failure or answer.tool_calls or not answer.text:
             return answer
-        said += 1
+        count += 1
         for kind, detail in (
             ("left_role", out_of_role(answer.text)),
             ("other_language", other_language(answer.text, "en")),
         ):
             if detail is not None:
-                raise CustomerFaultError(f"{kind} at message {said}: {detail}")
+                raise CustomerFaultError(f"{kind} at message {count}: {detail}")
         return answer
 
     return ask

@@ -19,18 +19,18 @@ class GoldReplay:
     def __init__(self, sample: ServiceSample) -> None:
         criteria = tasks_of(sample.meta["domain"])[sample.meta["task"]].evaluation_criteria
         self._open: list[Any] = list((criteria.actions if criteria else None) or ())
-        said = " ".join((criteria.communicate_info if criteria else None) or ())
-        self._answer = f"That is done. {said}".strip()
-        self._told = False
+        facts = " ".join((criteria.communicate_info if criteria else None) or ())
+        self._answer = f"That is done. {facts}".strip()
+        self._answered = False
 
     async def act(self, point: ServiceSample) -> Answer:
         if (call := self._next("assistant")) is not None:
             return call
-        self._told = not self._open
-        return Answer(text=self._answer if self._told else "Please do that now.")
+        self._answered = not self._open
+        return Answer(text=self._answer if self._answered else "Please do that now.")
 
     async def user(self, question: Question) -> Answer:
-        return self._next("user") or Answer(text=STOP if self._told else "Go on.")
+        return self._next("user") or Answer(text=STOP if self._answered else "Go on.")
 
     def _next(self, requestor: str) -> Answer | None:
         if not self._open or self._open[0].requestor != requestor:
@@ -43,10 +43,10 @@ class CaseCustomer:
     """Customer that states its case, repeats that it waits, and leaves."""
 
     def __init__(self, sample: ServiceSample) -> None:
-        self._case, self._said = opening(sample.meta["domain"], sample.meta["task"]), 0
+        self._case, self._messages = opening(sample.meta["domain"], sample.meta["task"]), 0
 
     async def __call__(self, question: Question) -> Answer:
-        self._said += 1
-        if self._said > PATIENCE:
+        self._messages += 1
+        if self._messages > PATIENCE:
             return Answer(text=STOP)
-        return Answer(text=self._case if self._said == 1 else "Yes, please go on. I have told you all that I know.")
+        return Answer(text=self._case if self._messages == 1 else "Yes, please go on. I have told you all that I know.")

@@ -84,8 +84,12 @@ def samples(domain: Domain, split: Split) -> tuple[ServiceSample, ...]:
 
 def opening(domain: Domain, name: str) -> str:
     """Return the customer's case in the words of the task, as the customer without a model states it."""
-    told = tasks_of(domain)[name].user_scenario.instructions
-    parts = [told] if isinstance(told, str) else [told.reason_for_call, told.known_info or ""]
+    instructions = tasks_of(domain)[name].user_scenario.instructions
+    parts = (
+        [instructions]
+        if isinstance(instructions, str)
+        else [instructions.reason_for_call, instructions.known_info or ""]
+    )
     return " ".join(" ".join(parts).split())
 
 

@@ -43,8 +43,8 @@ def from_trajectories(trajectories: Sequence[Trajectory]) -> Imported:
     duplicates = []
     for trajectory in trajectories:
         row = trajectory_to_json(trajectory)
-        told = json.dumps([row[name] for name in ("ticket", "policy", "turns")], sort_keys=True)
-        if kept.setdefault(hashlib.sha256(told.encode("utf-8", "replace")).digest(), trajectory) is not trajectory:
+        content = json.dumps([row[name] for name in ("ticket", "policy", "turns")], sort_keys=True)
+        if kept.setdefault(hashlib.sha256(content.encode("utf-8", "replace")).digest(), trajectory) is not trajectory:
             duplicates.append(trajectory.id)
     samples = [sample for trajectory in kept.values() for _, sample in decision_points(trajectory)]
     return Imported(samples=samples, trajectories=tuple(kept.values()), duplicates=tuple(duplicates))

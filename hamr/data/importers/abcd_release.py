@@ -139,8 +139,8 @@ def _turns(row: Mapping[str, Any], where: str, ontology: Mapping[str, Any]) -> I
         raise DataError(
             f"{where}: delexed", len(row["delexed"]), f"must have the {len(row['original'])} turns of original"
         )
-    for i, (told, labels) in enumerate(zip(row["original"], row["delexed"], strict=True)):
-        speaker, text = told
+    for i, (utterance, labels) in enumerate(zip(row["original"], row["delexed"], strict=True)):
+        speaker, text = utterance
         if speaker in ("customer", "agent"):
             yield {"role": speaker, "content": text}
         elif speaker == "action":

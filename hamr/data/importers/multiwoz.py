@@ -158,13 +158,13 @@ def _logs(content: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any], di
             for j, turn in enumerate(dialogue["log"])
         ]
         goal = dialogue.get("goal") or {}
-        told = goal.get("message") or ()
+        message = goal.get("message") or ()
         row = {
             "id": name.removesuffix(".json"),
             "ticket": {"services": [domain for domain, wish in goal.items() if wish and domain in _DOMAINS]},
             "turns": turns,
             "privileged": {
-                "goal": _TAG.sub("", " ".join(map(str, told)) if isinstance(told, list) else str(told or ""))
+                "goal": _TAG.sub("", " ".join(map(str, message)) if isinstance(message, list) else str(message or ""))
             },
             "meta": {"split": split_of.get(name, "train")} if split_of else {},
         }

@@ -16,28 +16,28 @@ def policy_text(task: Mapping[str, Any]) -> str:
     tokens for the charts of the corpus.
     """
     edges: Mapping[str, str] = task["edges"]
-    told: set[str] = set()
+    described: set[str] = set()
     lines = [f"Task: {_words(task['task'])}. Steps, skip what is already known:"]
-    lines.append(_chain(task, task["start"], told))
+    lines.append(_chain(task, task["start"], described))
     for condition in (name for name in edges if name not in edges.values() and name != task["start"]):
-        if condition not in told:
-            told.add(condition)
+        if condition not in described:
+            described.add(condition)
             meaning = str(task["nodes"].get(condition, condition)).strip().rstrip(".")
-            lines.append(f"{meaning}: {_chain(task, edges[condition], told)}")
-    rest = [name for name in task["nodes"] if name not in told and name not in edges]
+            lines.append(f"{meaning}: {_chain(task, edges[condition], described)}")
+    rest = [name for name in task["nodes"] if name not in described and name not in edges]
     if rest:
         lines.append(f"Also: {', '.join(dict.fromkeys(_step(task, name) for name in rest))}")
     return "\n".join(lines)
 
 
-def _chain(task: Mapping[str, Any], node: str, told: set[str]) -> str:
+def _chain(task: Mapping[str, Any], node: str, described: set[str]) -> str:
     steps = []
     while True:
         steps.append(_step(task, node))
-        if node in told or node not in task["edges"]:
-            told.add(node)
+        if node in described or node not in task["edges"]:
+            described.add(node)
             return " > ".join(steps)
-        told.add(node)
+        described.add(node)
         node = task["edges"][node]
 
 

@@ -72,7 +72,7 @@ class _Api(Shape):
 _DIALOGUE, _CHART, _API = TypeAdapter(_Dialogue), TypeAdapter(_Chart), TypeAdapter(_Api)
 
 
-class _Said(Shape):
+class _Utterance(Shape):
     Text: str
 
 
@@ -86,12 +86,12 @@ class _Returned(Shape):
 
 
 _NEEDED: Mapping[tuple[str, str], TypeAdapter[Any]] = {
-    ("User", "utter"): TypeAdapter(_Said),
-    ("Wizard", "utter"): TypeAdapter(_Said),
-    ("Wizard", "pick_suggestion"): TypeAdapter(_Said),
+    ("User", "utter"): TypeAdapter(_Utterance),
+    ("Wizard", "utter"): TypeAdapter(_Utterance),
+    ("Wizard", "pick_suggestion"): TypeAdapter(_Utterance),
     ("Wizard", "query"): TypeAdapter(_Query),
     ("KnowledgeBase", "return_item"): TypeAdapter(_Returned),
-    ("UserGuide", "instruct"): TypeAdapter(_Said),
+    ("UserGuide", "instruct"): TypeAdapter(_Utterance),
 }
 _DRAFTS = 4
 """Drafts of other agents at the same node of the chart that become references."""
@@ -166,7 +166,7 @@ def _points(dialogue: Mapping[str, Any], path: Path, tasks: Mapping[str, Any]) -
     if unknown := [ref for ref in refs if ref not in tasks]:
         raise DataError(f"{path}: Scenario.WizardCapabilities", unknown[0], "has no file in tasks/")
     turns, drafts, nodes = _turns(dialogue["Events"], path)
-    told = [event.get("Text") for event in dialogue["Events"] if event["Action"] == "instruct"]
+    instructions = [event.get("Text") for event in dialogue["Events"] if event["Action"] == "instruct"]
     number = str(dialogue["DialogueID"])
     first = next((i for i, turn in enumerate(turns) if turn["role"] == "customer"), len(turns))
     actions = [i for i, turn in enumerate(turns) if i > first and turn["role"] == "agent"]
@@ -185,7 +185,7 @@ def _points(dialogue: Mapping[str, Any], path: Path, tasks: Mapping[str, Any]) -
             "history": turns[:i],
             "gold": {**turns[i], "sop_node": nodes.get(i)},
             "reference_candidates": [{"content": text, "origin": "same_agent_draft"} for text in drafts.get(i, ())],
-            "privileged": {"ticket_summary": scenario.get("UserTask") or "", "user_instructions": told},
+            "privileged": {"ticket_summary": scenario.get("UserTask") or "", "user_instructions": instructions},
             "window": {"q_next": turns[i + 1 :], "a_next": None} if i == actions[-1] else None,
         }
 

@@ -242,9 +242,9 @@ def _call(action: Mapping[str, Any]) -> dict[str, Any]:
 
 def _hidden_facts(task: Mapping[str, Any]) -> dict[str, Any]:
     scenario = task.get("user_scenario") or {}
-    told = scenario.get("instructions") or ""
-    if isinstance(told, dict):
-        told = "\n".join(f"{name}: {text}" for name, text in told.items() if text)
+    instructions = scenario.get("instructions") or ""
+    if isinstance(instructions, dict):
+        instructions = "\n".join(f"{name}: {text}" for name, text in instructions.items() if text)
     actions = (task.get("evaluation_criteria") or {}).get("actions") or []
     calls = [{"name": action["name"], "parameters": action.get("arguments") or {}} for action in actions]
-    return {"user_instructions": told, "gold_actions": calls}
+    return {"user_instructions": instructions, "gold_actions": calls}

@@ -145,7 +145,7 @@ def test_flags_tell_the_sides_and_internal_notes(tmp_path: Path) -> None:
     }
     path = tmp_path / "t.jsonl"
     path.write_text("\n".join(map(json.dumps, FRESHDESK)))
-    for ticket in read_tickets(path, found.ticket_mapping, beside=tmp_path).trajectories:
+    for ticket in read_tickets(path, found.ticket_mapping, folder=tmp_path).trajectories:
         assert [turn.role for turn in ticket.turns] == ["customer", "agent"]
         assert "carrier" not in str(ticket)
 
@@ -155,7 +155,7 @@ def test_rows_of_the_system_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text)
     mapping = propose_mapping([row for _, row in read_table(tmp_path / "t.csv").rows], "t.csv").ticket_mapping
     assert mapping.turn.skip == {"author_type": ("system",)}
-    found = read_tickets(tmp_path / "t.csv", mapping, beside=tmp_path)
+    found = read_tickets(tmp_path / "t.csv", mapping, folder=tmp_path)
     assert (len(found.trajectories), found.faults) == (3, ())
 
 

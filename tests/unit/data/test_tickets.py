@@ -65,7 +65,7 @@ def export(folder: Path, *rows: Any, mapping: str = MAPPING) -> tuple[Path, Path
 
 def read(folder: Path, *rows: Any, mapping: str = MAPPING, hide: bool = True):
     path, described = export(folder, *rows, mapping=mapping)
-    return read_tickets(path, read_mapping(described), beside=folder, hide=hide)
+    return read_tickets(path, read_mapping(described), folder=folder, hide=hide)
 
 
 def test_ticket_becomes_turns_with_aliases(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_csv_rows_with_one_id_form_a_ticket(tmp_path: Path) -> None:
             },
         }
     )  # fmt: skip
-    found = read_tickets(path, mapping, beside=tmp_path)
+    found = read_tickets(path, mapping, folder=tmp_path)
     assert [t.id for t in found.trajectories] == ["A", "B"]
     assert found.trajectories[0].turns[2].tool_call == ToolCall(name="refund", parameters={"order": 7})
 
@@ -140,7 +140,7 @@ def test_column_filled_in_a_later_row_belongs_to_the_ticket(tmp_path: Path) -> N
             "policy": {"file": "policy.txt"}, "turn": {"role": "who", "content": "said"},
         }
     )  # fmt: skip
-    (found,) = read_tickets(tmp_path / "t.csv", mapping, beside=tmp_path).trajectories
+    (found,) = read_tickets(tmp_path / "t.csv", mapping, folder=tmp_path).trajectories
     assert (found.ticket, found.privileged) == ({"tier": "gold"}, {"result": "solved"})
     assert found.policy == "Be kind."
 
@@ -150,7 +150,7 @@ def test_csv_line_with_too_many_fields_is_reported(tmp_path: Path) -> None:
     path.write_text("no,who,said\nA,customer,Hi\nA,agent,Hello, you\n")
     mapping = TicketMapping.model_validate({"id": "no", "turn": {"role": "who", "content": "word"}})
     with pytest.raises(DataError, match=r"t.csv:3: line: \[' you'\]: the line has more fields than the header's 3"):
-        read_tickets(path, mapping, beside=tmp_path)
+        read_tickets(path, mapping, folder=tmp_path)
 
 
 def test_policy_and_dialogue_share_aliases(tmp_path: Path) -> None:
@@ -193,10 +193,10 @@ def test_csv_times_are_parsed_and_compared(tmp_path: Path, times: tuple[str, str
     turn = {"role": "who", "content": "said", "time": "at"}
     mapping = TicketMapping.model_validate({"id": "no", "turn": turn})
     if not fault:
-        assert len(read_tickets(path, mapping, beside=tmp_path).trajectories) == 1
+        assert len(read_tickets(path, mapping, folder=tmp_path).trajectories) == 1
         return
     with pytest.raises(DataError) as refused:
-        read_tickets(path, mapping, beside=tmp_path)
+        read_tickets(path, mapping, folder=tmp_path)
     assert fault in str(refused.value)
 
 
@@ -227,16 +227,16 @@ def test_parquet_export_is_read(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "t.parquet")
     (tmp_path / "map.yaml").write_text(MAPPING)
     mapping = read_mapping(tmp_path / "map.yaml")
-    (made,) = read_tickets(tmp_path / "t.parquet", mapping, beside=tmp_path).trajectories
+    (made,) = read_tickets(tmp_path / "t.parquet", mapping, folder=tmp_path).trajectories
     assert made == read(tmp_path, ticket()).trajectories[0]
     others = {"product": datetime(2026, 1, 2, 3, 4), "customer": {"tier": Decimal("1.50")}, "resolution": math.nan}
     parquet.write_table(pyarrow.Table.from_pylist([{**row, **others}]), tmp_path / "t.parquet")
-    (made,) = read_tickets(tmp_path / "t.parquet", mapping, beside=tmp_path).trajectories
+    (made,) = read_tickets(tmp_path / "t.parquet", mapping, folder=tmp_path).trajectories
     assert made.ticket == {"product": "2026-01-02T03:04:00", "tier": "1.50"}
     assert "ticket_summary" not in made.privileged
     (tmp_path / "bad.parquet").write_text("no parquet")
     with pytest.raises(DataError, match="not a Parquet file"):
-        read_tickets(tmp_path / "bad.parquet", mapping, beside=tmp_path)
+        read_tickets(tmp_path / "bad.parquet", mapping, folder=tmp_path)
 
 
 CUSTOMER = {"from": "client", "text": "Hello?"}

@@ -94,8 +94,8 @@ def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[Work
         count = 2
         while name in items:
             name, count = f"{name.partition('#')[0]}#{count}", count + 1
-        told = item_to_json(with_rationale(one, "-"))
-        items[name] = WorkItem(id=name, key=item_key("dra", told, dataclasses.asdict(recipe), by), content=one)
+        row = item_to_json(with_rationale(one, "-"))
+        items[name] = WorkItem(id=name, key=item_key("dra", row, dataclasses.asdict(recipe), by), content=one)
     return list(items.values())
 
 

@@ -100,9 +100,9 @@ class HallucinationLoop:
         shown = self._words(one)
 
         def ask(attempt: int) -> Question:
-            told = {"response": shown.words, "call": shown.call, "label": label, "note": note}
+            variables = {"response": shown.words, "call": shown.call, "label": label, "note": note}
             return Question(
-                variables={**case_variables(one.sample), **told},
+                variables={**case_variables(one.sample), **variables},
                 affinity=one.sample.id,
                 prompt=f"hallucination_reason.{self.config.language}",
                 schema=REASON_SCHEMA,
@@ -119,10 +119,10 @@ class HallucinationLoop:
         return ItemResult(kept={"reason": refined})
 
     async def _label(self, one: Responded, desk: Desk, by: Judge) -> Judgement:
-        told = self._words(one)
+        words = self._words(one)
 
         def ask(attempt: int) -> Question:
-            return hallucination.question(one.sample, [told], self.config, attempt)
+            return hallucination.question(one.sample, [words], self.config, attempt)
 
         def read(text: str) -> Judgement:
             (judgement,) = hallucination.read(text, one.sample, 1, self.config)

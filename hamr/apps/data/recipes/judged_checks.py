@@ -27,9 +27,9 @@ _YES_NO = {"yes": "yes", "是": "yes", "no": "no", "否": "no"}
 def read_rewrite_check(text: str) -> tuple[dict[str, int], list[str]]:
     """Return ({score: 0 or 1}, the violations). Raises VerdictUnparsable, also for violations where every score is
     1."""
-    said = final_object(text, ("reason", *REWRITE_SCORES, "violation_list"))
-    scores = _bits(said, REWRITE_SCORES)
-    listed = said["violation_list"]
+    answer = final_object(text, ("reason", *REWRITE_SCORES, "violation_list"))
+    scores = _bits(answer, REWRITE_SCORES)
+    listed = answer["violation_list"]
     if not isinstance(listed, list) or not all(isinstance(item, str) for item in listed):
         raise VerdictUnparsable(f"violation_list={listed!r} is not a list of texts")
     if listed and all(scores.values()):
@@ -39,21 +39,21 @@ def read_rewrite_check(text: str) -> tuple[dict[str, int], list[str]]:
 
 def read_planning_check(text: str) -> tuple[dict[str, int], str]:
     """Return ({score: 0 or 1}, the reason). Raises VerdictUnparsable, also where the total is not the sum."""
-    said = final_object(text, ("reason", *PLANNING_SCORES, "total_score"))
-    scores = _bits(said, PLANNING_SCORES)
-    if said["total_score"] != sum(scores.values()):
-        raise VerdictUnparsable(f"total_score={said['total_score']!r} is not the sum of {scores}")
-    return scores, reason(said["reason"])
+    answer = final_object(text, ("reason", *PLANNING_SCORES, "total_score"))
+    scores = _bits(answer, PLANNING_SCORES)
+    if answer["total_score"] != sum(scores.values()):
+        raise VerdictUnparsable(f"total_score={answer['total_score']!r} is not the sum of {scores}")
+    return scores, reason(answer["reason"])
 
 
 def read_agreement(text: str) -> tuple[bool, str]:
     """Return (whether the rationale agrees, the reason). Raises VerdictUnparsable."""
-    said = final_object(text, ("reason", "agrees"))
-    return choice(said["agrees"], _YES_NO) == "yes", reason(said["reason"])
+    answer = final_object(text, ("reason", "agrees"))
+    return choice(answer["agrees"], _YES_NO) == "yes", reason(answer["reason"])
 
 
-def _bits(said: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
+def _bits(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, int]:
     for name in names:
-        if isinstance(said[name], bool) or said[name] not in (0, 1):
-            raise VerdictUnparsable(f"{name}={said[name]!r} is neither 0 nor 1")
-    return {name: int(said[name]) for name in names}
+        if isinstance(answer[name], bool) or answer[name] not in (0, 1):
+            raise VerdictUnparsable(f"{name}={answer[name]!r} is neither 0 nor 1")
+    return {name: int(answer[name]) for name in names}

@@ -162,8 +162,8 @@ class Migration:
         if isinstance(chain, CheckFailure):
             return chain
         under = Question(variables={**case, "reasoning": chain}, prompt=f"thought_response.{language}")
-        said_under = await desk.teacher("response", self._sample_question(under, sample, number))
-        return response_of(said_under, chain, sample, language)
+        answer = await desk.teacher("response", self._sample_question(under, sample, number))
+        return response_of(answer, chain, sample, language)
 
     def _sample_question(self, question: Question, sample: ServiceSample, number: int) -> Question:
         return dataclasses.replace(
@@ -179,9 +179,9 @@ class Migration:
     ) -> ThoughtDraft | CheckFailure:
         recipe = self.recipe
         shown = words_of(render_action(draft.action), draft.action, "plain")
-        told = {"reasoning": draft.chain, "response": shown.words, "call": shown.call}
+        current = {"reasoning": draft.chain, "response": shown.words, "call": shown.call}
         question = Question(
-            variables={**case_variables(sample), **told, "fault": f"{fault.check}: {fault.detail}"},
+            variables={**case_variables(sample), **current, "fault": f"{fault.check}: {fault.detail}"},
             affinity=sample.id,
             prompt=f"thought_refine.{recipe.language}",
             attempt=attempt,

@@ -60,9 +60,9 @@ class Expanding:
 
 
 def multigt_items(found: Sequence[Expanding], recipe: MultiGtRecipe, by: str) -> list[WorkItem]:
-    told = dataclasses.asdict(recipe)
+    settings = dataclasses.asdict(recipe)
     return [
-        WorkItem(id=one.sample.id, key=item_key("multigt", to_json(one.sample), one.online, told, by), content=one)
+        WorkItem(id=one.sample.id, key=item_key("multigt", to_json(one.sample), one.online, settings, by), content=one)
         for one in found
     ]
 
@@ -148,8 +148,8 @@ def candidate(text: str, known: Sequence[str]) -> tuple[str, str]:
     problem = teacher_problem(action.content, language_of(known[0]), may_refuse=True)
     if problem is not None:
         return "", problem[0].removeprefix("teacher: ")
-    said = wording(action.content)
-    if any(_alike(said, wording(other)) for other in known):
+    words = wording(action.content)
+    if any(_alike(words, wording(other)) for other in known):
         return "", "a duplicate"
     return action.content, ""
 

@@ -173,15 +173,15 @@ def actions_fault(text: str, window: Window) -> CheckFailure | None:
     write it.
     """
     try:
-        said = json.loads(text)
+        calls = json.loads(text)
     except (ValueError, RecursionError) as error:
         return CheckFailure(check="actions", detail=f"is not JSON ({error})")
-    if not isinstance(said, list) or not all(isinstance(call, dict) for call in said):
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         return CheckFailure(check="actions", detail="is not a list of calls")
     wanted = [action_json(call) for call in calls_of(window)]
-    if len(said) != len(wanted):
-        return CheckFailure(check="actions", detail=f"{len(said)} calls, the dialogue has {len(wanted)}")
-    for i, (one, other) in enumerate(zip(said, wanted, strict=True)):
+    if len(calls) != len(wanted):
+        return CheckFailure(check="actions", detail=f"{len(calls)} calls, the dialogue has {len(wanted)}")
+    for i, (one, other) in enumerate(zip(calls, wanted, strict=True)):
         if _canonical(one) != _canonical(other):
             detail = f"call {i + 1} is {_canonical(one)[:120]}, not {_canonical(other)[:120]}"
             return CheckFailure(check="actions", detail=detail)
@@ -209,7 +209,7 @@ def known_private(sample: ServiceSample, calls: Sequence[ToolCall]) -> list[str]
     earlier = [turn.tool_call for turn in sample.history if turn.tool_call is not None]
     for held in (sample.ticket, *(call.parameters for call in (*earlier, *calls))):
         for name, value in held.items():
-            told = isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) >= 4
-            if told and kind_by_name(name) is not None:
+            long_enough = isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) >= 4
+            if long_enough and kind_by_name(name) is not None:
                 found.append(str(value))
     return [value for value in found if not value.startswith("[")]

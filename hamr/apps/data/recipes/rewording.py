@@ -64,7 +64,7 @@ class Message:
 
 def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: RewordRecipe, by: str) -> list[WorkItem]:
     """Return every distinct message of every split once."""
-    told, items = dataclasses.asdict(recipe), {}
+    settings, items = dataclasses.asdict(recipe), {}
     for split in SPLITS:
         for sample in getattr(splits, split):
             scenario = scenarios[sample.meta["scenario"]]
@@ -76,7 +76,7 @@ def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: Rewo
                 values = {str(value) for value in sample.ticket.values() if not _NUMBER.fullmatch(str(value))}
                 names = tuple(sorted(value for value in values if value.lower() in turn.content.lower()))
                 message = Message(scenario=scenario, split=split, text=turn.content, shows=shows, names=names)
-                items[name] = WorkItem(id=name, key=item_key("reword", turn.content, told, by), content=message)
+                items[name] = WorkItem(id=name, key=item_key("reword", turn.content, settings, by), content=message)
     return list(items.values())
 
 
@@ -152,12 +152,12 @@ def fields_shown(
 
     A field is shown if one of the split's wordings for its value occurs in the message, unit by unit.
     """
-    said = " ".join(_units(text))
+    words = " ".join(_units(text))
     wordings = _wordings(scenario, language)[split]
     return {
         name: value
         for name, value in fields.items()
-        if any(_stands_in(wording, said) for wording in wordings.get((name, value), ()))
+        if any(_stands_in(wording, words) for wording in wordings.get((name, value), ()))
     }
 
 
@@ -179,8 +179,8 @@ def field_lost(message: Message, text: str, language: str, *, judged: bool) -> s
 
 
 def _votes(scenario: Scenario, language: str, field: str, text: str) -> dict[Value, int]:
-    said = set(_units(text))
-    return {option: len(units & said) for option, units in _own_units(scenario, language, field).items()}
+    mentioned = set(_units(text))
+    return {option: len(units & mentioned) for option, units in _own_units(scenario, language, field).items()}
 
 
 def _rival(votes: Mapping[Value, int], value: Value) -> int:
@@ -218,9 +218,9 @@ def _own_units(scenario: Scenario, language: str, field: str) -> dict[Value, fro
     }
 
 
-def _stands_in(wording: str, said: str) -> bool:
+def _stands_in(wording: str, text: str) -> bool:
     parts = (" ".join(_units(part)) for part in _SLOT.split(wording))
-    return re.search(".*".join(map(re.escape, parts)), said) is not None
+    return re.search(".*".join(map(re.escape, parts)), text) is not None
 
 
 def _units(text: str) -> list[str]:
@@ -274,11 +274,11 @@ def apply_rewordings(
             kept = done[name].kept
             if kept is None:
                 continue
-            said = sentences(kept["text"])
-            if any(home.get(sentence, split) != split for sentence in said):
+            parts = sentences(kept["text"])
+            if any(home.get(sentence, split) != split for sentence in parts):
                 counts["occurs in another split"] += 1
                 continue
-            home |= dict.fromkeys(said, split)
+            home |= dict.fromkeys(parts, split)
             texts[name] = kept["text"]
     counts["in a teacher's words"] = len(texts)
     made = {split: tuple(_with_message(s, split, texts) for s in getattr(splits, split)) for split in SPLITS}

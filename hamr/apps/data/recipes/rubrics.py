@@ -222,7 +222,7 @@ async def _separation(
     values: dict[bool, list[float]] = {True: [], False: []}
     for good, texts in ((True, responses.good), (False, responses.worse)):
         for text in texts:
-            answer = await judge(rubric_reward.question(tried, [_as_said(text)], config))
+            answer = await judge(rubric_reward.question(tried, [_judged_text(text)], config))
             if answer.failure is not None or answer.text is None:
                 return None, f"judge: {answer.failure or 'unparsable'}"
             try:
@@ -234,7 +234,7 @@ async def _separation(
     return fmean(values[True]) - fmean(values[False]), ""
 
 
-def _as_said(text: str) -> JudgedText:
+def _judged_text(text: str) -> JudgedText:
     """Return a response; text that does not parse to an action is judged by its words alone."""
     action = parse_action(text)
     return words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, "plain")

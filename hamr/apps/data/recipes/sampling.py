@@ -24,7 +24,7 @@ from hamr.types import Action, Failure, MalformedResponse, NotScored, RewardReco
 _THOUGHT = re.compile(r"<think>(.*)</think>", re.DOTALL)
 
 
-def said_by(response: str) -> tuple[Action, str] | None:
+def split_response(response: str) -> tuple[Action, str] | None:
     """Return (the action, its rationale or "") of a response in any format of the policy.
 
     None for a response that does not parse to an action, or whose rationale is not closed.
@@ -101,10 +101,10 @@ def samples_out_of_reach(
 def _items(
     sample: ServiceSample, response: str, kept: set[str], best: int, orders: Sequence[bool]
 ) -> tuple[list[SftItem], str]:
-    said = said_by(response)
-    if said is None:
+    reading = split_response(response)
+    if reading is None:
         return [], "dropped: no action"
-    action, thought = said
+    action, thought = reading
     try:
         words = wording(render_action(action))
         made = [decision_item(sample, action, thought, answer_first=order) for order in orders]

@@ -51,8 +51,8 @@ class ThoughtRecipe:
 
 def thought_items(samples: Sequence[ServiceSample], recipe: ThoughtRecipe, by: str) -> list[WorkItem]:
     """Return the items, named by their samples."""
-    told = (type(recipe).__name__, dataclasses.asdict(recipe), by)
-    return [WorkItem(id=s.id, key=item_key("thought", to_json(s), *told), content=s) for s in samples]
+    settings = (type(recipe).__name__, dataclasses.asdict(recipe), by)
+    return [WorkItem(id=s.id, key=item_key("thought", to_json(s), *settings), content=s) for s in samples]
 
 
 class Extraction:
@@ -121,8 +121,8 @@ async def cot_checked(
 
 def _analysis(text: str) -> str:
     """Return the text before the verdict."""
-    said = without_thought(text)
-    return said[: said.rfind("{")].strip().removesuffix("```json").strip()[-_ANALYSIS_SHOWN:]
+    visible = without_thought(text)
+    return visible[: visible.rfind("{")].strip().removesuffix("```json").strip()[-_ANALYSIS_SHOWN:]
 
 
 # --- training items ----------------------------------------------------------------------------

@@ -110,10 +110,10 @@ def chain_fault(
 
 def quote_fault(chain: str, action: Action) -> CheckFailure | None:
     """Return a fault where a chain contains the whole reply, ignoring case and punctuation."""
-    said = wording(action.content) if isinstance(action, Reply) else ""
-    if len(re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", said)) < _QUOTED_FROM:
+    reply = wording(action.content) if isinstance(action, Reply) else ""
+    if len(re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", reply)) < _QUOTED_FROM:
         return None
-    return CheckFailure(check="quotes_answer", detail=said[:80]) if said in wording(chain) else None
+    return CheckFailure(check="quotes_answer", detail=reply[:80]) if reply in wording(chain) else None
 
 
 def response_of(text: str, chain: str, sample: ServiceSample, language: Language) -> ThoughtDraft | CheckFailure:

@@ -59,11 +59,11 @@ class WordingRecipe:
 
 def wording_items(scenario: Scenario, keys: Sequence[WordingKey], recipe: WordingRecipe, by: str) -> list[WorkItem]:
     """Return one item for each key."""
-    told = dataclasses.asdict(recipe)
+    settings = dataclasses.asdict(recipe)
     return [
         WorkItem(
             id=key_name(key),
-            key=item_key("words", scenario.name, task_of(scenario, key, recipe.language), told, by),
+            key=item_key("words", scenario.name, task_of(scenario, key, recipe.language), settings, by),
             content=(scenario, key),
         )
         for key in keys

@@ -110,16 +110,16 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
             with_pools(
                 asked.config, [name], lambda asks: collect(asks[name], pool.places), run=pools_of("ecs", request.output)
             )
-        said = {sample: log.response(key) for sample, key in keys.items()}
-    failed = Counter(response.failure for response in said.values() if response.text is None)
+        responses = {sample: log.response(key) for sample, key in keys.items()}
+    failed = Counter(response.failure for response in responses.values() if response.text is None)
     if failed:
         console.print(f"not answered by {name}: {dict(failed)}; transient failures are asked again", highlight=False)
-    if sum(failed.values()) == len(said):
+    if sum(failed.values()) == len(responses):
         raise HamrError(f"{name} answered nothing ({dict(failed)}); see {request.output / RESPONSES}")
     groups = [
         ResponseGroup(sample=sample, responses=(text,), number=number)
         for number, sample in enumerate(samples, start=1)
-        if (text := said[sample.id].text) is not None
+        if (text := responses[sample.id].text) is not None
     ]
     return PolicyResponses(name=name, groups=tuple(groups), formats=formats)
 
@@ -130,7 +130,7 @@ def _of_run(path: Path, stage: str) -> PolicyResponses:
     config = load_dumped(folder.config)
     if not folder.ledger.is_file():
         raise BadInput("run", str(path), "has no ledger; give a run that was evaluated")
-    said: dict[str, dict[int, str]] = {}
+    by_prompt: dict[str, dict[int, str]] = {}
     with Ledger(folder.ledger, readonly=True) as ledger:
         found = ledger.query("SELECT DISTINCT run, step FROM records WHERE run LIKE '%/eval-%' ORDER BY step")
         last = {run.rpartition("/eval-")[2]: (run, step) for run, step in found}
@@ -138,15 +138,15 @@ def _of_run(path: Path, stage: str) -> PolicyResponses:
             raise BadInput("stage", stage, f"was not evaluated in {path}; there are: {', '.join(last) or 'none'}")
         run, step = last[stage]
         for record in ledger.rows(run=run, step=step):
-            said.setdefault(record.key.prompt, {})[record.key.sample] = record.response
+            by_prompt.setdefault(record.key.prompt, {})[record.key.sample] = record.response
     splits = load_splits(config.data, config.experiment.seed)
     samples = {sample.id: sample for split in (splits.test, splits.validation) for sample in split}
-    lost = next((prompt for prompt in said if prompt not in samples), None)
+    lost = next((prompt for prompt in by_prompt if prompt not in samples), None)
     if lost is not None:
         raise BadInput("run", str(path), f"sample {lost!r} is missing from its data; restore data.* of the run")
     groups = [
         ResponseGroup(sample=samples[prompt], responses=tuple(text for _, text in sorted(texts.items())), number=number)
-        for number, (prompt, texts) in enumerate(said.items(), start=1)
+        for number, (prompt, texts) in enumerate(by_prompt.items(), start=1)
     ]
     return PolicyResponses(
         name=f"{path.resolve().name}-{stage}", groups=tuple(groups), formats=Formats.of_model(config.model)

@@ -251,8 +251,8 @@ def compute_results(
 
 def _corrected_mean(plans: Sequence[EcsPlan], scores: Sequence[EcsScores], audits: Labels) -> dict[str, float]:
     replies = {(plan.sample.id, plan.index): plan.action for plan in plans}
-    said = {key: (key[0], action.content.strip()) for key, action in replies.items() if isinstance(action, Reply)}
-    return corrected_mean(scores, {key: audits[reply] for key, reply in said.items() if reply in audits})
+    texts = {key: (key[0], action.content.strip()) for key, action in replies.items() if isinstance(action, Reply)}
+    return corrected_mean(scores, {key: audits[reply] for key, reply in texts.items() if reply in audits})
 
 
 def compute_scores(votes: JudgeVotes, plan: EcsPlan, ecs: EcsConfig) -> EcsScores:
@@ -277,7 +277,7 @@ def _judge_metrics(votes: JudgeVotes, judge: EcsJudge, asked: Sequence[VoteQuest
         "asked": len(given),
         "missing": dict(Counter(vote.failure for vote in given if vote.failure is not None)),
         "mean": fmean(value for value, _ in ratings) if ratings else None,
-        "levels": dict(Counter(said for _, said in ratings)),
+        "levels": dict(Counter(label for _, label in ratings)),
     }
 
 

@@ -105,10 +105,10 @@ def read_comparison(text: str) -> Judgement:
     Raises VerdictUnparsable for another form, and for a result that contradicts its dimensions: a plan is consistent
     only if all three are, and inconsistent only if its first decision differs.
     """
-    said = final_object(text, ("reason", *KEYS))
-    levels = {key: choice(said[key], _NAMES) for key in KEYS}
+    answer = final_object(text, ("reason", *KEYS))
+    levels = {key: choice(answer[key], _NAMES) for key in KEYS}
     result = levels["judge_result"]
     whole = all(levels[name] == "consistent" for name in DIMENSIONS)
     if (result == "consistent") != whole or (result == "inconsistent" and levels["current_decision"] == "consistent"):
         raise VerdictUnparsable(f"judge_result={result!r} contradicts {levels}")
-    return Judgement(component="plan", labels=tuple(levels[key] for key in KEYS), reason=reason(said["reason"]))
+    return Judgement(component="plan", labels=tuple(levels[key] for key in KEYS), reason=reason(answer["reason"]))

@@ -221,10 +221,10 @@ def plans_page(metrics: Mapping[str, Any]) -> Page:
     heads = ("first decision", "action details", "subsequent plan")
     name, own = next(iter(policies.items()))
     mean = own["judge_result"]["consistent"]["mean"]
-    said = "no plan was judged" if mean is None else f"{mean:.0%} of {own['plans']} plans agree with the gold plan"
+    verdict = "no plan was judged" if mean is None else f"{mean:.0%} of {own['plans']} plans agree with the gold plan"
     return Page(
         title="Plans",
-        summary=f"{name}: {said}.",
+        summary=f"{name}: {verdict}.",
         facts=(f"{metrics['plans']} gold plans", f"judge {metrics['judge']}"),
         sections=(
             PageSection.of(

@@ -153,7 +153,7 @@ def settings_of(
 ) -> dict[str, Any]:
     """Return the settings that determine the dialogues and the votes, to be stored in the folder."""
     sage = request.sage.model_dump(mode="json", exclude=set(FREE))
-    told = prompt_ids(request.sage.language)
+    prompts = prompt_ids(request.sage.language)
     return {
         **_who_talks(request, config, functions),
         "scenarios": {
@@ -161,11 +161,11 @@ def settings_of(
             for name, scenario in scenarios.items()
         },
         "sage": sage,
-        "prompts": {name: told[name] for name in ("service", "user", "phrases")},
+        "prompts": {name: prompts[name] for name in ("service", "user", "phrases")},
         "judging": {
             "judges": {name: _pool_settings(config, name.partition(AGAIN)[0]) for name in request.judges},
-            "prompt": told["judge"],
-            "customer_prompt": told["customer"],
+            "prompt": prompts["judge"],
+            "customer_prompt": prompts["customer"],
         },
     }
 

@@ -147,12 +147,12 @@ def test_examples_are_late_and_shown_once(run):
 def test_comparisons_cover_every_stage_and_sort_by_gain(run):
     data = ReportData.read(run.path)
     gains = [
-        c.said["rl"][1] - c.said["base"][1]
+        c.replies["rl"][1] - c.replies["base"][1]
         for c in data.comparisons
-        if None not in (c.said["rl"][1], c.said["base"][1])
+        if None not in (c.replies["rl"][1], c.replies["base"][1])
     ]
     assert len(data.comparisons) >= 2
-    assert all(list(c.said) == ["base", "sft", "rl"] for c in data.comparisons)
+    assert all(list(c.replies) == ["base", "sft", "rl"] for c in data.comparisons)
     assert gains == sorted(gains, reverse=True)
     assert len({c.customer for c in data.comparisons}) == len(data.comparisons)
 

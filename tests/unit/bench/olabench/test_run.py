@@ -60,25 +60,25 @@ def test_post_cot_latency_ends_at_the_answer():
     assert response_question(item("a"), "pre", temperature=0.0, max_new_tokens=9, seed=0).stop == ()
     for tail in ("", "</answer>", "</answer><think>It is </answer> late", "</answer>anything"):
         reading = read_response(f"<answer>Sure.{tail}", "post")
-        assert (reading.said.words, reading.malformed, reading.cot_share) == ("Sure.", "", 0.0)
+        assert (reading.text.words, reading.malformed, reading.cot_share) == ("Sure.", "", 0.0)
     assert read_response("Well, <answer>Sure.", "post").malformed == "does not begin with its answer"
 
 
 def test_pre_cot_splits_tokens_between_thought_and_answer():
     text = "<think>abcde</think><answer>Sure.</answer>"
     reading = read_response(text, "pre")
-    assert reading.said.words == "Sure." and reading.cot_share == pytest.approx(5 / len(text))
-    assert read_response("Sure.", "pre").malformed and read_response("Sure.", "pre").said.words == "Sure."
+    assert reading.text.words == "Sure." and reading.cot_share == pytest.approx(5 / len(text))
+    assert read_response("Sure.", "pre").malformed and read_response("Sure.", "pre").text.words == "Sure."
 
 
 def test_tool_call_is_parsed_as_a_call():
     reading = read_response('<answer>One moment.<tool_call>{"name": "f", "arguments": {"a": 1}}</tool_call>', "post")
-    assert (reading.said.words, reading.said.call) == ("One moment.", 'f {"a": 1}')
+    assert (reading.text.words, reading.text.call) == ("One moment.", 'f {"a": 1}')
 
 
 def test_fenced_tool_call_is_parsed_where_the_fence_is_stripped():
     text = '<tool_call>```json\n{"name": "f", "arguments": {"a": 1}}\n```</tool_call>'
-    assert read_response(text, "none", strip_fence=True).said.call == 'f {"a": 1}'
+    assert read_response(text, "none", strip_fence=True).text.call == 'f {"a": 1}'
     assert "not JSON" in read_response(text, "none").malformed
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.data.recipes.sampling import best_responses, said_by, samples_out_of_reach
+from hamr.apps.data.recipes.sampling import best_responses, samples_out_of_reach, split_response
 from hamr.cli import main as hamr
 from hamr.data.samples import write_samples
 from hamr.data.sft_items import item_from_json, item_to_json, read_items
@@ -59,7 +59,7 @@ def record(said: str, total: float | Total, prompt: str = "s", step: int = 0, nu
     ],
 )
 def test_action_is_extracted_from_a_response(response: str, found: Any) -> None:
-    assert said_by(response) == found
+    assert split_response(response) == found
 
 
 def test_best_distinct_responses_are_kept_in_sample_order() -> None:
