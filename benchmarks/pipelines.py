@@ -90,7 +90,7 @@ def stages_of(folder: Path) -> dict[str, Path]:
 
 def unfinished(folder: Path) -> list[str]:
     log = PipelineLog(folder)
-    return [name for name in stages_of(folder) if not log.finished(name)]
+    return [name for name in stages_of(folder) if not log.is_finished(name)]
 
 
 def run_with_kills(name: str, folder: Path, overrides: list[str], seed: int) -> None:

@@ -314,7 +314,7 @@ class Controller:
             "rollout/groups_dropped": len(seen) - len(kept),
             "rollout/tokens": sum(tokens),
             "rollout/response_tokens/mean": sum(tokens) / max(1, len(tokens)),
-            "rollout/truncated_frac": sum(r.truncated for r in rollouts) / max(1, len(rollouts)),
+            "rollout/truncated_frac": sum(r.is_truncated for r in rollouts) / max(1, len(rollouts)),
             "rollout/policy_age/mean": sum(age * n for age, n in ages) / max(1, sum(n for _, n in ages)),
             "rollout/policy_age/max": max((age for age, _ in ages), default=0),
             **group_metrics(seen),

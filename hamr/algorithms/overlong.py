@@ -13,7 +13,7 @@ def is_overlong(rollout: Rollout) -> bool:
     the reward of the truncated one in their group's mean and deviation. In post-CoT, text after the answer does not
     matter.
     """
-    return rollout.truncated and rollout.answer_tokens is None
+    return rollout.is_truncated and rollout.answer_tokens is None
 
 
 def overlong_penalty(length: int, limit: int, cache: int) -> float:

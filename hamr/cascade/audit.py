@@ -52,7 +52,7 @@ def value_of(record: RewardRecord) -> float | None:
     reward = next((c.value for c in record.components if c.name == "consistency"), None)
     if reward is None or record.band not in CASCADE_BANDS or not record.reference_scores or record.fallback:
         return None
-    return reward if record.correction is None else record.correction.shifted
+    return reward if record.correction is None else record.correction.shifted_value
 
 
 def judge_audit(record: RewardRecord) -> Audit | None:

@@ -94,7 +94,7 @@ def corrected_value(correction: RewardCorrection, audit: Audit | None) -> float:
     """Return the consistency value of a corrected record. The replay of a ledger uses it too."""
     if audit is not None and audit.mix is not None:
         return audit.mix
-    return correction.shifted if correction.shared is None else correction.shared
+    return correction.shifted_value if correction.shared is None else correction.shared
 
 
 def residuals(records: Sequence[RewardRecord], step: int) -> list[Residual]:
@@ -118,7 +118,7 @@ def gap_of(record: RewardRecord) -> tuple[float, float] | None:
 
 def correction_metrics(records: Sequence[RewardRecord], model: AuditCorrection) -> dict[str, float]:
     """Return `audit/correction_*` of a step: mean and largest absolute correction, and the size of the model in use."""
-    moved = [abs(r.correction.shifted - r.correction.value) for r in records if r.correction is not None]
+    moved = [abs(r.correction.shifted_value - r.correction.value) for r in records if r.correction is not None]
     figures = {"audit/correction_audits": float(model.audits), "audit/correction_strata": float(model.strata)}
     if moved:
         figures |= {"audit/correction_mean": sum(moved) / len(moved), "audit/correction_max": max(moved)}

@@ -83,7 +83,7 @@ class RewardRouter:
         self._metrics = RouterMetrics()
         self._moved: tuple[Cascade, ConsistencyConfig] | None = None
         self._askers: dict[str, CachedPool] = {}
-        for key, name in rewards.asked.items():
+        for key, name in rewards.used_pools.items():
             if name not in pools:
                 raise ConfigError(f"rewards.{key}", name, f"no such pool; there is {sorted(pools)}")
             if name not in self._askers:

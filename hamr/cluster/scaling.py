@@ -28,7 +28,7 @@ def with_replicas(
             raise BadInput(f"scale {name}", count, f"no such pool; available (nearest first): {', '.join(near)}")
         pool = pools[name]
         if count < 1:
-            users = [key.partition(".")[0] for key, asked in rewards.asked.items() if asked == name]
+            users = [key.partition(".")[0] for key, asked in rewards.used_pools.items() if asked == name]
             why = (
                 f"the run needs it: {', '.join(f'rewards.{u}' for u in users)} would have no scorer"
                 if users

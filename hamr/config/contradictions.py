@@ -205,7 +205,7 @@ def _check_patience(c: Config, section: str, pool: str) -> None:
 
 def _check_dialogues(c: Config) -> None:
     """Check that the participants of dialogues during training are pools that can generate text."""
-    for key, name in c.asked.items():
+    for key, name in c.dialogue_pools.items():
         pool = c.pools.get(name)
         if pool is None:
             raise ValueError(

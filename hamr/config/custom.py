@@ -152,7 +152,7 @@ class CallbacksConfig(Section):
     """`def f(stage, step, metrics, records)`: after every evaluation, with the records of its responses. null: none."""
 
     @property
-    def given(self) -> dict[str, FunctionConfig]:
+    def sections(self) -> dict[str, FunctionConfig]:
         return {name: section for name in type(self).model_fields if (section := getattr(self, name)) is not None}
 
 

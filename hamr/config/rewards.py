@@ -192,7 +192,7 @@ class RewardsConfig(JudgedRewards):
         return {role: getattr(wanted, role) for role in ("reranker", "judge") if role in roles}
 
     @property
-    def asked(self) -> dict[str, str]:
+    def used_pools(self) -> dict[str, str]:
         """Setting -> pool that it uses. Other pools are idle."""
         ensemble = self.consistency.audit.pools if self.scorers else ()
         return {

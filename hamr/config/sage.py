@@ -104,7 +104,7 @@ class DialoguesConfig(SageConfig):
     limit: PositiveInt | None = 24
 
     @property
-    def asked(self) -> dict[str, str]:
+    def dialogue_pools(self) -> dict[str, str]:
         """Setting -> pool that it uses. Scripts use none."""
         if not self.scenarios:
             return {}

@@ -383,12 +383,12 @@ class Config(Section):
         for key, section in (*own, ("rollout.episode", self.rollout.episode)):
             if section is not None:
                 found[key] = section
-        return found | {f"logging.callbacks.{name}": section for name, section in self.logging.callbacks.given.items()}
+        return found | {f"logging.callbacks.{name}": section for name, section in self.logging.callbacks.sections.items()}
 
     @property
-    def asked(self) -> dict[str, str]:
+    def dialogue_pools(self) -> dict[str, str]:
         """Setting -> pool of the participants of dialogues in training and its evaluations."""
-        found = {f"experiment.sage.{key}": name for key, name in self.experiment.sage.asked.items()}
+        found = {f"experiment.sage.{key}": name for key, name in self.experiment.sage.dialogue_pools.items()}
         if self.env.type in ("sage", "tau2") and not self.env.simulator.startswith(SCRIPTED):
             found["env.simulator"] = self.env.simulator
         if self.env.type == "sage" and self.env.reader is not None:
@@ -405,7 +405,7 @@ class Config(Section):
     def with_asked_pools(self, *more: str) -> Config:
         """Return the configuration with only the pools used by rewards or in `more`, and those whose training another
         one starts from."""
-        names = {*self.rewards.asked.values(), *more}
+        names = {*self.rewards.used_pools.values(), *more}
         names |= {t.start_from for n in names if (t := self.pools[n].finetune) is not None and t.start_from}
         return self.model_copy(update={"pools": {name: p for name, p in self.pools.items() if name in names}})
 

@@ -269,7 +269,7 @@ class PoolClient:
             refused = [a.retry_in_s for a in answers if a.retry_in_s is not None]
             answered = sum(a.failure not in ("timeout", "unavailable") for a in answers)
             pace.settle(len(batch), answered=answered, retry_in_s=max(refused, default=None))
-        if pace.exhausted:
+        if pace.is_exhausted:
             answers = [dataclasses.replace(a, retry_in_s=None) for a in answers]
         else:
             for one, answer in zip(batch, answers, strict=True):

@@ -41,7 +41,7 @@ class Pace:
         """Consecutive refusals since the endpoint's last answer."""
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Return whether the endpoint counts as unavailable, e.g. because its quota is exhausted."""
         return self.in_a_row >= MOST_IN_A_ROW
 
@@ -52,7 +52,7 @@ class Pace:
         """
         while True:
             pause_s = self._until - self._clock()
-            if pause_s > 0 and self.exhausted:
+            if pause_s > 0 and self.is_exhausted:
                 return 0
             if pause_s > 0:
                 await self._sleep(pause_s)

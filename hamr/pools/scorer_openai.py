@@ -96,7 +96,7 @@ class OpenAIScorer:
             )
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._write(q) if q.written else self._answer(q) for q in questions)))
+        return list(await asyncio.gather(*(self._write(q) if q.is_written else self._answer(q) for q in questions)))
 
     async def check(self) -> None:
         """Do nothing: an endpoint's outages are typed failures of its questions, which no restart would cure."""

@@ -248,7 +248,7 @@ def _loading(config: PoolConfig) -> dict[str, Any]:
 
 
 def _pair(question: Question) -> Pair | None:
-    if question.written:
+    if question.is_written:
         return None
     a, b = question.variables.get("statement_a"), question.variables.get("statement_b")
     if not isinstance(a, str) or not isinstance(b, str):

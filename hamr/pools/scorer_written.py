@@ -127,6 +127,6 @@ class GraderScorer:
         self.writer.engine.close()
 
     async def _answer(self, question: Question) -> Answer:
-        if not question.written:
+        if not question.is_written:
             return Answer(failure="unparsable", detail=NO_PROMPT)
         return await self.writer.answer(question)

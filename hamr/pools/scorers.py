@@ -59,7 +59,7 @@ class _EngineScorer(ABC):
         self.writer = Writer(pool, config, engine, prompt.tokenizer, model)
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        answers = (self.writer.answer(q) if q.written else self._answer(q) for q in questions)
+        answers = (self.writer.answer(q) if q.is_written else self._answer(q) for q in questions)
         return list(await asyncio.gather(*answers))
 
     async def check(self) -> None:

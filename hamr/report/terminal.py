@@ -32,7 +32,7 @@ def show(*parts: Page | Block, console: Console | None = None) -> None:
 def _render(part: Page | Block, width: int) -> Iterator[RenderableType]:
     match part:
         case Page():
-            for section in part.shown:
+            for section in part.filled_sections:
                 if not section.detail:
                     for block in section.blocks:
                         yield from _render(block, width)

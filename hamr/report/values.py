@@ -222,7 +222,7 @@ class Page:
     sections: tuple[PageSection, ...]
 
     @property
-    def shown(self) -> tuple[PageSection, ...]:
+    def filled_sections(self) -> tuple[PageSection, ...]:
         return tuple(section for section in self.sections if section.blocks)
 
     def figures(self) -> Iterator[Figure]:

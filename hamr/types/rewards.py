@@ -143,7 +143,7 @@ class RewardCorrection:
     shared: float | None = None
 
     @property
-    def shifted(self) -> float:
+    def shifted_value(self) -> float:
         """Reward of the reply without an audit: the value plus the shift, in [0, 1]."""
         return min(1.0, max(0.0, self.value + self.shift))
 
@@ -282,7 +282,7 @@ class Question:
     logprobs: bool = False
 
     @property
-    def written(self) -> bool:
+    def is_written(self) -> bool:
         """True if the answer is a text instead of a label of the pool's own prompt."""
         return bool(self.prompt or self.messages)
 

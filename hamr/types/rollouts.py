@@ -74,7 +74,7 @@ class Rollout:
         return mean_logprob(self.logprobs)
 
     @property
-    def truncated(self) -> bool:
+    def is_truncated(self) -> bool:
         """True if the length limit ended the response."""
         return self.finish_reason == "length"
 

@@ -63,7 +63,7 @@ def test_killed_pipeline_resumes(name: str, tmp_path: Path, joined: tuple[str, .
     finally:
         os.kill(process.pid, signal.SIGKILL)
         process.wait(30)
-    assert log.finished("dialogues") and log.of(killed).state == "begun"
+    assert log.is_finished("dialogues") and log.of(killed).state == "begun"
     _until_given_back(run / stage_folder(run, killed))
     go_on = hamr("train", f"resume={run}")
     with dashboard_port_in_use():
@@ -72,7 +72,7 @@ def test_killed_pipeline_resumes(name: str, tmp_path: Path, joined: tuple[str, .
     stages = read_pipeline(resource("conf", f"pipeline/{name}.yaml")).pipeline.stages
     assert f"stage 1 of {len(stages)}, dialogues: finished earlier" in resumed.stdout
     assert log.of("dialogues").attempts == 1 and log.of(killed).attempts == 2
-    assert all(log.finished(stage.name) for stage in stages)
+    assert all(log.is_finished(stage.name) for stage in stages)
     html = (run / "report.html").read_text()
     assert f"{len(stages)} of {len(stages)} stages finished." in html
     _all_engines_did_their_part(run / stage_folder(run, last))

@@ -290,7 +290,7 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
         return {"scenario": self.scenario, **talking, "judges": self.judges}
 
     @property
-    def tested(self) -> tuple[str, ...]:
+    def agent_names(self) -> tuple[str, ...]:
         """Names of the agents in traces and tables: that of finished dialogues is the name of their file."""
         return self.agents if self.dialogues is None else (self.dialogues.stem,)
 

@@ -57,7 +57,7 @@ class PipelineLog:
     def end(self, stage: str, how: End, seconds: float, code: int | None = None) -> None:
         self._append({"stage": stage, "event": how, "seconds": round(seconds, 3), "code": code})
 
-    def finished(self, stage: str) -> bool:
+    def is_finished(self, stage: str) -> bool:
         return self.of(stage).state == "finished"
 
     def of(self, stage: str) -> Attempts:

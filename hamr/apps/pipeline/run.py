@@ -111,7 +111,7 @@ def run_stages(plan: PipelinePlan, run: Run) -> int:
     failures: list[int] = []
     for stage in plan.stages:
         title = f"{kind} {stage.number} of {len(plan.stages)}, {stage.name}"
-        if log.finished(stage.name):
+        if log.is_finished(stage.name):
             print(f"{title}: finished earlier", flush=True)
             continue
         args = prepare_command(stage, plan)

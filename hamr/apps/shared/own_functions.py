@@ -60,7 +60,7 @@ def _load_and_check(key: str, source: FunctionSource) -> LoadedFunction:
 def load_callbacks(config: Config, note: Callable[[str], None]) -> Callbacks | None:
     """Return the run's callbacks, None without any. Raises ConfigError."""
     functions = {}
-    for name, section in config.logging.callbacks.given.items():
+    for name, section in config.logging.callbacks.sections.items():
         key = f"logging.callbacks.{name}"
         functions[name] = load_function(FunctionSource.of_config(key, section), ARGUMENTS[key])
     return Callbacks(functions, note) if functions else None

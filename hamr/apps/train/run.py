@@ -70,8 +70,8 @@ def start(command: TrainCommand) -> int:
     job = Job.of(command)
     check_cluster(job.config.cluster)
     if job.config.cluster.address is None:
-        check_endpoints(job.used, job.used.pools)
-        check_placement(job.used, [local_node(job.config)])
+        check_endpoints(job.active_config, job.active_config.pools)
+        check_placement(job.active_config, [local_node(job.config)])
     if job.config.experiment.max_restarts and SUPERVISED not in os.environ:
         return supervise(command, job)
     with stoppable(job):
@@ -111,7 +111,7 @@ def run_job(job: Job) -> int:
         with console.phase("model and data"):
             # The digests of the functions' files go into the run's config.yaml.
             job = dataclasses.replace(job, config=check_own_functions(job.config))
-            prepared = prepare(job.used)
+            prepared = prepare(job.active_config)
             splits, clusters = prepared.splits, None
             if job.config.env.levels:
                 splits = with_levels(splits, customer_scenarios(job.config), job.config.env.levels)
@@ -122,7 +122,7 @@ def run_job(job: Job) -> int:
             experiment = config.experiment.with_steps(len(splits.train))
             config = config.model_copy(update={"experiment": experiment})
             job = dataclasses.replace(job, config=config)
-            prepared = dataclasses.replace(prepared, config=job.used, splits=splits, clusters=clusters)
+            prepared = dataclasses.replace(prepared, config=job.active_config, splits=splits, clusters=clusters)
             check_refit(job.config, prepared.truth)
             find_auditor(job.config.rewards.consistency, prepared.truth)
             check_room(job.config, prepared.model_path, job.path)
@@ -137,10 +137,10 @@ def run_job(job: Job) -> int:
             console.note(
                 f"{experiment.steps} steps of {experiment.prompts_per_step} prompts from {len(splits.train)} samples"
             )
-        for note in precision_notes(computations(job.used)):
+        for note in precision_notes(computations(job.active_config)):
             console.note(note)
         with console.phase("scorers"):
-            scorers = prepare_scorers(job.used, splits.train, splits.validation, console.note, console.progress)
+            scorers = prepare_scorers(job.active_config, splits.train, splits.validation, console.note, console.progress)
             check_tuned(job.config, scorers)
         with job.open() as folder:
             signals.advise(how_to_resume(folder.path, job.config))
@@ -148,11 +148,11 @@ def run_job(job: Job) -> int:
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
             with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs") as session:
                 nodes = cluster_nodes()
-                lines = describe_placement(job.used, nodes)
+                lines = describe_placement(job.active_config, nodes)
                 for line in () if session.local else lines:
                     console.note(line)
                 models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
-                check_models(plan(job.used, nodes), {POLICY: prepared.model_path, **models})
+                check_models(plan(job.active_config, nodes), {POLICY: prepared.model_path, **models})
                 finished = signals.run(train(prepared, scorers, folder, console, starting))
             write_summary(folder, summarise_run(finished, scorers, console.seconds, memory.peak, nodes))
             report = write_report(folder.path)
@@ -302,9 +302,9 @@ class Job:
     """Overrides of a resumed run that its folder keeps."""
 
     @property
-    def used(self) -> Config:
+    def active_config(self) -> Config:
         """The configuration without the pools that the run never queries."""
-        return self.config.with_asked_pools(*self.config.asked.values())
+        return self.config.with_asked_pools(*self.config.dialogue_pools.values())
 
     @classmethod
     def of(cls, command: TrainingCommand) -> Job:

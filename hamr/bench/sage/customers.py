@@ -46,7 +46,7 @@ class CustomerAuditor:
         knew only the fields that its path reads, so that others cannot contradict its case.
         """
         plan = trace.plan
-        if plan.source == "file" or not trace.finished:
+        if plan.source == "file" or not trace.is_finished:
             return None
         scenario = self._scenarios[plan.scenario]
         output = read_turn(scenario, trace.turns).output if trace.turns else None

@@ -36,7 +36,7 @@ class ReaderExam:
     found: int = 0
 
     @property
-    def passed(self) -> bool:
+    def may_read(self) -> bool:
         """Return whether the judges may read. False for a scenario without wordings, which has no exam."""
         enough = self.alarms <= MOST_ALARMS * self.customers and self.found >= LEAST_FOUND * self.changed
         return self.customers > 0 and enough

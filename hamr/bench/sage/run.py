@@ -88,10 +88,10 @@ async def hold(
             if scenario not in store.exams:
                 exam, final = await examine_readers(cast.readers, scenarios[scenario], config)
                 store.add_exam(exam, final=final)
-        return store.exams[scenario].passed
+        return store.exams[scenario].may_read
 
     async def dialogue(agent: str, plan: DialoguePlan, counted: bool) -> None:
-        trace = store.finished(agent, plan.id)
+        trace = store.finished_trace(agent, plan.id)
         if trace is None:
             async with talking:
                 trace = await desks[agent, plan.scenario].run(plan, agent=agent, simulator=cast.simulator)
@@ -139,12 +139,12 @@ class _Open:
         return self.original.replacement(self.number)
 
     def is_assessed(self, store: Store) -> bool:
-        trace = store.finished(self.agent, self.plan.id)
+        trace = store.finished_trace(self.agent, self.plan.id)
         return trace is not None and bool(trace.turns)
 
     def next(self, store: Store) -> _Open:
         """Return the next try: the same customer if a pool interrupted the dialogue, else a replacement."""
-        return replace(self, number=self.number + (store.finished(self.agent, self.plan.id) is not None))
+        return replace(self, number=self.number + (store.finished_trace(self.agent, self.plan.id) is not None))
 
 
 def _customers_of(store: Store, agent: str, plans: Sequence[DialoguePlan], config: SageConfig) -> list[DialoguePlan]:
@@ -162,7 +162,7 @@ def _customers_of(store: Store, agent: str, plans: Sequence[DialoguePlan], confi
 async def _judge(store: Store, panel: SageJudges, scenario: Scenario, trace: Trace) -> None:
     """Judge the unjudged turns of a dialogue. A dialogue that a pool failure interrupted is judged when it is
     finished."""
-    if not trace.finished:
+    if not trace.is_finished:
         return
     turns = store.open_turns(trace.agent, trace.plan.id, needs_judges(trace, scenario))
     for judgement in await asyncio.gather(*(panel.judge(scenario, trace, turn) for turn in turns)):
@@ -199,7 +199,7 @@ def summarise(
         "agents": {},
         "unreadable_rule": config.unreadable,
         "faulty_rule": config.faulty_customers,
-        "readers": {name: {**asdict(exam), "passed": exam.passed} for name, exam in store.exams.items()},
+        "readers": {name: {**asdict(exam), "passed": exam.may_read} for name, exam in store.exams.items()},
     }
     for agent in agents:
         assessed[agent] = {name: [] for name in scenarios}
@@ -215,7 +215,7 @@ def summarise(
             if audit is not None:
                 audits[agent][plan.id] = audit
                 customers[plan.scenario].append(audit)
-            if trace.finished and not (config.faulty_customers == "left_out" and is_faulty(audit)):
+            if trace.is_finished and not (config.faulty_customers == "left_out" and is_faulty(audit)):
                 turns[plan.scenario] += len(trace.turns)
                 judgements = store.judgements.get((agent, plan.id), {})
                 found = assess(scenarios[plan.scenario], trace, judgements, config)

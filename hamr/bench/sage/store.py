@@ -62,9 +62,9 @@ class Store(RowFolder):
         merged = merge_settings(before, self._settings)
         write_atomic(self.folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")
 
-    def finished(self, agent: str, dialogue: str) -> Trace | None:
+    def finished_trace(self, agent: str, dialogue: str) -> Trace | None:
         trace = self.traces.get((agent, dialogue))
-        return trace if trace is not None and trace.finished else None
+        return trace if trace is not None and trace.is_finished else None
 
     def open_turns(self, agent: str, dialogue: str, turns: list[int]) -> list[int]:
         """Return those of these turns that are not judged, or where a judge's pool was unavailable."""
@@ -96,7 +96,7 @@ class Store(RowFolder):
     def _in_force(self, before: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return the stored settings that finished work depends on, so that a mistyped model or endpoint may be
         corrected."""
-        finished = [trace for trace in self.traces.values() if trace.finished]
+        finished = [trace for trace in self.traces.values() if trace.is_finished]
         if before is None or not finished:
             return {}
         held = {"agents": {t.agent for t in finished}, "scenarios": {t.plan.scenario for t in finished}}

@@ -109,5 +109,5 @@ class Trace:
     taken_over: bool | None = None
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         return self.outcome not in FAILED

@@ -49,9 +49,9 @@ def test_impossible_request_is_reported_in_one_line(wanted: dict[str, int], says
 
 
 def test_pool_users_follow_from_the_rewards() -> None:
-    assert config().rewards.asked == {"consistency.reranker": "reranker", "consistency.judge": "judge"}
+    assert config().rewards.used_pools == {"consistency.reranker": "reranker", "consistency.judge": "judge"}
     alone = config(rewards={"consistency": {"mode": "reranker"}, "dialogue": {"weight": 1.0, "pool": "spare"}})
-    assert alone.rewards.asked == {"consistency.reranker": "reranker", "dialogue.pool": "spare"}
+    assert alone.rewards.used_pools == {"consistency.reranker": "reranker", "dialogue.pool": "spare"}
 
 
 def test_growth_needs_capacity_for_new_replicas_only() -> None:

@@ -32,19 +32,19 @@ ENSEMBLE = [f"rewards.consistency.{key}" for key in ("audit_frac=0.1", "audit.by
 def test_pool_without_a_reward_is_omitted(overrides: tuple[str, ...], wanted: set[str]) -> None:
     config = load_config(["pools=paper", *overrides])
     assert set(config.with_asked_pools().pools) == wanted
-    assert set(config.rewards.asked.values()) == wanted
+    assert set(config.rewards.used_pools.values()) == wanted
 
 
 def test_pool_used_as_a_training_base_is_kept() -> None:
     config = load_config(["pools=cpu_small", "rewards.consistency.mode=soft_judge"])
-    assert set(config.rewards.asked.values()) == {"judge"}
+    assert set(config.rewards.used_pools.values()) == {"judge"}
     assert set(config.with_asked_pools().pools) == {"reranker", "judge"}
 
 
 def test_pools_in_training_dialogues_are_kept() -> None:
     sage = ["experiment.sage.scenarios=[telecom_package]", "experiment.sage.simulator=side"]
     config = load_config(["pools=paper", f"+{SIDE}", *sage])
-    assert config.experiment.sage.asked == {"simulator": "side"}
-    assert set(config.with_asked_pools(*config.experiment.sage.asked.values()).pools) == {"reranker", "judge", "side"}
+    assert config.experiment.sage.dialogue_pools == {"simulator": "side"}
+    assert set(config.with_asked_pools(*config.experiment.sage.dialogue_pools.values()).pools) == {"reranker", "judge", "side"}
     without = load_config(["pools=paper", f"+{SIDE}", "experiment.sage.simulator=side"])
-    assert without.experiment.sage.asked == {}
+    assert without.experiment.sage.dialogue_pools == {}

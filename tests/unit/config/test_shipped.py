@@ -164,7 +164,7 @@ def test_side_rewards_have_pools_of_their_own_with_paper_sidecars() -> None:
     paper, config = (
         load_config(["experiment=olamind_stage2", f"pools={name}"]) for name in ("paper", "paper_sidecars")
     )
-    asked = config.rewards.asked
+    asked = config.rewards.used_pools
     own = {reward: asked[f"{reward}.pool"] for reward in ("risk", "hallucination", "rubric")}
     assert own == {reward: reward for reward in own}
     assert {asked[f"{reward}.pool"] for reward in ("dialogue", "policy", "tool")} == {"judge"}

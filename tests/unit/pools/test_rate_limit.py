@@ -81,14 +81,14 @@ async def test_waiting_caller_is_admitted_when_a_request_ends():
 async def test_always_refusing_endpoint_gets_only_periodic_probes():
     pace, clock = paced()
     for _ in range(MOST_IN_A_ROW):
-        assert not pace.exhausted
+        assert not pace.is_exhausted
         pace.settle(await pace.admit(1), answered=0, retry_in_s=0.0)
     slept = len(clock.slept)
-    assert pace.exhausted and await pace.admit(5) == 0 and len(clock.slept) == slept
+    assert pace.is_exhausted and await pace.admit(5) == 0 and len(clock.slept) == slept
     clock.now += LONGEST_WAIT_S
     assert await pace.admit(5) == 1
     pace.settle(1, answered=1, retry_in_s=None)
-    assert not pace.exhausted
+    assert not pace.is_exhausted
 
 
 async def test_pools_of_one_endpoint_share_a_rate_limiter():

@@ -115,7 +115,7 @@ def test_empty_sections_are_omitted_and_details_are_not_printed() -> None:
     empty = Table("Nothing", (Column("a"),), ())
     sections = (PageSection.of("Empty", empty, None), PageSection.of("Detail", SCORES, detail=True))
     page = Page(title="t", summary="s", facts=(), sections=sections)
-    assert [section.title for section in page.shown] == ["Detail"]
+    assert [section.title for section in page.filled_sections] == ["Detail"]
     assert "Empty" not in render_page(page) and "Detail" in render_page(page)
     assert printed(page) == ""
 

@@ -63,20 +63,20 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
     if request.simulator == f"{PREFIX}worded":
         for scenario in scenarios.values():
             load_words(scenario, request.sage.language)
-    finished = _finished(request, scenarios)
+    finished = _finished_traces(request, scenarios)
     settings = merged_settings(merge) if merge else settings_of(request, scenarios, config, functions)
     console = Console()
     with Store(request.output, settings, rejudge=request.rejudge) as store:
         merge_into(store, merge)
         for trace in finished:
-            if store.finished(trace.agent, trace.plan.id) is None:
+            if store.finished_trace(trace.agent, trace.plan.id) is None:
                 store.add_trace(trace)
         pairs = [(trace.agent, trace.plan) for trace in finished] or _pairs(
             request, scenarios, store, held=request.rejudge or bool(merge)
         )
         plans = list({plan.id: plan for _, plan in pairs}.values())
-        done = sum(store.finished(agent, plan.id) is not None for agent, plan in pairs)
-        counts = f"{len(request.tested)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues"
+        done = sum(store.finished_trace(agent, plan.id) is not None for agent, plan in pairs)
+        counts = f"{len(request.agent_names)} agents, {len(scenarios)} scenarios, {len(pairs)} dialogues"
         console.print(f"sage: {counts}, {done} held before", highlight=False)
         if config is not None:
             show_cost(request, scenarios, config, store, pairs, console)
@@ -84,7 +84,7 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
             if not merge:
                 _work(request, scenarios, config, functions, store, pairs, console)
         finally:
-            found = summarise(store, scenarios, plans, request.tested, request.sage, apart=request.ranked_apart)
+            found = summarise(store, scenarios, plans, request.agent_names, request.sage, apart=request.ranked_apart)
             write_figures(request.output, request.sage, found)
         show(write_report(request.output, found, store), console=console)
         print(f"written: {request.output / 'report.html'}", flush=True)
@@ -135,11 +135,11 @@ def _check_name(config: Config | None, key: str, name: str) -> None:
     writing_pool(config, key, name)
 
 
-def _finished(request: EvaluateSage, scenarios: Mapping[str, Scenario]) -> list[Trace]:
+def _finished_traces(request: EvaluateSage, scenarios: Mapping[str, Scenario]) -> list[Trace]:
     """Return the dialogues of `dialogues=`. Raises DataError, and BadInput where there are none."""
     if request.dialogues is None:
         return []
-    found = read_dialogues(request.dialogues, scenarios, request.sage, agent=request.tested[0])
+    found = read_dialogues(request.dialogues, scenarios, request.sage, agent=request.agent_names[0])
     if not found:
         raise BadInput("dialogues", str(request.dialogues), "is empty; give one dialogue per line")
     return found
@@ -177,7 +177,7 @@ def _who_talks(request: EvaluateSage, config: Config | None, functions: Mapping[
         return {key: before[key] for key in ("agents", "simulator", "merged") if key in before}
     if request.dialogues is not None:
         digest = hashlib.sha256(request.dialogues.read_bytes()).hexdigest()
-        return {"agents": {request.tested[0]: {"sha256": digest}}, "simulator": {"name": "file"}}
+        return {"agents": {request.agent_names[0]: {"sha256": digest}}, "simulator": {"name": "file"}}
     native = {name: {"tools": "native"} if request.is_native(name) else {} for name in request.agents}
     return {
         "agents": {name: _pool_settings(config, name, functions) | native[name] for name in request.agents},
@@ -210,7 +210,7 @@ def _pairs(
 ) -> list[tuple[str, DialoguePlan]]:
     """Return every agent with every customer; the finished dialogues of the folder if these are all."""
     if held:
-        finished = [trace for trace in store.traces.values() if trace.finished and trace.agent in request.agents]
+        finished = [trace for trace in store.traces.values() if trace.is_finished and trace.agent in request.agents]
         return [(trace.agent, trace.plan) for trace in finished if trace.plan.scenario in scenarios]
     plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, request.sage)]
     return [(agent, plan) for agent in request.agents for plan in plans]

@@ -63,7 +63,7 @@ def start(request: EvaluateTau2) -> int:
             for agent in request.agents
             for sample in points
             for trial in range(request.trials)
-            if (agent, sample.id, trial) not in results.done
+            if (agent, sample.id, trial) not in results.finished_keys
         ]
         console.print(f"tau2: {len(points)} tasks of {request.domain}, {len(left)} dialogues to hold", highlight=False)
         if left:
@@ -127,7 +127,7 @@ class _Results(RowFolder):
             self.all[row["agent"], row["task"], row["trial"]] = row
 
     @property
-    def done(self) -> set[tuple[str, str, int]]:
+    def finished_keys(self) -> set[tuple[str, str, int]]:
         return {key for key, row in self.all.items() if row.get("reward") is not None}
 
     def add(self, row: Row) -> None:

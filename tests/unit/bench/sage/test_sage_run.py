@@ -556,7 +556,7 @@ def test_models_without_finished_dialogues_may_be_changed(tmp_path):
     with Store(tmp_path, of(a="right", b="typo")) as store:
         store.add_trace(held())
     with Store(tmp_path, of(b="right")) as store:
-        assert store.finished("a", held().plan.id) is not None
+        assert store.finished_trace("a", held().plan.id) is not None
     assert read_settings(tmp_path)["agents"] == {"a": {"model": "right"}, "b": {"model": "right"}}
     with pytest.raises(BadInput, match=r"agents.a.model=.right., now"):
         Store(tmp_path, of(a="other"))

@@ -125,7 +125,7 @@ async def test_recovered_pool_completes_the_dialogue():
 async def test_unavailable_pool_ends_the_dialogue_keeping_its_turns(failure):
     away = Answer(failure=failure, detail="gone")
     trace = await talk(says(good(), away), says("Hello"))
-    assert (trace.outcome, trace.finished, len(trace.turns)) == ("agent_failed", False, 1)
+    assert (trace.outcome, trace.is_finished, len(trace.turns)) == ("agent_failed", False, 1)
     assert failure in trace.detail
     assert (await talk(says(good()), says(away))).outcome == "user_failed"
 
