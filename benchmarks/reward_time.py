@@ -71,12 +71,12 @@ class Pool:
 
 @dataclass(frozen=True)
 class Arm:
-    """One way to reward. `cached`: siblings that say the same share an answer; `steering` has made its moves."""
+    """One way to reward. `cached`: siblings that say the same share an answer; `controller` has made its moves."""
 
     name: str
     consistency: Mapping[str, Any]
     cached: bool = False
-    steering: CascadeController | None = None
+    controller: CascadeController | None = None
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ async def score(arm: Arm, replies: Replies, pools: Pools, step: int = 0) -> tupl
         clock=asyncio.get_running_loop().time,
         cache_size=4096 if arm.cached else 0,
     )
-    rewarder = router if arm.steering is None else ControlledRewarder(router, arm.steering)
+    rewarder = router if arm.controller is None else ControlledRewarder(router, arm.controller)
     groups, responses = replies.s_r.shape
     asked = []
     for g in range(groups):
@@ -157,14 +157,17 @@ def arms(args: argparse.Namespace, fitted: Cascade, with_room: Cascade) -> list[
         Arm("corrected, cache", {**audited, "correction": "stratified"}, cached=True),
     ]
     found = [arm for arm in found if arm.name in (found[0].name, *(args.arms or [a.name for a in found]))]
-    return [replace(a, steering=_steering(a)) if {"budget", "correction"} & {*a.consistency} else a for a in found]
+    return [
+        replace(a, controller=_adapted_controller(a)) if {"budget", "correction"} & {*a.consistency} else a
+        for a in found
+    ]
 
 
 def _parameters(cascade: Cascade) -> dict[str, float]:
     return dict(zip(("tau_a", "tau_b", "w1", "w2"), cascade.parameters, strict=True))
 
 
-def _steering(arm: Arm) -> CascadeController:
+def _adapted_controller(arm: Arm) -> CascadeController:
     return CascadeController(RewardsConfig.model_validate({"consistency": arm.consistency}).consistency)
 
 
@@ -177,16 +180,16 @@ async def measure(name: str, fitting: Replies, batches: Sequence[Replies], args:
     rows: list[dict[str, Any]] = []
     room = calibrate(*fitting.flat(), max_escalated_frac=args.frac - AUDIT_FRAC, folds=0, resamples=0)
     for arm in arms(args, fit.cascade, room.cascade):
-        if arm.steering is not None:
+        if arm.controller is not None:
             for step, batch in enumerate(batches[: args.warm_up]):
                 await score(arm, batch, quick, step)
-        cascade = arm.steering.cascade if arm.steering else None
+        cascade = arm.controller.cascade if arm.controller else None
         _, seconds, calls = await score(arm, timed, slow, args.warm_up)
         rewards: list[np.ndarray] = []
         asked = 0
         # An interval stays where the warm-up has brought it, so that all of it is one and the same cascade.
         moved = "budget" in arm.consistency
-        frozen = replace(arm, steering=None, consistency=_with(arm.consistency, cascade)) if moved else arm
+        frozen = replace(arm, controller=None, consistency=_with(arm.consistency, cascade)) if moved else arm
         for step, batch in enumerate(rest):
             records, _, questions = await score(frozen, batch, quick, 1000 + step)
             rewards.append(np.array([r.total.value for r in records]).reshape(batch.s_r.shape))

@@ -52,7 +52,7 @@ class ConsistencyScorer:
     def __init__(
         self,
         config: ConsistencyConfig,
-        askers: Mapping[Role, CachedPool],
+        pools: Mapping[Role, CachedPool],
         metrics: RouterMetrics,
         sample: ServiceSample,
         reply: Reply,
@@ -61,7 +61,7 @@ class ConsistencyScorer:
         ensemble: Sequence[CachedPool] = (),
     ) -> None:
         """`ensemble`: pools that answer audits in place of the judge."""
-        self._config, self._askers, self._metrics = config, askers, metrics
+        self._config, self._pools, self._metrics = config, pools, metrics
         self._ensemble = ensemble
         self._sample, self._reply, self._until = sample, reply, until
         self._scores: dict[int, ReferenceScore] = {}
@@ -157,7 +157,7 @@ class ConsistencyScorer:
 
     async def _vote(self, index: int) -> float | Failure:
         """Return the mean score of the auditing pools for a reference, or the first failure."""
-        pools = self._ensemble or (self._askers["judge"],)
+        pools = self._ensemble or (self._pools["judge"],)
         answers = await asyncio.gather(*(self._ask_judge(index, pool, patient=False) for pool in pools))
         failures = [failure for answer in answers if (failure := failure_of("judge", answer)) is not None]
         return failures[0] if failures else fmean(answer.score or 0.0 for answer in answers)
@@ -186,7 +186,7 @@ class ConsistencyScorer:
         question = replace(self._questions[index], attempt=attempt) if attempt else self._questions[index]
         patient = patient and self._config.fallback == "wait"
         ask = ask_until if patient else CachedPool.ask
-        reply = await ask(pool or self._askers[role], question, until=self._until)
+        reply = await ask(pool or self._pools[role], question, until=self._until)
         if reply.answer.call is not None:
             self._calls.append((index, role, reply.answer.call))
         if reply.answer.retry_in_s is None:  # a refused question was not sent

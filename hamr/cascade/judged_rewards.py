@@ -63,13 +63,13 @@ class JudgedRewardScorer:
     """Judges of all rewards with a weight. Each comparative judge has a `GroupJudge`."""
 
     def __init__(
-        self, rewards: RewardsConfig, askers: Mapping[str, CachedPool], metrics: RouterMetrics, *, group_wait_s: float
+        self, rewards: RewardsConfig, pools: Mapping[str, CachedPool], metrics: RouterMetrics, *, group_wait_s: float
     ) -> None:
-        """`askers` is keyed by pool name."""
+        """`pools` is keyed by pool name."""
         self._sections, self._veto_first = rewards.judges, rewards.veto_first
         self._put = ask_until if rewards.fallback == "wait" else CachedPool.ask
-        self._askers = {name: askers[section.pool] for name, section in self._sections.items()}
-        self._reranker = askers[rewards.rubric.reranker] if rewards.rubric.weight and rewards.rubric.reranker else None
+        self._pools = {name: pools[section.pool] for name, section in self._sections.items()}
+        self._reranker = pools[rewards.rubric.reranker] if rewards.rubric.weight and rewards.rubric.reranker else None
         self._metrics = metrics
         self._panels = {
             name: GroupJudge(partial(self._ask, name), wait_s=group_wait_s, most=section.max_compared)
@@ -85,18 +85,18 @@ class JudgedRewardScorer:
         """
         names = list(self._sections)
         first = [name for name in names if name in VETOES] if self._veto_first else []
-        opinions = {o.component: o for o in await asyncio.gather(*(self._one(name, case) for name in first))}
-        fired = [name for name, o in opinions.items() if o.judgement and VETOES[name].vetoes(o.judgement)]
+        judged = {o.component: o for o in await asyncio.gather(*(self._one(name, case) for name in first))}
+        fired = [name for name, o in judged.items() if o.judgement and VETOES[name].vetoes(o.judgement)]
         rest = [name for name in names if name not in first]
         if fired:
             self._decline(case.key, case.siblings)
             vetoed = Vetoed(detail=f"vetoed by {' and '.join(fired)}")
-            opinions |= {
+            judged |= {
                 name: self._nothing(name, case) or JudgedComponent(component=name, outcome=vetoed) for name in rest
             }
         else:
-            opinions |= {o.component: o for o in await asyncio.gather(*(self._one(name, case) for name in rest))}
-        return tuple(opinions[name] for name in names)
+            judged |= {o.component: o for o in await asyncio.gather(*(self._one(name, case) for name in rest))}
+        return tuple(judged[name] for name in names)
 
     def refuse(self, malformed: MalformedResponse, key: SampleKey, siblings: int) -> tuple[JudgedComponent, ...]:
         """Return the components of a malformed response: a genuine 0 for each reward, without a judge.
@@ -192,7 +192,7 @@ class JudgedRewardScorer:
         for attempt in range(1 + section.max_reasks):
             places = order(len(responses), *group, name, attempt)
             question = find_judged(name).question(sample, [responses[i] for i in places], section, attempt)
-            reply = await self._put(self._askers[name], question, until=until)
+            reply = await self._put(self._pools[name], question, until=until)
             calls += [reply.answer.call] if reply.answer.call else []
             if reply.answer.retry_in_s is None:  # a refused question was not sent
                 self._metrics.question("side", asked=reply.asked, call=reply.answer.call)
@@ -221,5 +221,5 @@ class JudgedRewardScorer:
             return find_judged(name).read(answer.text or "", sample, count, self._sections[name])
         except VerdictUnparsable as error:
             # Do not serve the unparseable answer to a sibling with the same question.
-            self._askers[name].drop(question)
+            self._pools[name].drop(question)
             return JudgeUnparsable(detail=str(error))

@@ -15,7 +15,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 15.0
 
 
 async def ask_until(
-    asker: CachedPool,
+    pool: CachedPool,
     question: Question,
     *,
     until: float,
@@ -30,7 +30,7 @@ async def ask_until(
     """
     now, wait_s = clock or asyncio.get_running_loop().time, FIRST_WAIT_S
     while True:
-        reply = await asker.ask(question, until=until)
+        reply = await pool.ask(question, until=until)
         if reply.answer.failure not in TRANSIENT:
             return reply
         retry_in_s = reply.answer.retry_in_s

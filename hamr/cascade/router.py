@@ -82,18 +82,18 @@ class RewardRouter:
         self._count_tokens = lru_cache(maxsize=cache_size)(lambda text: count_tokens(_encodable(text)))
         self._metrics = RouterMetrics()
         self._moved: tuple[Cascade, ConsistencyConfig] | None = None
-        self._askers: dict[str, CachedPool] = {}
+        self._pools: dict[str, CachedPool] = {}
         for key, name in rewards.used_pools.items():
             if name not in pools:
                 raise ConfigError(f"rewards.{key}", name, f"no such pool; there is {sorted(pools)}")
-            if name not in self._askers:
-                self._askers[name] = CachedPool(pools[name], deadline_s=deadline_s, cache_size=cache_size)
-        self._scorers = {role: self._askers[name] for role, name in rewards.scorers.items()}
+            if name not in self._pools:
+                self._pools[name] = CachedPool(pools[name], deadline_s=deadline_s, cache_size=cache_size)
+        self._scorers = {role: self._pools[name] for role, name in rewards.scorers.items()}
         ensemble = rewards.consistency.audit.pools if rewards.scorers else ()
-        self._ensemble = tuple(self._askers[name] for name in ensemble)
+        self._ensemble = tuple(self._pools[name] for name in ensemble)
         check_prompts(rewards)
         wait_s = deadline_s / 2 if group_wait_s is None else group_wait_s
-        self._bench = JudgedRewardScorer(rewards, self._askers, self._metrics, group_wait_s=wait_s)
+        self._judged = JudgedRewardScorer(rewards, self._pools, self._metrics, group_wait_s=wait_s)
         self._custom = CustomRewardScorer(rewards.custom, functions, group_wait_s=wait_s)
 
     async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
@@ -113,48 +113,48 @@ class RewardRouter:
         components = self._side_rewards(sample, text, action, words, asked)
         consistency = self._in_force(cascade)
         comparing = self._consistency(point, rollout.key, spoken, consistency, until)
-        opinions: tuple[JudgedComponent, ...] = ()
+        judged: tuple[JudgedComponent, ...] = ()
         own: tuple[Component, ...] = ()
         if self._rewards.judges or self._rewards.custom:
-            finding, opinions, own = await asyncio.gather(
+            result, judged, own = await asyncio.gather(
                 comparing,
-                self._opinions(point, rollout, words, spoken, until),
+                self._judge(point, rollout, words, spoken, until),
                 self._custom.score(sample, rollout.key, rollout.siblings, text, until),
             )
         else:
-            finding = await comparing
+            result = await comparing
         components += tuple(
             Component(name=o.component, outcome=o.outcome, weight=self._rewards.judges[o.component].weight)
-            for o in opinions
+            for o in judged
         )
         components += own
         weight = self._rewards.consistency.weight
         if weight:
-            components = (Component(name="consistency", outcome=finding.outcome, weight=weight), *components)
+            components = (Component(name="consistency", outcome=result.outcome, weight=weight), *components)
         record = RewardRecord(
             key=rollout.key,
             total=mix(components),
             components=components,
             action=None if isinstance(action, MalformedResponse) else action,
-            band=finding.band,
-            reference_scores=finding.scores,
-            calls=finding.calls + tuple(call for opinion in opinions for call in opinion.calls),
-            s_r=finding.decisive.s_r if finding.decisive else None,
-            s_j=finding.decisive.s_j if finding.decisive else None,
+            band=result.band,
+            reference_scores=result.scores,
+            calls=result.calls + tuple(call for o in judged for call in o.calls),
+            s_r=result.decisive.s_r if result.decisive else None,
+            s_j=result.decisive.s_j if result.decisive else None,
             response=rollout.text,
             response_tokens=len(rollout.token_ids),
             versions=rollout.versions,
             seconds=self._clock() - started,
-            judgements=tuple(o.judgement for o in opinions if o.judgement is not None),
-            audit=finding.audit,
-            fallback=finding.fallback,
+            judgements=tuple(o.judgement for o in judged if o.judgement is not None),
+            audit=result.audit,
+            fallback=result.fallback,
             cascade=_parameters(consistency),
             mean_logprob=rollout.mean_logprob,
             answer_tokens=(len(rollout.token_ids) or None) if rollout.answer_tokens is None else rollout.answer_tokens,
             answer_s=(rollout.seconds or None) if rollout.answer_s is None else rollout.answer_s,
         )
         malformed = isinstance(action, MalformedResponse)
-        self._metrics.record(record, escalated=finding.escalated, malformed=malformed)
+        self._metrics.record(record, escalated=result.escalated, malformed=malformed)
         return record
 
     def metrics(self) -> dict[str, float]:
@@ -163,15 +163,15 @@ class RewardRouter:
 
     def forget(self) -> None:
         """Clear the caches. Call it when the model or prompt of a scorer changes."""
-        for asker in self._askers.values():
-            asker.forget()
+        for pool in self._pools.values():
+            pool.forget()
 
     async def close(self) -> None:
         """Cancel pending questions."""
-        await self._bench.close()
+        await self._judged.close()
         await self._custom.close()
-        for asker in self._askers.values():
-            await asker.close()
+        for pool in self._pools.values():
+            await pool.close()
 
     def _in_force(self, cascade: Cascade | None) -> ConsistencyConfig:
         if cascade is None:
@@ -211,7 +211,7 @@ class RewardRouter:
         outcome = sage_logic(text, sample, self._scenarios, path=rewards.sage_logic.path, response_format=asked)
         return (*found, Component(name="sage_logic", outcome=outcome, weight=rewards.sage_logic.weight))
 
-    async def _opinions(
+    async def _judge(
         self,
         sample: ServiceSample,
         rollout: Rollout,
@@ -222,10 +222,10 @@ class RewardRouter:
         if not self._rewards.judges:
             return ()
         if isinstance(action, MalformedResponse):
-            return self._bench.refuse(action, rollout.key, rollout.siblings)
+            return self._judged.refuse(action, rollout.key, rollout.siblings)
         response = judged_text(words, action)
         case = JudgeRequest(sample=sample, key=rollout.key, siblings=rollout.siblings, response=response, until=until)
-        return await self._bench.judge(case)
+        return await self._judged.judge(case)
 
     async def _consistency(
         self,
@@ -247,11 +247,11 @@ class RewardRouter:
             # No question is needed: `score` omits the component.
             return ConsistencyResult(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
-        inquiry = ConsistencyScorer(
+        scorer = ConsistencyScorer(
             config, self._scorers, self._metrics, sample, action, until=until, ensemble=self._ensemble
         )
         audited = config.audit.by in POOL_AUDITORS and is_audited(key, config.audit_frac)
-        return await inquiry.run(match.ask, audited=audited)
+        return await scorer.run(match.ask, audited=audited)
 
 
 def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:

@@ -383,7 +383,9 @@ class Config(Section):
         for key, section in (*own, ("rollout.episode", self.rollout.episode)):
             if section is not None:
                 found[key] = section
-        return found | {f"logging.callbacks.{name}": section for name, section in self.logging.callbacks.sections.items()}
+        return found | {
+            f"logging.callbacks.{name}": section for name, section in self.logging.callbacks.sections.items()
+        }
 
     @property
     def dialogue_pools(self) -> dict[str, str]:

@@ -250,7 +250,7 @@ def _application(
         # A group, hence one prompt prefix, stays on one replica until that is full, then uses the next.
         request_router_config=RequestRouterConfig(
             request_router_class=(
-                "hamr.pools.hedge_router.SecondChoiceRouter"
+                "hamr.pools.hedge_router.HedgeRouter"
                 if config.hedge
                 else "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
             )

@@ -9,7 +9,7 @@ from ray.serve.experimental.consistent_hash_router import ConsistentHashRouter
 from hamr.pools.client import SECOND
 
 
-class SecondChoiceRouter(ConsistentHashRouter):
+class HedgeRouter(ConsistentHashRouter):
     """Ray's consistent hashing of sessions; a session marked SECOND goes one replica further than its twin.
 
     Without it, a hedged request in a pool of two would go to the late replica half of the time. If only one replica is

@@ -8,7 +8,7 @@ from hamr.config.pools import PoolConfig
 from hamr.types import ScorerCall
 
 
-def bill(
+def record_call(
     pool: str,
     config: PoolConfig,
     model: str,

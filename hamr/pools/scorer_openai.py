@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput, ConfigError, VerdictUnparsable, first_fault
 from hamr.pools.chat_reply import ChatReply, Choice, ReplyUsage
-from hamr.pools.scorer_call import bill
+from hamr.pools.scorer_call import record_call
 from hamr.pools.scorer_prompt import LabelReading, read_labels
 from hamr.pools.scorer_written import NO_PROMPT, conversation, cut_off, longest, temperature
 from hamr.prompting.labels import LABEL_VALUES
@@ -216,7 +216,7 @@ class OpenAIScorer:
     def _call(self, prompt_version: str, started: float, reply: ChatReply | None) -> ScorerCall:
         usage = (reply.usage if reply else None) or ReplyUsage()
         cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else None
-        return bill(
+        return record_call(
             self.pool,
             self.config,
             (reply.model if reply else None) or self.config.model,

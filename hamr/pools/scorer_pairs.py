@@ -31,7 +31,7 @@ from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
 from hamr.models.bundled import PAIRS_INSTALL
 from hamr.pools.pair_training import MARKED, mark_numbers
-from hamr.pools.scorer_call import bill
+from hamr.pools.scorer_call import record_call
 from hamr.types import Answer, Question
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class PairScorer:
         return answers
 
     def _answer(self, score: float, tokens: int, started: float) -> Answer:
-        call = bill(self.pool, self.config, self.name, self.config.type, started, tokens)
+        call = record_call(self.pool, self.config, self.name, self.config.type, started, tokens)
         if not math.isfinite(score):
             return Answer(failure="unparsable", detail=f"the model returned {score}, which is not a score", call=call)
         verdict = ("yes" if score > 0.5 else "no") if self.config.type == "cross_encoder" else None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hamr.config.pools import PoolConfig
 from hamr.models.tokenizer import Tokenizer
-from hamr.pools.scorer_call import bill
+from hamr.pools.scorer_call import record_call
 from hamr.pools.structured import bound_lengths
 from hamr.protocols import SamplingConfig
 from hamr.rewards.written import WrittenPrompt
@@ -108,7 +108,9 @@ class Writer:
     def _call(
         self, prompt: str, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
     ) -> ScorerCall:
-        return bill(self.pool, self.config, self.model, prompt, started, prompt_tokens, output_tokens, cached_tokens)
+        return record_call(
+            self.pool, self.config, self.model, prompt, started, prompt_tokens, output_tokens, cached_tokens
+        )
 
 
 class GraderScorer:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput, ConfigError, VerdictUnparsable
 from hamr.models.tokenizer import load_tokenizer
-from hamr.pools.scorer_call import bill
+from hamr.pools.scorer_call import record_call
 from hamr.pools.scorer_openai import OpenAIScorer
 from hamr.pools.scorer_pairs import check_pair_model, load_pair_scorer
 from hamr.pools.scorer_prompt import ScorerPrompt
@@ -110,7 +110,7 @@ class _EngineScorer(ABC):
         return Answer(failure="unparsable", detail=detail, call=self._call(started, 0, 0))
 
     def _call(self, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> ScorerCall:
-        return bill(
+        return record_call(
             self.pool,
             self.config,
             self.model,

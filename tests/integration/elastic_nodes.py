@@ -38,11 +38,11 @@ async def main() -> None:
         homes = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
         assert len(homes) == 3, "the autoscaler has added what was missing"
         assert {answer.verdict for answer in answers} == homes, "and the replicas there answer"
-        fleet = LivePoolScaler(
+        scaler = LivePoolScaler(
             hasty.model_copy(update={"pools": {"judge": grown}}), {}, RUN, NoRouter(), scorer_factory=Placed
         )
         with pytest.raises(HamrError, match="6 of 9 running.*add resources to the cluster; the pools are unchanged"):
-            await fleet.resize({"judge": 9})
+            await scaler.resize({"judge": 9})
         assert pool_status(RUN)["judge"]["running"] == 6, "what no node can be had for is taken back"
     finally:
         await client.close()

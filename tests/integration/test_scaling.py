@@ -147,7 +147,7 @@ async def test_pool_is_resized_under_load_without_affecting_others(tmp_path: Pat
     folder.mkdir()
     (folder / "config.yaml").write_text("{}")
     router, noted = NoRouter(), {}
-    fleet = LivePoolScaler(CONFIG, {}, RUN, router, scorer_factory=Slow)
+    scaler = LivePoolScaler(CONFIG, {}, RUN, router, scorer_factory=Slow)
     control = LiveControl(folder, RUN, note=noted.update, phase=lambda: "rl")
     client = PoolClient("reranker", CONFIG.pools["reranker"], RUN)
     before = pids()
@@ -157,7 +157,7 @@ async def test_pool_is_resized_under_load_without_affecting_others(tmp_path: Pat
         return await client.ask(Question(variables={"seconds": str(seconds)}))
 
     async with control.serving():
-        control.scaler = fleet
+        control.scaler = scaler
         load = [asyncio.create_task(ask(0.3)) for _ in range(20)]
         assert await finished(command(folder, "reranker=3")) == 0
         grown = pids()

@@ -143,7 +143,7 @@ async def _score_through_node_changes(cluster: Cluster) -> None:
     assert any(a.call.attempts > 1 for a in answers if a.call)
     assert pool_status(RUN)["reranker"]["pids"] == before, "another pool knows nothing of it"
 
-    fleet = LivePoolScaler(CONFIG, {}, RUN, NoRouter(), scorer_factory=Placed)
+    scaler = LivePoolScaler(CONFIG, {}, RUN, NoRouter(), scorer_factory=Placed)
     cluster.add_node(num_cpus=2, object_store_memory=100 << 20, labels={"room": "new"})
     async with asyncio.timeout(60):
         while pool_status(RUN)["judge"]["running"] < 3:
@@ -151,7 +151,7 @@ async def _score_through_node_changes(cluster: Cluster) -> None:
     homes = {a.verdict for a in await asyncio.gather(*(ask(judge, 0.3) for _ in range(12)))}
     assert len(homes) == 3, "the pool has grown into the new node"
     with pytest.raises(BadInput, match="the cluster has room for"):
-        await fleet.resize({"judge": 40})
+        await scaler.resize({"judge": 40})
     await judge.close()
     await reranker.close()
 

@@ -253,7 +253,9 @@ def test_no_two_public_classes_share_a_name() -> None:
 
 def test_violations_are_detected(tmp_path: Path) -> None:
     module = tmp_path / "m.py"
-    module.write_text('@property\ndef finished():\n    """What nobody heard."""\n\n\ndef start():\n    """Start it."""\n')
+    module.write_text(
+        '@property\ndef finished():\n    """What nobody heard."""\n\n\ndef start():\n    """Start it."""\n'
+    )
     assert len(list(openings(module))) == len(list(participles(module))) == 1
     module.write_text("def start(said):\n    told = 1\n    answer = said\n")
     assert [breach.line for breach in speech_variables(module)] == [1, 2]

@@ -97,7 +97,9 @@ def _without_scorers(config: Config, mode: str) -> Config:
     consistency = ConsistencyConfig.model_validate({"mode": mode, **before.model_dump(include=kept)})
     rewards = config.rewards.model_copy(update={"consistency": consistency})
     pools = {
-        name: pool for name, pool in config.pools.items() if not pool.learns_pairs or name in rewards.used_pools.values()
+        name: pool
+        for name, pool in config.pools.items()
+        if not pool.learns_pairs or name in rewards.used_pools.values()
     }
     return config.model_copy(update={"pools": pools, "rewards": rewards})
 

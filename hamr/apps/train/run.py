@@ -140,7 +140,9 @@ def run_job(job: Job) -> int:
         for note in precision_notes(computations(job.active_config)):
             console.note(note)
         with console.phase("scorers"):
-            scorers = prepare_scorers(job.active_config, splits.train, splits.validation, console.note, console.progress)
+            scorers = prepare_scorers(
+                job.active_config, splits.train, splits.validation, console.note, console.progress
+            )
             check_tuned(job.config, scorers)
         with job.open() as folder:
             signals.advise(how_to_resume(folder.path, job.config))

@@ -233,19 +233,19 @@ async def judge_all(
         left = open_trials(journal, judge, trials)
         if not left:
             return
-        bench = _bench(judge, asks[judge.pool], options)
+        scorer = _judged_scorer(judge, asks[judge.pool], options)
 
         async def one(trial: Trial) -> bool:
-            opinions = await _opinions(bench, trial)
-            for name, opinion in opinions.items():
-                about = _about(trial, name, opinion)
-                journal.add_verdict(verdict_key(judge, trial, name), _verdict(opinion), about)
-            return not all(_verdict(opinion).passing for opinion in opinions.values())
+            judged = await _judge_trial(scorer, trial)
+            for name, component in judged.items():
+                about = _about(trial, name, component)
+                journal.add_verdict(verdict_key(judge, trial, name), _verdict(component), about)
+            return not all(_verdict(component).passing for component in judged.values())
 
         try:
             await process_all(left, one, judge.at_once, lambda n: report(judge.name, n))
         finally:
-            await bench.close()
+            await scorer.close()
 
     await asyncio.gather(*(work(judge) for judge in judges))
 
@@ -254,38 +254,38 @@ def _compares(judge: ComponentJudge) -> bool:
     return isinstance(judge.section, ComparedConfig) and judge.section.judging == "comparative"
 
 
-def _bench(judge: ComponentJudge, ask: Ask, options: OlabenchConfig) -> JudgedRewardScorer:
+def _judged_scorer(judge: ComponentJudge, ask: Ask, options: OlabenchConfig) -> JudgedRewardScorer:
     section = judge.section.model_copy(update={"weight": 1.0})
     rewards = RewardsConfig(consistency=ConsistencyConfig(weight=0.0)).model_copy(update={judge.component: section})
-    askers = {section.pool: CachedPool(patient(ask, options), deadline_s=_PATIENCE_S)}
-    return JudgedRewardScorer(rewards, askers, RouterMetrics(), group_wait_s=_PATIENCE_S)
+    pools = {section.pool: CachedPool(patient(ask, options), deadline_s=_PATIENCE_S)}
+    return JudgedRewardScorer(rewards, pools, RouterMetrics(), group_wait_s=_PATIENCE_S)
 
 
-async def _opinions(bench: JudgedRewardScorer, trial: Trial) -> dict[str, JudgedComponent]:
+async def _judge_trial(scorer: JudgedRewardScorer, trial: Trial) -> dict[str, JudgedComponent]:
     until = asyncio.get_running_loop().time() + _PATIENCE_S
 
-    async def opinion(number: int, response: JudgedText) -> JudgedComponent:
+    async def judge(number: int, response: JudgedText) -> JudgedComponent:
         key = SampleKey(run="olabench", step=0, prompt=trial.id, sample=number)
-        (found,) = await bench.judge(
+        (found,) = await scorer.judge(
             JudgeRequest(sample=trial.sample, key=key, siblings=len(trial.responses), response=response, until=until)
         )
         return found
 
-    found = await asyncio.gather(*(opinion(n, response) for n, response in enumerate(trial.responses.values())))
+    found = await asyncio.gather(*(judge(n, response) for n, response in enumerate(trial.responses.values())))
     return dict(zip(trial.responses, found, strict=True))
 
 
-def _verdict(opinion: JudgedComponent) -> JudgeVerdict:
-    if isinstance(opinion.outcome, Failure):
-        return JudgeVerdict(failure=opinion.outcome.kind, detail=opinion.outcome.detail[:300])
-    return JudgeVerdict(judgement=opinion.judgement)
+def _verdict(component: JudgedComponent) -> JudgeVerdict:
+    if isinstance(component.outcome, Failure):
+        return JudgeVerdict(failure=component.outcome.kind, detail=component.outcome.detail[:300])
+    return JudgeVerdict(judgement=component.judgement)
 
 
-def _about(trial: Trial, name: str, opinion: JudgedComponent) -> dict[str, Any]:
+def _about(trial: Trial, name: str, component: JudgedComponent) -> dict[str, Any]:
     return {
         "policy": name,
         "item": trial.id,
         "component": trial.component,
-        "tokens": sum(call.prompt_tokens + call.output_tokens for call in opinion.calls),
-        "cost": sum(call.cost for call in opinion.calls),
+        "tokens": sum(call.prompt_tokens + call.output_tokens for call in component.calls),
+        "cost": sum(call.cost for call in component.calls),
     }

@@ -35,10 +35,10 @@ async def test_cache_key_covers_every_field_that_affects_the_answer(field):
         asked.append(question)
         return Answer(score=0.5)
 
-    asker = CachedPool(pool, deadline_s=5.0)
+    cached = CachedPool(pool, deadline_s=5.0)
     other = replace(QUESTION, **{field: CHANGES[field]})
     for question in (QUESTION, other, replace(other)):
-        await asker.ask(question, until=1e12)
+        await cached.ask(question, until=1e12)
     # The replica that answers is not part of the question.
     assert asked == ([QUESTION] if field == "affinity" else [QUESTION, other])
 
@@ -51,10 +51,10 @@ async def test_answer_of_the_previous_model_is_not_cached():
         await loaded.wait()
         return Answer(score=scores.pop(0))
 
-    asker = CachedPool(pool, deadline_s=5.0)
-    pending = asyncio.create_task(asker.ask(QUESTION, until=1e12))
+    cached = CachedPool(pool, deadline_s=5.0)
+    pending = asyncio.create_task(cached.ask(QUESTION, until=1e12))
     await asked.wait()
-    asker.forget()
+    cached.forget()
     loaded.set()
     assert (await pending).answer.score == 0.2
-    assert (await asker.ask(QUESTION, until=1e12)).answer.score == 0.8
+    assert (await cached.ask(QUESTION, until=1e12)).answer.score == 0.8

@@ -46,15 +46,17 @@ def record(number, *references, band="inside", s_j=None, audit=None, step=1):
     )  # fmt: skip
 
 
-def step(steering, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
+def step(controller, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
     """A step's records as the cascade in force would have made them."""
     made = []
     for i in range(n):
         s_r = rng.random()
-        band = steering.cascade.band(s_r)
+        band = controller.cascade.band(s_r)
         audit = Audit(s_r=s_r, mix=judge(s_r)) if band == "inside" and rng.random() < audit_frac else None
         own = record(i, s_r, band=band, s_j=None if band == "inside" else judge(s_r), audit=audit, step=number)
-        made.append(steering.correct(replace(own, cascade=steering.cascade.parameters), POINT, steering.correction))
+        made.append(
+            controller.correct(replace(own, cascade=controller.cascade.parameters), POINT, controller.correction)
+        )
     return made
 
 
@@ -74,14 +76,14 @@ def test_record_is_converted_to_a_window_reply(given, seen):
 
 
 def test_budget_is_reached_gradually():
-    steering, rng = CascadeController(config(BUDGET)), random.Random(0)
+    controller, rng = CascadeController(config(BUDGET)), random.Random(0)
     shares = []
     for number in range(1, 30):
-        before = steering.cascade
-        figures = steering.step_ended(step(steering, rng, number))
+        before = controller.cascade
+        figures = controller.step_ended(step(controller, rng, number))
         assert (figures["cascade/tau_a"], figures["cascade/tau_b"]) == (before.tau_a, before.tau_b)
         assert figures["cascade/moved"] <= 0.05 + 1e-12
-        assert (steering.cascade.w1, steering.cascade.w2) == (before.w1, before.w2)
+        assert (controller.cascade.w1, controller.cascade.w2) == (before.w1, before.w2)
         check_names(figures, strict=True)
         shares.append(figures["cascade/judge_frac"])
     assert shares[0] > 0.65
@@ -89,46 +91,46 @@ def test_budget_is_reached_gradually():
 
 
 def test_audits_count_towards_the_budget():
-    steering, rng = CascadeController(config(BUDGET, {"audit_frac": 0.1})), random.Random(0)
+    controller, rng = CascadeController(config(BUDGET, {"audit_frac": 0.1})), random.Random(0)
     for number in range(1, 30):
-        figures = steering.step_ended(step(steering, rng, number))
+        figures = controller.step_ended(step(controller, rng, number))
     assert figures["cascade/judge_frac"] == pytest.approx(0.3, abs=0.03)
 
 
 def test_failed_certificate_narrows_the_interval_to_the_part_that_agrees():
-    steering, rng = CascadeController(config(NARROW)), random.Random(1)
+    controller, rng = CascadeController(config(NARROW)), random.Random(1)
     for number in range(1, 6):
-        steering.step_ended(step(steering, rng, number, judge=lambda s_r: s_r, audit_frac=0.2))
-    assert (steering.cascade.tau_a, steering.cascade.tau_b) == (0.3, 0.98), "nothing to narrow for"
+        controller.step_ended(step(controller, rng, number, judge=lambda s_r: s_r, audit_frac=0.2))
+    assert (controller.cascade.tau_a, controller.cascade.tau_b) == (0.3, 0.98), "nothing to narrow for"
     excess = []
     for number in range(6, 40):
-        made = step(steering, rng, number, judge=lambda s_r: s_r if s_r < 0.6 else 0.1, audit_frac=0.2)
-        figures = steering.step_ended(made)
+        made = step(controller, rng, number, judge=lambda s_r: s_r if s_r < 0.6 else 0.1, audit_frac=0.2)
+        figures = controller.step_ended(made)
         check_names(figures, strict=True)
         excess.append(figures["audit/bound_excess"])
     assert max(excess) > 0.0
-    assert steering.cascade.tau_a == 0.3
-    assert 0.55 < steering.cascade.tau_b < 0.7
+    assert controller.cascade.tau_a == 0.3
+    assert 0.55 < controller.cascade.tau_b < 0.7
     assert figures["audit/bound_lower"] <= 0.05
     assert figures["audit/bound_excess"] == 0.0
 
 
 def test_narrowing_keeps_the_bound_on_judge_calls():
     wanted = {"certificate": {"limit": 0.05, "narrow": True, "max_judge_frac": 0.5}}
-    steering, rng = CascadeController(config(NARROW, wanted)), random.Random(1)
+    controller, rng = CascadeController(config(NARROW, wanted)), random.Random(1)
     for number in range(1, 12):
-        made = step(steering, rng, number, judge=lambda s_r: 0.0, audit_frac=0.2)
-        figures = steering.step_ended(made)
-    assert steering.cascade.tau_b == 0.98
+        made = step(controller, rng, number, judge=lambda s_r: 0.0, audit_frac=0.2)
+        figures = controller.step_ended(made)
+    assert controller.cascade.tau_b == 0.98
     assert figures["audit/bound_excess"] > 0.0, "the alarm stays"
 
 
 def test_controller_needs_min_rows_and_reports_nothing_when_disabled():
-    steering = CascadeController(config(BUDGET))
-    start = steering.cascade
-    assert steering.step_ended([record(i, 0.1, band="below", s_j=0.5) for i in range(49)])["cascade/moved"] == 0.0
-    assert steering.cascade == start
-    assert steering.step_ended([record(49, 0.1, band="below", s_j=0.5)])["cascade/moved"] > 0.0
+    controller = CascadeController(config(BUDGET))
+    start = controller.cascade
+    assert controller.step_ended([record(i, 0.1, band="below", s_j=0.5) for i in range(49)])["cascade/moved"] == 0.0
+    assert controller.cascade == start
+    assert controller.step_ended([record(49, 0.1, band="below", s_j=0.5)])["cascade/moved"] > 0.0
     assert CascadeController(ConsistencyConfig()).step_ended([record(0, 0.1)]) == {}
 
 
@@ -152,25 +154,25 @@ def test_attempt_number_is_part_of_the_sort_order():
     made = [replace(r, key=replace(r.key, attempt=attempt)) for attempt, r in enumerate(made)]
     ways = []
     for records in (made, made[::-1]):
-        steering = CascadeController(config(BUDGET))
-        steering.step_ended(records)
-        ways.append(steering.state()["seen"])
+        controller = CascadeController(config(BUDGET))
+        controller.step_ended(records)
+        ways.append(controller.state()["seen"])
     assert ways[0] == ways[1]
 
 
 def test_restored_state_replaces_later_records():
-    steering, rng = CascadeController(config(BUDGET)), random.Random(0)
-    steering.step_ended(step(steering, rng, 1))
-    state = steering.state()
-    steering.step_ended(step(steering, rng, 2))
-    steering.restore(state)
-    assert steering.state() == state
+    controller, rng = CascadeController(config(BUDGET)), random.Random(0)
+    controller.step_ended(step(controller, rng, 1))
+    state = controller.state()
+    controller.step_ended(step(controller, rng, 2))
+    controller.restore(state)
+    assert controller.state() == state
 
 
 def test_checkpoint_without_controller_state_keeps_the_start():
-    steering = CascadeController(config(BUDGET))
-    steering.restore(None)
-    assert steering.cascade.tau_a == 0.68
+    controller = CascadeController(config(BUDGET))
+    controller.restore(None)
+    assert controller.cascade.tau_a == 0.68
 
 
 def test_step_uses_one_cascade_and_evaluation_the_configured_one():
@@ -181,18 +183,18 @@ def test_step_uses_one_cascade_and_evaluation_the_configured_one():
         "judge": ScriptedPool("judge", lambda q: judged(0.5)),
     }
     router = RewardRouter(RewardsConfig(consistency=consistency), pools, count_tokens=len, deadline_s=5.0)
-    steering = CascadeController(consistency)
-    steered = ControlledRewarder(router, steering)
+    controller = CascadeController(consistency)
+    rewarder = ControlledRewarder(router, controller)
 
     async def run():
-        first = [await steered.score(sample("Why?"), rollout(f"a{i}", i)) for i in range(100)]
-        assert steered.step_ended()["cascade/window"] == 100
-        second = await steered.score(sample("Why?"), rollout("b"))
+        first = [await rewarder.score(sample("Why?"), rollout(f"a{i}", i)) for i in range(100)]
+        assert rewarder.step_ended()["cascade/window"] == 100
+        second = await rewarder.score(sample("Why?"), rollout("b"))
         return first, second, await router.score(sample("Why?"), rollout("c"))
 
     first, second, evaluated = asyncio.run(run())
     assert {r.cascade for r in first} == {(0.68, 0.98, 0.05, 0.72)}
-    assert second.cascade == steering.cascade.parameters != (0.68, 0.98, 0.05, 0.72)
+    assert second.cascade == controller.cascade.parameters != (0.68, 0.98, 0.05, 0.72)
     assert evaluated.cascade == (0.68, 0.98, 0.05, 0.72)
 
 
@@ -204,17 +206,17 @@ def test_rescored_response_counts_once_with_its_last_record():
         "judge": ScriptedPool("judge", lambda q: next(answers)),
     }
     router = RewardRouter(RewardsConfig(consistency=consistency), pools, count_tokens=len, deadline_s=5.0)
-    steering = CascadeController(consistency)
-    steered = ControlledRewarder(router, steering)
+    controller = CascadeController(consistency)
+    rewarder = ControlledRewarder(router, controller)
 
     async def run():
-        first = await steered.score(sample("Why?"), rollout("So?"))
-        return first, await steered.score(sample("Why?"), rollout("So?"))
+        first = await rewarder.score(sample("Why?"), rollout("So?"))
+        return first, await rewarder.score(sample("Why?"), rollout("So?"))
 
     failed, scored = asyncio.run(run())
     assert (failed.total.ok, scored.total.ok) == (False, True)
-    assert steered.step_ended()["cascade/window"] == 1
-    assert steering.state()["seen"] == [[0.1, 0.1]]
+    assert rewarder.step_ended()["cascade/window"] == 1
+    assert controller.state()["seen"] == [[0.1, 0.1]]
 
 
 def scripted_run(consistency):
@@ -232,8 +234,8 @@ def in_step(step, number, attempt=0):
     return replace(made, key=replace(made.key, step=step, attempt=attempt))
 
 
-async def scores(steered, rollouts):
-    return [await steered.score(POINT, one) for one in rollouts]
+async def scores(rewarder, rollouts):
+    return [await rewarder.score(POINT, one) for one in rollouts]
 
 
 @pytest.mark.parametrize("parts", [(BUDGET,), (BUDGET, CORRECTED)])
@@ -248,8 +250,8 @@ def test_audits_of_groups_in_flight_count_once_after_a_resumption(parts):
         whole.step_ended({one.key for one in taken}, in_flight=True)
         resumed._controller.restore(json.loads(json.dumps(whole._controller.state())))
         await scores(resumed, in_flight)
-        for steered in (whole, resumed):
-            steered.step_ended({one.key for one in in_flight}, in_flight=True)
+        for rewarder in (whole, resumed):
+            rewarder.step_ended({one.key for one in in_flight}, in_flight=True)
         expected, found = whole._controller.state(), resumed._controller.state()
         if "correction" in consistency.model_fields_set:  # the resumed groups are corrected by the audits of step 1
             assert len(found["correction"]) == len(expected["correction"]) < 40
@@ -263,22 +265,22 @@ def test_audits_of_groups_in_flight_count_once_after_a_resumption(parts):
 
 def test_records_of_aborted_groups_do_not_count():
     async def run():
-        steered = scripted_run(config(BUDGET))
-        await scores(steered, [in_step(1, 0), in_step(1, 1)])
-        assert steered.step_ended({in_step(1, 0).key})["cascade/window"] == 1
-        assert not steered._records and not steered._in_force
+        rewarder = scripted_run(config(BUDGET))
+        await scores(rewarder, [in_step(1, 0), in_step(1, 1)])
+        assert rewarder.step_ended({in_step(1, 0).key})["cascade/window"] == 1
+        assert not rewarder._records and not rewarder._in_force
 
     asyncio.run(run())
 
 
 def test_siblings_in_flight_have_the_cascade_and_correction_of_their_group():
     async def run():
-        steered = scripted_run(config(CORRECTED, {"audit_frac": 0.5, "budget": {"judge_frac": 0.9, "min_rows": 10}}))
-        first = await scores(steered, [in_step(1, i) for i in range(40)])
-        [before] = await scores(steered, [in_step(2, 0)])
-        steered.step_ended({record.key for record in first}, in_flight=True)
-        [sibling, further] = await scores(steered, [in_step(2, 1), in_step(2, 0, attempt=1)])
-        [fresh] = await scores(steered, [in_step(2, 0, attempt=2)])
+        rewarder = scripted_run(config(CORRECTED, {"audit_frac": 0.5, "budget": {"judge_frac": 0.9, "min_rows": 10}}))
+        first = await scores(rewarder, [in_step(1, i) for i in range(40)])
+        [before] = await scores(rewarder, [in_step(2, 0)])
+        rewarder.step_ended({record.key for record in first}, in_flight=True)
+        [sibling, further] = await scores(rewarder, [in_step(2, 1), in_step(2, 0, attempt=1)])
+        [fresh] = await scores(rewarder, [in_step(2, 0, attempt=2)])
         assert before.cascade == sibling.cascade == further.cascade != fresh.cascade
         assert {r.correction.shift for r in (before, sibling, further)} == {0.0} and fresh.correction.shift < -0.1
 

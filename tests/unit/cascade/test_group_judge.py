@@ -302,7 +302,7 @@ async def test_incomplete_group_is_removed_when_its_timer_fires():
     router, _, _ = build(wait_s=0.001)
     (record,) = await score(router, responses("alpha", siblings=2))
     assert record.total == Scored(value=1.0)
-    (panel,) = router._bench._panels.values()
+    (panel,) = router._judged._panels.values()
     (group,) = panel._groups.values()  # a latecomer is to be judged together with the first
     due, now = group.end.when(), asyncio.get_running_loop().time()
     assert 0 < due - now <= KEEP_S
@@ -314,6 +314,6 @@ async def test_finished_group_is_removed():
     router, _, _ = build()
     await score(router, responses("alpha", "beta"))
     await score(router, responses("gamma", "<tool_call>{"))
-    panels = router._bench._panels.values()
+    panels = router._judged._panels.values()
     assert [len(p._groups) for p in panels] == [0]
     assert [len(p._tasks) for p in panels] == [0]

@@ -28,8 +28,8 @@ async def told(*answers, time_s):
     async def sleep(seconds):
         waits.append(seconds)
 
-    asker = CachedPool(pool, deadline_s=60.0)
-    heard = await ask_until(asker, QUESTION, until=start + time_s, clock=lambda: start + sum(waits), sleep=sleep)
+    cached = CachedPool(pool, deadline_s=60.0)
+    heard = await ask_until(cached, QUESTION, until=start + time_s, clock=lambda: start + sum(waits), sleep=sleep)
     return heard.answer, waits, len(script)
 
 

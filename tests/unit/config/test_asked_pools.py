@@ -45,6 +45,10 @@ def test_pools_in_training_dialogues_are_kept() -> None:
     sage = ["experiment.sage.scenarios=[telecom_package]", "experiment.sage.simulator=side"]
     config = load_config(["pools=paper", f"+{SIDE}", *sage])
     assert config.experiment.sage.dialogue_pools == {"simulator": "side"}
-    assert set(config.with_asked_pools(*config.experiment.sage.dialogue_pools.values()).pools) == {"reranker", "judge", "side"}
+    assert set(config.with_asked_pools(*config.experiment.sage.dialogue_pools.values()).pools) == {
+        "reranker",
+        "judge",
+        "side",
+    }
     without = load_config(["pools=paper", f"+{SIDE}", "experiment.sage.simulator=side"])
     assert without.experiment.sage.dialogue_pools == {}

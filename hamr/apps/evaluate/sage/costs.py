@@ -121,7 +121,9 @@ def show_cost(
     console: Console,
 ) -> None:
     """Print the estimate of the dialogues that are not finished; of all, where they are only judged."""
-    missing = [(agent, plan) for agent, plan in pairs if _is_held(request) or store.finished_trace(agent, plan.id) is None]
+    missing = [
+        (agent, plan) for agent, plan in pairs if _is_held(request) or store.finished_trace(agent, plan.id) is None
+    ]
     if not missing:
         return
     usual = estimate(request, scenarios, missing, min(USUAL_TURNS, request.sage.max_turns))

@@ -17,7 +17,7 @@ from hamr.telemetry.glossary import lookup
 from hamr.telemetry.live import LiveStatus
 
 
-class Fleet:
+class Scaler:
     """Two pools; `judge` cannot be had in a larger size than 4, and never in size 3."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ async def test_live_control_writes_status_and_resizes_on_request(
         await asyncio.sleep(0.1)
         seen = LiveStatus.read(folder)
         assert seen is not None and seen.state == "starting", "its pools are not there yet, and the request waits"
-        control.scaler = Fleet()
+        control.scaler = Scaler()
         assert await early == 0
         out = capsys.readouterr().out
         assert "judge: 1 -> 2 replicas\nreranker: 2 replicas, unchanged\n" in out
@@ -90,7 +90,7 @@ async def test_live_control_writes_status_and_resizes_on_request(
     ],
 )
 async def test_every_request_gets_an_answer(folder: Path, wanted: dict[str, int], answer: dict[str, Any]) -> None:
-    class Busy(Fleet):
+    class Busy(Scaler):
         async def resize(self, wanted: Mapping[str, int]) -> Mapping[str, tuple[int, int]]:
             raise TimeoutError("the router does not answer")
 
