@@ -35,7 +35,7 @@ from hamr.config.load import load_config  # noqa: E402
 from hamr.config.rewards import RewardsConfig  # noqa: E402
 from hamr.config.schema import Config  # noqa: E402
 from hamr.data.contrasts import generated_contrast  # noqa: E402
-from hamr.data.pairs import Label, reply_pairs  # noqa: E402
+from hamr.data.pairs import PairLabel, reply_pairs  # noqa: E402
 from hamr.protocols import Ask  # noqa: E402
 from hamr.rewards.verdict import hard_score  # noqa: E402
 from hamr.types import Reference, Reply, RewardRecord, Rollout, SampleKey, ServiceSample  # noqa: E402
@@ -71,7 +71,7 @@ def batch(samples: Sequence[ServiceSample], groups: int, responses: int, repeats
         sample = rng.choice(replying)
         contrast = generated_contrast(sample, rng)
         chosen.append(replace(sample, references=(Reference(action=Reply(content=contrast.reference)),)))
-        known: dict[Label, Sequence[str]] = {
+        known: dict[PairLabel, Sequence[str]] = {
             "consistent": (contrast.reference, *contrast.right),
             "partial": contrast.partial,
             "inconsistent": [wrong.text for wrong in contrast.wrong],

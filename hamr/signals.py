@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeVar
 from hamr.security.processes import kill_descendants
 
 T = TypeVar("T")
-Action = Callable[[int], None]
+SignalAction = Callable[[int], None]
 
 LIMIT_S = 8.0
 """Time limit of the graceful shutdown. With the kill that follows it, a process ends within 10 seconds."""
@@ -85,7 +85,7 @@ def signal_of(error: BaseException) -> int | None:
 
 @contextlib.contextmanager
 def handle_signals(
-    action: Action = raise_exit, *, limit_s: float | None = LIMIT_S, clock: Callable[[], float] = time.monotonic
+    action: SignalAction = raise_exit, *, limit_s: float | None = LIMIT_S, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[None]:
     """Handle SIGTERM and SIGINT by `action` while the body runs. Inner calls replace the action of outer ones.
 

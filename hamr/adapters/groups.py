@@ -10,7 +10,7 @@ from typing import Any, Literal
 from hamr.errors import DataError, HamrError
 
 Missing = Literal["refuse", "null", "nan", "group_mean"]
-Group = tuple[Mapping[str, Any], list[str]]
+SampleResponses = tuple[Mapping[str, Any], list[str]]
 """A sample in the sample format, and its responses."""
 
 
@@ -61,7 +61,7 @@ def read_sample(value: Any, where: str) -> Mapping[str, Any]:
 
 def group_responses(
     samples: Sequence[Any], responses: Sequence[str], where: str, size: int | None = None
-) -> list[Group]:
+) -> list[SampleResponses]:
     """Group consecutive (sample, response) pairs. `where` names the samples in a DataError."""
     return [
         (read_sample(samples[run.start], f"{where}[{run.start}]"), [responses[i] for i in run])

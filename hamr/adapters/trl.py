@@ -21,7 +21,7 @@ from hamr.adapters.groups import group_responses
 from hamr.errors import DataError
 
 
-class Rewards(Protocol):
+class RewardService(Protocol):
     """Interface of RewardClient and RewardSystem."""
 
     def rewards(self, samples: Sequence[tuple[Mapping[str, Any], Sequence[str]]], /) -> list[list[float | None]]: ...
@@ -31,7 +31,7 @@ class TrlReward:
     """Callable with TRL's signature of reward functions: keywords, with the columns of the dataset as lists."""
 
     def __init__(
-        self, rewards: Rewards, *, column: str = "sample", group_size: int | None = None, name: str = "hamr"
+        self, rewards: RewardService, *, column: str = "sample", group_size: int | None = None, name: str = "hamr"
     ) -> None:
         """`column` of the dataset holds the sample.
 

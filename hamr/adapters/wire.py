@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hamr.adapters.groups import Group, Missing, group_responses, list_unscored, rewards_as_numbers
+from hamr.adapters.groups import Missing, SampleResponses, group_responses, list_unscored, rewards_as_numbers
 from hamr.errors import DataError
 
 END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
@@ -35,10 +35,10 @@ def read_object(body: bytes) -> dict[str, Any]:
     return read
 
 
-def read_score(body: Mapping[str, Any]) -> list[Group]:
+def read_score(body: Mapping[str, Any]) -> list[SampleResponses]:
     """Return the groups of a request to `/score`. DataError names the field."""
     groups = _list(body, "groups")
-    found: list[Group] = []
+    found: list[SampleResponses] = []
     for i, group in enumerate(groups):
         where = f"groups[{i}]"
         if not isinstance(group, Mapping):
@@ -49,7 +49,7 @@ def read_score(body: Mapping[str, Any]) -> list[Group]:
     return found
 
 
-def read_get_reward(body: Mapping[str, Any]) -> list[Group]:
+def read_get_reward(body: Mapping[str, Any]) -> list[SampleResponses]:
     """Return the groups of a request to `/get_reward`: neighbours with one label. DataError names the field."""
     queries = _texts(body, "query")
     prompts = _texts(body, "prompts")

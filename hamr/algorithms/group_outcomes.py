@@ -10,8 +10,8 @@ from typing import Literal
 
 from hamr.types import RewardRecord, RolloutGroup
 
-Outcome = Literal["all_wrong", "all_right", "mixed"]
-OUTCOMES: tuple[Outcome, ...] = ("all_wrong", "all_right", "mixed")
+GroupOutcome = Literal["all_wrong", "all_right", "mixed"]
+OUTCOMES: tuple[GroupOutcome, ...] = ("all_wrong", "all_right", "mixed")
 RIGHT_ABOVE = 0.5
 
 
@@ -28,7 +28,7 @@ def is_right(record: RewardRecord) -> bool | None:
     return None if value is None else value > RIGHT_ABOVE
 
 
-def outcome(group: RolloutGroup) -> Outcome | None:
+def outcome(group: RolloutGroup) -> GroupOutcome | None:
     """Return the outcome of a group, None if no response has a reward."""
     share = right_share(group)
     if share is None:

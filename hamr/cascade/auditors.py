@@ -22,7 +22,7 @@ from hamr.rewards.truth import ExactAct
 from hamr.types import Audit, Failure, LabelMissing, Reply, RewardRecord, Rollout, ServiceSample
 
 POOL_AUDITORS = ("judge", "ensemble")
-Labels = Mapping[tuple[str, str], float]
+ReplyLabels = Mapping[tuple[str, str], float]
 """(sample id, text of the reply) -> label in [0, 1]."""
 
 
@@ -40,7 +40,7 @@ class AuditedRouter:
 
     router: CascadeRouter
     config: ConsistencyConfig
-    auditor: ExactAct | Labels
+    auditor: ExactAct | ReplyLabels
 
     async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
         """Return the router's record, with the auditor's answer if the reply is drawn for an audit."""
@@ -72,7 +72,7 @@ def with_auditor(router: CascadeRouter, config: ConsistencyConfig, truth: ExactA
     return router if auditor is None else AuditedRouter(router, config, auditor)
 
 
-def find_auditor(config: ConsistencyConfig, truth: ExactAct | None) -> ExactAct | Labels | None:
+def find_auditor(config: ConsistencyConfig, truth: ExactAct | None) -> ExactAct | ReplyLabels | None:
     """Return the auditor of `with_auditor`, None for pools. Raises as it does."""
     if config.audit.by == "rules":
         if truth is None:
@@ -88,7 +88,7 @@ class _LabelRow(Shape):
     label: Annotated[float, Field(ge=0.0, le=1.0)]
 
 
-def read_labels(path: str) -> Labels:
+def read_labels(path: str) -> ReplyLabels:
     """Return the labels of a JSONL file of {"sample", "reply", "label"}. Spaces around a reply do not count.
 
     Raises DataError at `file:line: field`, also for a second label of a reply that differs.

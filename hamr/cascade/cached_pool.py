@@ -25,7 +25,7 @@ from hamr.types import (
     ScorerCall,
 )
 
-Role = Literal["reranker", "judge"]
+ScorerRole = Literal["reranker", "judge"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class CachedPool:
         return answer
 
 
-def failure_of(role: Role, answer: Answer) -> Failure | None:
+def failure_of(role: ScorerRole, answer: Answer) -> Failure | None:
     """Return the typed failure of an answer, or None if it has a score. A score outside [0, 1] is a failure.
 
     A reranker has no reasoning to parse, so an answer without a usable score counts as unavailable.

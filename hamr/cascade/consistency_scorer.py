@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from hamr.calibration.cascade import Cascade
-from hamr.cascade.cached_pool import CachedPool, Role, failure_of
+from hamr.cascade.cached_pool import CachedPool, ScorerRole, failure_of
 from hamr.cascade.consistency import combine, to_judge
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
@@ -52,7 +52,7 @@ class ConsistencyScorer:
     def __init__(
         self,
         config: ConsistencyConfig,
-        pools: Mapping[Role, CachedPool],
+        pools: Mapping[ScorerRole, CachedPool],
         metrics: RouterMetrics,
         sample: ServiceSample,
         reply: Reply,
@@ -66,7 +66,7 @@ class ConsistencyScorer:
         self._sample, self._reply, self._until = sample, reply, until
         self._scores: dict[int, ReferenceScore] = {}
         self._failures: dict[int, Failure] = {}
-        self._calls: list[tuple[int, Role, ScorerCall]] = []
+        self._calls: list[tuple[int, ScorerRole, ScorerCall]] = []
         self._questions: dict[int, Question] = {}
         self._escalated = False
 
@@ -173,7 +173,7 @@ class ConsistencyScorer:
         return answer
 
     async def _ask(
-        self, role: Role, index: int, pool: CachedPool | None = None, *, patient: bool = True, attempt: int = 0
+        self, role: ScorerRole, index: int, pool: CachedPool | None = None, *, patient: bool = True, attempt: int = 0
     ) -> Answer:
         """Send one question. `patient`: the reward depends on it, so `fallback: wait` applies. False for audits.
 
@@ -204,7 +204,7 @@ async def _together(asked: Sequence[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*asked)
 
 
-def _order(item: tuple[int, Role, ScorerCall]) -> tuple[int, bool]:
+def _order(item: tuple[int, ScorerRole, ScorerCall]) -> tuple[int, bool]:
     """Sort by reference, then reranker before judge, then attempt. Independent of the arrival order."""
     reference, role, _ = item
     return reference, role == "judge"

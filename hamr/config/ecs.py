@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from hamr.config.agents import AnswerConfig
-from hamr.config.section import NonNegative, PositiveFloat, PositiveInt, Samples, Seed
+from hamr.config.section import NonNegative, PositiveFloat, PositiveInt, SampleCount, Seed
 
 
 class EcsConfig(AnswerConfig):
@@ -26,7 +26,7 @@ class EcsConfig(AnswerConfig):
     """Maximum length of a response of the policy in tokens."""
     seed: Seed = 0
     """Determines the sampling and the resampling."""
-    resamples: Samples = 1000
+    resamples: SampleCount = 1000
     """Resamples of the bootstrap intervals and of the permutation test."""
     attempts: PositiveInt = 3
     """Attempts per question to a pool that temporarily refuses questions."""

@@ -17,7 +17,7 @@ from hamr.config.section import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    Samples,
+    SampleCount,
     Section,
     Seed,
     Steps,
@@ -30,7 +30,7 @@ class SftStageConfig(Section):
 
     steps: Steps = 0
     """Number of optimiser steps. 0 skips the warm-up."""
-    samples_per_step: Samples = 16
+    samples_per_step: SampleCount = 16
     """Number of samples per optimiser step."""
     seed: Seed | None = None
     """Seed of the order of the samples and of the drawn references. null: that of the experiment. With its own seed,
@@ -117,7 +117,7 @@ class ExperimentConfig(Section):
     episodes: PositiveFloat | None = None
     """Passes over the training samples, for runs without `steps`: steps = ceil(episodes x samples / prompts_per_step).
     Prompts that replace groups without signal are not counted. null: `steps` decides."""
-    prompts_per_step: Samples = 8
+    prompts_per_step: SampleCount = 8
     """Number of prompts per RL step. Each gets `rollout.samples_per_prompt` responses."""
     run_dir: str | None = None
     """Run folder. null: `runs/<name>-<time>` in the working folder."""

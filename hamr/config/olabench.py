@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from hamr.config.agents import AnswerConfig
-from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, Samples, Seed
+from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, SampleCount, Seed
 
 
 class OlabenchConfig(AnswerConfig):
@@ -35,7 +35,7 @@ class OlabenchConfig(AnswerConfig):
     """Concurrent responses to the other items. null: the capacity of the policy's pool."""
     seed: Seed = 0
     """Determines the sampling and the resampling."""
-    resamples: Samples = 1000
+    resamples: SampleCount = 1000
     """Resamples of the bootstrap intervals."""
     attempts: PositiveInt = 3
     """Attempts per question to a pool that temporarily refuses questions."""

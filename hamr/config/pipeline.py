@@ -39,7 +39,7 @@ _NAME = r"[a-z][a-z0-9_]*"
 REFERENCE = re.compile(rf"(?<!\w)@({_NAME})\.({_NAME})")
 Name = Annotated[str, StringConstraints(pattern=rf"^{_NAME}$")]
 Keep = Literal["policy", "all"]
-Job = Literal[
+JobName = Literal[
     "train", "sft", "calibrate", "evaluate", "generate", "data sage", "data patm", "data dra", "data multigt",
     "data thought", "data sampled", "data rubrics", "data hallucination", "data olabench",
 ]  # fmt: skip
@@ -49,7 +49,7 @@ class StageConfig(Section):
     """One command. Any name except `inputs` is valid."""
 
     name: Name
-    job: Job
+    job: JobName
     args: tuple[str, ...] = ()
 
 

@@ -17,7 +17,7 @@ from hamr.config.section import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    Samples,
+    SampleCount,
     Section,
     SmallInt,
     Tokens,
@@ -37,11 +37,11 @@ class EngineConfig(FootprintConfig):
 
     threads: SmallInt = 1
     """OpenMP threads of the actor, on a CPU only."""
-    max_num_seqs: Samples = 32
+    max_num_seqs: SampleCount = 32
     """Maximum number of sequences that the engine decodes concurrently."""
     kv_cache_mb: Megabytes = 64
     """Size of the KV cache on the CPU, where vLLM would otherwise take 0.92 of memory."""
-    block_size: Samples = 32
+    block_size: SampleCount = 32
     """KV block size in tokens. A prompt shorter than a block never hits the prefix cache."""
     gpu_memory_utilization: Fraction = 0.9
     """Share of the GPU memory, in [0, 1], that the engine may take for weights and KV cache. Without effect on a
@@ -82,7 +82,7 @@ class ScorerTrainingConfig(Section):
     """Maximum number of training examples."""
     epochs: SmallInt = 1
     """Number of passes over the examples."""
-    batch_size: Samples = 32
+    batch_size: SampleCount = 32
     """Examples per optimiser step."""
     learning_rate: PositiveFloat = 3e-4
     """Peak learning rate, above 0."""
@@ -162,11 +162,11 @@ class PoolConfig(Section):
     """`auto` is resolved as for `model.dtype`, by `engine.num_gpus`."""
     max_context: Tokens = 1024
     """Maximum length of a question with its answer, in tokens."""
-    max_ongoing_requests: Samples = 8
+    max_ongoing_requests: SampleCount = 8
     """Concurrent requests (small batches) of one replica. The rest queue."""
     max_queued_requests: Annotated[int, Field(ge=-1, le=1_000_000_000)] = -1
     """Maximum number of queued requests per client before more are rejected. -1: no limit."""
-    batch_size: Samples = 16
+    batch_size: SampleCount = 16
     """Maximum number of questions in one request."""
     batch_wait_ms: NonNegative = 5.0
     """Maximum time that a question waits for others to share its request, in milliseconds, at least 0."""

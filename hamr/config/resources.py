@@ -8,10 +8,10 @@ from typing import Literal
 import hamr
 from hamr.errors import ConfigError
 
-Kind = Literal["conf", "prompts"]
+ResourceKind = Literal["conf", "prompts"]
 
 
-def roots(kind: Kind) -> tuple[Path, ...]:
+def roots(kind: ResourceKind) -> tuple[Path, ...]:
     """Return the folders that may contain `kind`, in order of preference.
 
     A wheel contains `hamr/conf` and `hamr/prompts`. A checkout (or an editable install) has them at its root.
@@ -20,7 +20,7 @@ def roots(kind: Kind) -> tuple[Path, ...]:
     return package / kind, package.parent / kind
 
 
-def resource(kind: Kind, name: str = "") -> Path:
+def resource(kind: ResourceKind, name: str = "") -> Path:
     """Return the existing file or folder `name`, relative to the folder of its `kind` ("" is the folder itself).
 
     ConfigError lists the existing names if there is none.

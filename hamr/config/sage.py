@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 
 from hamr.config.agents import AnswerConfig
-from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, Samples, Seed
+from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, SampleCount, Seed
 
 TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
 ActionForm = Literal["exact", "group"]
-Unreadable = Literal["zero", "left_out"]
+UnreadableScore = Literal["zero", "left_out"]
 FaultyCustomers = Literal["left_out", "kept"]
 AgentPrompt = Literal["service", "sample", "actions"]
 SCRIPTED = "scripted:"
@@ -72,7 +72,7 @@ class SageConfig(AnswerConfig):
     """`intersection`: the paper's Eq. 6. `prefix`: order and additional stages count too."""
     action: ActionForm = "exact"
     """`exact`: Eq. 7. `group`: the right tool with the wrong option scores the `group_credit` of the scenario."""
-    unreadable: Unreadable = "zero"
+    unreadable: UnreadableScore = "zero"
     """`zero`: a turn with unparseable output counts as 0. `left_out`: it is excluded from the averages, as in the
     paper's released code; they are 0 if no turn is parseable. Both report the share of readable turns next
     to the scores."""
@@ -80,7 +80,7 @@ class SageConfig(AnswerConfig):
     """Dialogues whose simulated customer has a fault (showed more or less than its case, wanted something else, left
     early, left its role, or wrote in another language). `left_out`: excluded from the scores, counted, and replaced
     like dialogues without an assessed turn. `kept`: scored like the others, and counted."""
-    resamples: Samples = 1000
+    resamples: SampleCount = 1000
     """Resamples of the bootstrap intervals."""
 
 

@@ -35,7 +35,7 @@ from hamr.config.section import (
     NonNegative,
     PositiveFloat,
     PositiveInt,
-    Samples,
+    SampleCount,
     Section,
     Seed,
     SmallInt,
@@ -233,11 +233,11 @@ class SageDataConfig(Section):
     """A shipped scenario by name, a user's file by path, or `all` for the shipped ones in equal parts."""
     language: Literal["en", "zh"] = "en"
     """Language of the dialogues."""
-    train: Samples = 600
+    train: SampleCount = 600
     """Number of training samples."""
-    validation: Samples = 80
+    validation: SampleCount = 80
     """Number of validation samples."""
-    test: Samples = 120
+    test: SampleCount = 120
     """Number of test samples."""
     seed: Seed = 0
     """Seed of the generated dialogues, from 0 to 2^32 - 1."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hamr.config.section import Fraction, NonNegativeInt, Samples, Section
+from hamr.config.section import Fraction, NonNegativeInt, SampleCount, Section
 
 
 class RefitConfig(Section):
@@ -30,7 +30,7 @@ class ScorersConfig(Section):
     ones. 0 disables the check. `hamr scorer check` uses more."""
     check_every: NonNegativeInt = 0
     """Interval in RL steps between checks of the policy's most frequent replies. 0 disables them."""
-    replies: Samples = 20
+    replies: SampleCount = 20
     """Number of most frequent replies in a check."""
     max_fooled: Fraction = 0.1
     """Maximum share of contexts in which a wrong reply wins without an alarm (`alarm/scorers_fooled` in RL). In RL also

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from hamr.config.section import AbsolutePath, NonNegative, PositiveInt, Samples, Section, SmallInt
+from hamr.config.section import AbsolutePath, NonNegative, PositiveInt, SampleCount, Section, SmallInt
 from hamr.types import Aggregation, SftKind
 
 
@@ -56,7 +56,7 @@ class SftConfig(Section):
     """Number of passes over the mix."""
     steps: PositiveInt | None = None
     """Total number of optimiser steps. null: as many as the epochs give."""
-    batch_size: Samples = 256
+    batch_size: SampleCount = 256
     """Items of one optimiser step, over all ranks."""
     loss_aggregation: Aggregation = "token_mean"
     """Mean of the loss: over all tokens of the batch (`token_mean`), or first over the tokens of each item

@@ -9,7 +9,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from hamr.config.section import Section
 
-Column = Annotated[str, StringConstraints(min_length=1)]
+ColumnName = Annotated[str, StringConstraints(min_length=1)]
 """A column, or a path into an object in a column: `customer.tier`."""
 
 
@@ -29,8 +29,8 @@ class TicketSource(Section):
 class CallColumns(Section):
     """Columns of the tool call of a turn. `parameters` contains an object, or one as JSON text."""
 
-    name: Column
-    parameters: Column
+    name: ColumnName
+    parameters: ColumnName
 
 
 class TurnColumns(Section):
@@ -41,13 +41,13 @@ class TurnColumns(Section):
     column, for example internal notes: `{private: ["true"], role: [system]}`.
     """
 
-    role: Column
-    content: Column
+    role: ColumnName
+    content: ColumnName
     roles: Mapping[Literal["customer", "agent", "tool"], tuple[str, ...]] = Field(default_factory=dict)
     call: CallColumns | None = None
-    tool: Column | None = None
-    time: Column | None = None
-    skip: Mapping[Column, tuple[str, ...]] = Field(default_factory=dict)
+    tool: ColumnName | None = None
+    time: ColumnName | None = None
+    skip: Mapping[ColumnName, tuple[str, ...]] = Field(default_factory=dict)
 
 
 class TicketMapping(Section):
@@ -59,11 +59,11 @@ class TicketMapping(Section):
     ticket; of several rows the first value that is not empty counts.
     """
 
-    id: Column
+    id: ColumnName
     turn: TurnColumns
-    turns: Column | None = None
-    group: Column | None = None
-    ticket: Mapping[str, Column] = Field(default_factory=dict)
-    privileged: Mapping[str, Column] = Field(default_factory=dict)
-    policy: Column | TicketSource = TicketSource(text="")
-    tools: Column | TicketSource | None = None
+    turns: ColumnName | None = None
+    group: ColumnName | None = None
+    ticket: Mapping[str, ColumnName] = Field(default_factory=dict)
+    privileged: Mapping[str, ColumnName] = Field(default_factory=dict)
+    policy: ColumnName | TicketSource = TicketSource(text="")
+    tools: ColumnName | TicketSource | None = None

@@ -33,8 +33,8 @@ from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.words import Split
 from hamr.types import Reply, ServiceSample
 
-Kind = Literal["act", "fact", "negation", "courtesy", "fragment", "shuffled", "off_topic", "policy"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ContrastKind = Literal["act", "fact", "negation", "courtesy", "fragment", "shuffled", "off_topic", "policy"]
+KINDS: tuple[ContrastKind, ...] = get_args(ContrastKind)
 _ACTS_PER_CONTRAST = 3
 _FACTS = 2
 _NUMBER = re.compile(r"\d+")
@@ -52,7 +52,7 @@ COMMON_COURTESIES = {
 class Wrong(NamedTuple):
     """`act`: what the reply does instead, where it is another act."""
 
-    kind: Kind
+    kind: ContrastKind
     text: str
     act: str = ""
 

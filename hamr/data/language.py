@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
 
-Language = Literal["en", "zh"]
+from hamr.types import Language
 
 _CHINESE = re.compile(r"[\u4e00-\u9fff]")
 _WORD = re.compile(r"[^\W\d_]+")

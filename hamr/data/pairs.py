@@ -19,7 +19,7 @@ from hamr.data.contrasts import (
     COMMON_COURTESIES,
     OPENINGS,
     Contrast,
-    Kind,
+    ContrastKind,
     clusters_of,
     generated_contrast,
     plain,
@@ -29,20 +29,20 @@ from hamr.data.facts import facts
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
 from hamr.data.samples import history_from_json, read_rows
-from hamr.data.shapes import Shape, Text, check_shape
+from hamr.data.shapes import NonEmptyText, Shape, check_shape
 from hamr.errors import DataError
 from hamr.procedures.acts import SageActs
 from hamr.types import ServiceSample
 
-Label = Literal["consistent", "partial", "inconsistent"]
-LABELS: tuple[Label, ...] = get_args(Label)
+PairLabel = Literal["consistent", "partial", "inconsistent"]
+LABELS: tuple[PairLabel, ...] = get_args(PairLabel)
 _TRIES = 20
 _VERBATIM = 1 / 8
-_SHARES: Mapping[Kind, int] = {
+_SHARES: Mapping[ContrastKind, int] = {
     "act": 4, "fact": 3, "negation": 2, "courtesy": 2, "fragment": 1, "shuffled": 1, "off_topic": 2,
 }  # fmt: skip
 """Relative frequency of each kind of wrong reply. Other acts replace a kind that a contrast lacks."""
-_WHY: Mapping[Kind, str] = {
+_WHY: Mapping[ContrastKind, str] = {
     "negation": "the opposite",
     "courtesy": "courtesy",
     "fragment": "a fragment",
@@ -60,7 +60,7 @@ class ReplyPair:
     history: str
     statement_a: str
     statement_b: str
-    label: Label
+    label: PairLabel
     thought: str = ""
 
 
@@ -111,7 +111,7 @@ def unlabelled_pairs(samples: Sequence[ServiceSample], n: int, seed: int) -> lis
         wrong = replies_of(other) if cluster[other.id].isdisjoint(cluster[sample.id]) else courtesies
         for text, label in ((OPENINGS[language] + reference, "consistent"), (rng.choice(wrong), "inconsistent")):
             pair = ReplyPair(
-                history=dialogue_text(sample), statement_a=reference, statement_b=text, label=cast(Label, label)
+                history=dialogue_text(sample), statement_a=reference, statement_b=text, label=cast(PairLabel, label)
             )
             pairs[pair] = None
     return list(pairs)
@@ -122,7 +122,7 @@ class _Generated:
 
     def __init__(self, samples: list[ServiceSample], rng: Random) -> None:
         self.samples, self.rng = samples, rng
-        self.labels: Iterator[Label] = itertools.cycle(LABELS)
+        self.labels: Iterator[PairLabel] = itertools.cycle(LABELS)
         self.turns = 0
         self.turn()
 
@@ -187,7 +187,7 @@ class _Logged:
     def __init__(self, samples: list[ServiceSample], rng: Random) -> None:
         self.samples, self.rng = samples, rng
         self.cluster = clusters_of(samples)
-        self.labels: Iterator[Label] = itertools.cycle(("consistent", "inconsistent"))
+        self.labels: Iterator[PairLabel] = itertools.cycle(("consistent", "inconsistent"))
         self.turn()
 
     def turn(self) -> None:
@@ -216,9 +216,9 @@ class _Logged:
 
 
 class _PairRow(Shape):
-    content_A: Text
-    content_B: Text
-    label: Label
+    content_A: NonEmptyText
+    content_B: NonEmptyText
+    label: PairLabel
 
 
 def read_pairs(path: str | Path) -> list[ReplyPair]:

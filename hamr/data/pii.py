@@ -32,12 +32,12 @@ from typing import Any, Literal, cast, get_args
 from hamr.data.identifiers import checked_numbers, phone_numbers
 from hamr.data.names import NameFinder
 
-Kind = Literal[
+PrivateKind = Literal[
     "key", "email", "domain", "network", "iban", "card", "identity", "birthdate", "account", "phone", "address",
     "number", "signature", "name",
 ]  # fmt: skip
-KINDS: tuple[Kind, ...] = get_args(Kind)
-Span = tuple[int, int]
+KINDS: tuple[PrivateKind, ...] = get_args(PrivateKind)
+TextSpan = tuple[int, int]
 
 _I = re.IGNORECASE
 _NO_WORD = r"(?<![A-Za-z0-9_])"
@@ -77,7 +77,7 @@ _UNIT = (
 )
 
 # The group `value`, if present, is the private part. The text before it is only the label.
-_CLEAR: Sequence[tuple[Kind, re.Pattern[str]]] = (
+_CLEAR: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("key", re.compile(_NO_WORD
         + r"(?:sk-[\w-]{12,}|(?:AKIA|ASIA|LTAI)[A-Za-z0-9]{10,}|gh[pousr]_\w{20,}|eyJ[\w-]{10,}\.[\w.-]{10,})")),
     ("key", re.compile(
@@ -100,7 +100,7 @@ _CLEAR: Sequence[tuple[Kind, re.Pattern[str]]] = (
         r"(?<![\w:.-])(?:[0-9A-F]{2}(?:[:-][0-9A-F]{2}){5}|[0-9A-F]{4}\.[0-9A-F]{4}\.[0-9A-F]{4})(?![\w:-])",
         _I | re.ASCII)),
 )  # fmt: skip
-_LABELLED: Sequence[tuple[Kind, re.Pattern[str]]] = (
+_LABELLED: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("identity", re.compile(
         r"(?<!\d)[1-9]\d{5}(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])\d{3}[\dXx](?![\dA-Za-z])")),
     ("identity", re.compile(
@@ -120,7 +120,7 @@ _LABELLED: Sequence[tuple[Kind, re.Pattern[str]]] = (
         + rf"(?P<value>{_DATE})", _I)),
     ("birthdate", re.compile(rf"(?P<value>(?<!\d){_DATE})(?= ?(?:出生|生人|geboren))", _I)),
 )  # fmt: skip
-_ACCOUNTS: Sequence[tuple[Kind, re.Pattern[str]]] = (
+_ACCOUNTS: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("account", re.compile(
         r"\b(?:uid|username|account|(?:user|account|customer|member(?:ship)?|order|parcel|package|shipment|tracking|reservation|booking"
         r"|confirmation|invoice|contract|policy|card|client|ticket|case|reference|serial|loyalty|claim|delivery)"
@@ -153,7 +153,7 @@ _NOT_PRIVATE: Sequence[re.Pattern[str]] = (
     re.compile(r"(?<![\d:])\d{1,2}:\d{2}(?::\d{2})?(?![\d:])"),
 )  # fmt: skip
 """Dates, amounts and times, which the patterns after this one must not take for numbers of something."""
-_LAST: Sequence[tuple[Kind, re.Pattern[str]]] = (
+_LAST: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("phone", re.compile(r"(?<![\dA-Za-z])(?:\+?86[- ]?)?1[3-9]\d[- ]?\d{4}[- ]?\d{4}(?!\d)")),
     ("phone", re.compile(r"(?<![\w.])(?:\+1[- .]?)?(?:\(\d{3}\)\s?|\d{3}[-. ])\d{3}[-. ]\d{4}(?!\d)")),
     ("phone", re.compile(r"(?<!\d)0\d{2,3}-\d{7,8}(?!\d)")),
@@ -178,7 +178,7 @@ _LAST: Sequence[tuple[Kind, re.Pattern[str]]] = (
     ("number", re.compile(r"(?<![A-Za-z0-9])(?:\d?[A-Z]{1,4}-?)?\d{7,}[A-Z]{0,2}(?![A-Za-z0-9])")),
     ("number", re.compile(r"(?<![A-Za-z0-9.,])\d{2,6}(?:[ -]\d{2,6}){2,6}(?![A-Za-z0-9]|[.,]\d)")),
 )  # fmt: skip
-_SIGNATURES: Sequence[tuple[Kind, re.Pattern[str]]] = (
+_SIGNATURES: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("signature", re.compile(r"【(?P<value>[^【】\s]{2,20})】")),
     ("signature", re.compile(
         r"(?:signature|签名(?:名称)?)" + _SEP.replace("[:：=#]?", "[:：=]")
@@ -187,7 +187,7 @@ _SIGNATURES: Sequence[tuple[Kind, re.Pattern[str]]] = (
 _GROUPED_FROM = 9
 """Fewest digits of a number in groups: fewer may be sizes or a range."""
 
-_BY_NAME: Sequence[tuple[Kind, re.Pattern[str]]] = (
+_BY_NAME: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("birthdate", re.compile(r"birth|(?:^|_)dob$|geburt|naissance|出生|生日", _I)),
     ("iban", re.compile(r"(?:^|_)iban", _I)),
     ("identity", re.compile(
@@ -212,7 +212,7 @@ _ALIAS = re.compile(r"\[(?:" + "|".join(kind.upper() for kind in KINDS) + r")_\d
 class Found:
     """One private value: text[start:end]."""
 
-    kind: Kind
+    kind: PrivateKind
     start: int
     end: int
     value: str
@@ -242,16 +242,16 @@ _PLAIN = str.maketrans("０１２３４５６７８９＋－\u00a0\u2007\u202f\u
 """Wide digits and typographic spaces and hyphens, one character for one."""
 
 
-def _candidates(text: str, taken: list[Span]) -> Iterator[tuple[Kind, int, int]]:
+def _candidates(text: str, taken: list[TextSpan]) -> Iterator[tuple[PrivateKind, int, int]]:
     """Yield (kind, start, end) in the order of the rules. Adds dates and amounts that are not private to `taken`."""
     yield from _matches(_CLEAR, text)
     if any(character.isdigit() for character in text):
         yield from _addresses_v6(text)
-        yield from cast("Iterator[tuple[Kind, int, int]]", checked_numbers(text))
+        yield from cast("Iterator[tuple[PrivateKind, int, int]]", checked_numbers(text))
         yield from _matches(_LABELLED, text)
         taken.extend(span for pattern in _NOT_PRIVATE for span in (m.span() for m in pattern.finditer(text)))
         yield from _matches(_ACCOUNTS, text)
-        yield from cast("Iterator[tuple[Kind, int, int]]", phone_numbers(text))
+        yield from cast("Iterator[tuple[PrivateKind, int, int]]", phone_numbers(text))
         for kind, start, end in _matches(_LAST, text):
             grouped = kind == "number" and not re.search(r"\d{7}", text[start:end])
             if not grouped or sum(c.isdigit() for c in text[start:end]) >= _GROUPED_FROM:
@@ -259,13 +259,15 @@ def _candidates(text: str, taken: list[Span]) -> Iterator[tuple[Kind, int, int]]
     yield from _matches(_SIGNATURES, text)
 
 
-def _matches(patterns: Iterable[tuple[Kind, re.Pattern[str]]], text: str) -> Iterator[tuple[Kind, int, int]]:
+def _matches(
+    patterns: Iterable[tuple[PrivateKind, re.Pattern[str]]], text: str
+) -> Iterator[tuple[PrivateKind, int, int]]:
     for kind, pattern in patterns:
         for match in pattern.finditer(text):
             yield kind, *match.span("value" if "value" in pattern.groupindex else 0)
 
 
-def _addresses_v6(text: str) -> Iterator[tuple[Kind, int, int]]:
+def _addresses_v6(text: str) -> Iterator[tuple[PrivateKind, int, int]]:
     for match in _V6.finditer(text):
         try:
             ipaddress.IPv6Address(match.group())
@@ -277,7 +279,7 @@ def _addresses_v6(text: str) -> Iterator[tuple[Kind, int, int]]:
 _V6 = re.compile(r"(?<![\w:.])(?=[0-9A-F:]*\d)(?:[0-9A-F]{0,4}:){2,7}[0-9A-F]{0,4}(?![\w:])", _I | re.ASCII)
 
 
-def kind_by_name(name: str) -> Kind | None:
+def kind_by_name(name: str) -> PrivateKind | None:
     """Return the kind of value that the name of a field or parameter indicates, or None. `phone_type` holds no
     phone."""
     if _ABOUT.search(name):
@@ -299,7 +301,7 @@ class Aliases:
     """Public values, which are never hidden."""
     names: NameFinder | None = None
     """Finds names of persons; None leaves them."""
-    counts: dict[Kind, int] = field(default_factory=dict)
+    counts: dict[PrivateKind, int] = field(default_factory=dict)
     _compiled: tuple[int, re.Pattern[str]] | None = None
 
     def learn(self, text: str) -> None:
@@ -346,7 +348,7 @@ class Aliases:
         shown = str(value)
         return {alias: real for real, alias in self.values.items() if alias in shown}
 
-    def _alias(self, kind: Kind, value: str) -> None:
+    def _alias(self, kind: PrivateKind, value: str) -> None:
         if value in self.values or value in self.public or _ALIAS.fullmatch(value):
             return
         self.counts[kind] = self.counts.get(kind, 0) + 1

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hamr.data.language import Language, language_of
+from hamr.data.language import language_of
+from hamr.types import Language
 
 THRESHOLDS: dict[Language, float] = {"en": 0.6, "zh": 0.2}
 """Largest average cosine distance within a cluster. The model has few Chinese characters, so that Chinese sentences are

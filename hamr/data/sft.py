@@ -11,7 +11,7 @@ from hamr.protocols import AnswerEncoder, PromptEncoder
 from hamr.types import Action, Aggregation, Reply, ServiceSample, TrainBatch, TrainGroup, TrainSequence, Turn
 
 Turns = Literal["last", "all"]
-Span = tuple[int, int]
+TokenSpan = tuple[int, int]
 
 
 def sft_batch(
@@ -48,7 +48,7 @@ def sft_batch(
 
 def _agent_spans(
     sample: ServiceSample, prompt: Sequence[int], encode: PromptEncoder, answer: AnswerEncoder
-) -> Iterator[Span]:
+) -> Iterator[TokenSpan]:
     """Yield the token ranges of the agent turns in the prompt, including the end-of-sequence token.
 
     Only turns that the policy would generate in exactly this form are included. A turn is excluded if the chat template

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from hamr.data.policy_chat import PolicyChat, TextEncoder
-from hamr.data.sft_items import PARTS, Kind, SftItem, item_messages
+from hamr.data.sft_items import PARTS, SftItem, item_messages
 from hamr.errors import DataError
-from hamr.types import Aggregation, TrainBatch, TrainGroup, TrainSequence
+from hamr.types import Aggregation, SftKind, TrainBatch, TrainGroup, TrainSequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class EncodedItem:
     `parts[i]` is the part of token i (an index into `PARTS[kind]`). Arrays, because a set may have 10^8 tokens.
     """
 
-    kind: Kind
+    kind: SftKind
     prompt_ids: array[int]
     token_ids: array[int]
     parts: bytes
@@ -70,7 +70,7 @@ def items_batch(items: Sequence[EncodedItem], aggregation: Aggregation = "token_
     return TrainBatch(groups=tuple(item.group for item in items), loss="sft", aggregation=aggregation)
 
 
-def part_names(kind: Kind) -> tuple[str, ...]:
+def part_names(kind: SftKind) -> tuple[str, ...]:
     """Return the parts of a kind by names that distinguish the two actions of a plan.
 
     >>> part_names("patm_dra")

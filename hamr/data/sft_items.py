@@ -35,11 +35,10 @@ from hamr.data.samples import from_json, read_rows, to_json, write_rows
 from hamr.errors import DataError
 from hamr.types import Action, MalformedResponse, ServiceSample, SftKind
 
-Kind = SftKind
-Part = Literal["rationale", "action", "environment"]
+PartKind = Literal["rationale", "action", "environment"]
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
-PARTS: Mapping[Kind, tuple[Part, ...]] = {
+KINDS: tuple[SftKind, ...] = get_args(SftKind)
+PARTS: Mapping[SftKind, tuple[PartKind, ...]] = {
     "decision": ("action",),
     "decision_dra": ("rationale", "action"),
     "patm": ("action", "environment", "action"),
@@ -48,14 +47,14 @@ PARTS: Mapping[Kind, tuple[Part, ...]] = {
 }
 """Parts of a target by kind, in order. All have loss, also the environment's turn, which is predicted (Eq. 3)."""
 
-_FORMAT: Mapping[Kind, ResponseFormat] = {
+_FORMAT: Mapping[SftKind, ResponseFormat] = {
     "decision": "plain", "decision_dra": "think_answer", "decision_post": "answer_think",
 }  # fmt: skip
 _PLAN = (
     "<plans><plan_1>what I do now and why</plan_1><plan_2>assuming what comes back, this indicates ..., therefore I "
     "...</plan_2></plans><actions>[every tool call of the plan as JSON]</actions>"
 )
-_PLANNING: Mapping[Kind, str] = {
+_PLANNING: Mapping[SftKind, str] = {
     "patm": f"Plan the next two steps: {_PLAN}",
     "patm_dra": f"First think, then plan the next two steps: <think>...</think>{_PLAN}",
 }
@@ -63,7 +62,7 @@ _PLANNING: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class TargetPart:
-    part: Part
+    part: PartKind
     text: str
 
 
@@ -71,7 +70,7 @@ class TargetPart:
 class SftItem:
     """One prompt with the target answer of the policy. `target` has the parts of `PARTS[kind]`, in that order."""
 
-    kind: Kind
+    kind: SftKind
     sample: ServiceSample
     target: tuple[TargetPart, ...]
 
@@ -169,7 +168,7 @@ def _check_places(target: Sequence[TargetPart], where: str) -> None:
             raise DataError(f"{where}: target[{i}].text", part.text, f"a part {part.part!r} begins with {tag}")
 
 
-def _target(rows: Any, kind: Kind, where: str) -> tuple[TargetPart, ...]:
+def _target(rows: Any, kind: SftKind, where: str) -> tuple[TargetPart, ...]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise DataError(f"{where}: target", rows, "must be a list of objects with part and text")
     names = tuple(row.get("part") for row in rows)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, Vali
 from hamr.errors import DataError
 
 T = TypeVar("T")
-Text = Annotated[str, StringConstraints(pattern=r"\S")]
+NonEmptyText = Annotated[str, StringConstraints(pattern=r"\S")]
 """A text that is not blank."""
 _adapter: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 

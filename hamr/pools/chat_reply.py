@@ -19,7 +19,7 @@ def _none_if_invalid(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
 
 Lenient = WrapValidator(_none_if_invalid)
 """For fields that are only recorded: an invalid value is dropped and does not fail the answer."""
-Count = Annotated[int | None, Field(ge=0, lt=2**31), Lenient]
+TokenCount = Annotated[int | None, Field(ge=0, lt=2**31), Lenient]
 LogProb = Annotated[float, Field(le=1e-6, strict=True)]
 """Log-probability in nats. The bound leaves room for rounding, and NaN violates it. Texts and booleans are refused."""
 
@@ -81,12 +81,12 @@ class Choice(BaseModel):
 
 
 class TokenDetails(BaseModel):
-    cached_tokens: Count = None
+    cached_tokens: TokenCount = None
 
 
 class ReplyUsage(BaseModel):
-    prompt_tokens: Count = None
-    completion_tokens: Count = None
+    prompt_tokens: TokenCount = None
+    completion_tokens: TokenCount = None
     prompt_tokens_details: Annotated[TokenDetails | None, Lenient] = None
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 from hamr.config.faults import BreakerConfig
 
-State = Literal["closed", "open", "half_open"]
+BreakerState = Literal["closed", "open", "half_open"]
 
 PROBING_S = 1.0
 """Retry delay that a refusal reports while probes are under way, whose duration is unknown."""
@@ -38,7 +38,7 @@ class Breaker:
         self.openings = 0
 
     @property
-    def state(self) -> State:
+    def state(self) -> BreakerState:
         if self._half_open or (self._open_until is not None and self._clock() >= self._open_until):
             return "half_open"
         return "closed" if self._open_until is None else "open"

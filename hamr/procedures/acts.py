@@ -12,8 +12,7 @@ from random import Random
 
 from hamr.errors import BadInput
 from hamr.procedures import Scenario, load_scenario, scenario_names
-from hamr.procedures.schema import Action as ScenarioAction
-from hamr.procedures.schema import Value
+from hamr.procedures.schema import ScenarioAction, Value
 from hamr.procedures.words import ByValue, Relation, Split, Words, expansions, fitting, load_words, one_of
 from hamr.types import Action, Reply, ServiceSample, ToolCall
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from hamr.procedures.formulas import Expression
+from hamr.types import Language
 
 Value = str | bool | int
-Language = Literal["en", "zh"]
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 
 
@@ -181,7 +181,7 @@ class Formula(Strict):
         return frozenset(name for case in self.cases for name in (*case.when, *case.value.names))
 
 
-class Action(Strict):
+class ScenarioAction(Strict):
     """An action that ends a walk.
 
     `reply`: a text only; all others are tool calls. `amount` names the formula of the paid amount. Actions of one
@@ -195,7 +195,7 @@ class Action(Strict):
     option: str | None = None
 
     @model_validator(mode="after")
-    def _whole(self) -> Action:
+    def _whole(self) -> ScenarioAction:
         if (self.group is None) != (self.option is None):
             raise ValueError("group and option go together")
         if self.reply and (self.amount or self.group):
@@ -228,7 +228,7 @@ class Persona(Strict):
     description: Text
 
 
-class Metrics(Strict):
+class ScoreWeights(Strict):
     """Weights of the score of a turn.
 
     Logic (SAGE 3.2.4) weights classification, path and action. Overall (Eq. 9) weights logic and chat. `group_credit`:
@@ -243,7 +243,7 @@ class Metrics(Strict):
     group_credit: float | None = Field(default=None, ge=0, le=1)
 
     @model_validator(mode="after")
-    def _sums(self) -> Metrics:
+    def _sums(self) -> ScoreWeights:
         if abs(self.classification + self.path + self.action - 1) > 1e-9 or abs(self.logic + self.chat - 1) > 1e-9:
             raise ValueError("classification, path and action must sum to 1, and so must logic and chat")
         return self
@@ -276,7 +276,7 @@ class ScenarioFile(Strict):
     facts: Mapping[str, Fact] = {}
     catalogue: Mapping[str, Text] = {}
     formulas: Mapping[str, Formula] = {}
-    actions: Mapping[str, Action]
+    actions: Mapping[str, ScenarioAction]
     stages: Mapping[str, ProcedureStage]
     coverage: Coverage
     intents: Mapping[str, Intent] = Field(min_length=1)
@@ -285,7 +285,7 @@ class ScenarioFile(Strict):
     """Description of each adversarial level, easiest first."""
     fitting_levels: Mapping[str, Mapping[Value, tuple[str, ...]]] = {}
     """Field -> option -> the adversarial levels that do not contradict it. An option without an entry fits all."""
-    metrics: Metrics = Metrics()
+    metrics: ScoreWeights = ScoreWeights()
 
     @property
     def levels(self) -> tuple[str, ...]:

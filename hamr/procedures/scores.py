@@ -9,7 +9,7 @@ from hamr.config.sage import ActionForm, PathForm
 from hamr.procedures.contract import AgentOutput
 from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import DIMENSIONS
-from hamr.procedures.schema import Metrics, Value
+from hamr.procedures.schema import ScoreWeights, Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,23 +71,23 @@ def logic_score(
     return LogicScore(classification=c, path=p, action=a, logic=combined_logic(c, p, a, metrics))
 
 
-def combined_logic(classification: float, path: float, action: float, metrics: Metrics | None = None) -> float:
+def combined_logic(classification: float, path: float, action: float, metrics: ScoreWeights | None = None) -> float:
     """Return the logic score in [0, 100] from parts in [0, 1].
 
     >>> round(combined_logic(0.880, 0.660, 0.295), 1)
     67.5
     """
-    weights = metrics or Metrics()
+    weights = metrics or ScoreWeights()
     return 100 * (weights.classification * classification + weights.path * path + weights.action * action)
 
 
-def overall(logic: float, chat: float, metrics: Metrics | None = None) -> float:
+def overall(logic: float, chat: float, metrics: ScoreWeights | None = None) -> float:
     """Return Eq. 9 with the weights of its Table 1: 0.8 logic + 0.2 chat, all in [0, 100].
 
     >>> round(overall(70.10, 77.38), 2)
     71.56
     """
-    weights = metrics or Metrics()
+    weights = metrics or ScoreWeights()
     return weights.logic * logic + weights.chat * chat
 
 

@@ -30,7 +30,7 @@ Relation = Literal["reworded", "partial", "negated"]
 RELATIONS: tuple[Relation, ...] = get_args(Relation)
 WordingKey = tuple[Value, ...]
 """Part, name and, for `show`, the option: ("show", "EmotionTag", "Calm")."""
-Fault = tuple[tuple[str, ...], object, str]
+WordingFault = tuple[tuple[str, ...], object, str]
 _VARIANTS = 500
 _CHOICE = re.compile(r"\[([^]]*)\]")
 _END = re.compile(r"[.!?。！？\n]+")
@@ -271,7 +271,7 @@ def needed_wordings(scenario: Scenario, opens_with: Sequence[str] = ()) -> list[
     ]
 
 
-def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
+def _missing(scenario: Scenario, words: Words) -> Iterator[WordingFault]:
     """Yield the wordings that a dialogue of this scenario may need and that are missing."""
     file = scenario.file
     for name in words.opens_with:
@@ -289,7 +289,7 @@ def _missing(scenario: Scenario, words: Words) -> Iterator[Fault]:
                 yield (split, relation, name), name, f"is not an act; {did_you_mean(name, acts)}known: {sorted(acts)}"
 
 
-def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
+def _slots(scenario: Scenario, words: Words) -> Iterator[WordingFault]:
     """Check that every {name} is a variable of the ticket, or the amount of the action."""
     file = scenario.file
     for split in SPLITS:
@@ -301,7 +301,7 @@ def _slots(scenario: Scenario, words: Words) -> Iterator[Fault]:
                     yield (split, *where), name, f"no such variable; {did_you_mean(name, known)}known: {sorted(known)}"
 
 
-def _check_shared(words: Words) -> Iterator[Fault]:
+def _check_shared(words: Words) -> Iterator[WordingFault]:
     home: dict[str, Split] = {}
     for split in SPLITS:
         for where, text in all_texts(words.of(split).model_dump()):

@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text as RichText
 
-from hamr.report.values import Block, Column, Headlines, Page, Paragraph, Table
+from hamr.report.values import Column, Headlines, Page, PageBlock, Paragraph, Table
 
 WIDTH = 80
 """Characters in a line of a log."""
@@ -21,7 +21,7 @@ _PADDING = 3
 """Characters between two columns; the first has two before it, the last two after it."""
 
 
-def show(*parts: Page | Block, console: Console | None = None) -> None:
+def show(*parts: Page | PageBlock, console: Console | None = None) -> None:
     """Print pages and blocks. Figures, code and folded blocks are on the page only."""
     console = console or Console()
     for part in parts:
@@ -29,7 +29,7 @@ def show(*parts: Page | Block, console: Console | None = None) -> None:
             console.print(rendered, highlight=False, soft_wrap=isinstance(rendered, RichText))
 
 
-def _render(part: Page | Block, width: int) -> Iterator[RenderableType]:
+def _render(part: Page | PageBlock, width: int) -> Iterator[RenderableType]:
     match part:
         case Page():
             for section in part.filled_sections:

@@ -190,10 +190,10 @@ class Fold:
     """Blocks that the page shows on request."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[PageBlock, ...]
 
 
-Block: TypeAlias = Table | Figure | Paragraph | Code | Headlines | Fold
+PageBlock: TypeAlias = Table | Figure | Paragraph | Code | Headlines | Fold
 
 
 @dataclass(frozen=True)
@@ -201,12 +201,12 @@ class PageSection:
     """Blocks under a title. Details are shown on the page but not in the terminal."""
 
     title: str
-    blocks: tuple[Block, ...]
+    blocks: tuple[PageBlock, ...]
     lead: str = ""
     detail: bool = False
 
     @classmethod
-    def of(cls, title: str, *blocks: Block | None, lead: str = "", detail: bool = False) -> PageSection:
+    def of(cls, title: str, *blocks: PageBlock | None, lead: str = "", detail: bool = False) -> PageSection:
         """Return a section of the blocks that there are: not None, and no table without rows."""
         kept = tuple(b for b in blocks if b is not None and not (isinstance(b, Table) and not b.rows))
         return cls(title, kept, lead, detail)
@@ -230,7 +230,7 @@ class Page:
         yield from _figures(block for section in self.sections for block in section.blocks)
 
 
-def _figures(blocks: Iterator[Block]) -> Iterator[Figure]:
+def _figures(blocks: Iterator[PageBlock]) -> Iterator[Figure]:
     for block in blocks:
         if isinstance(block, Figure):
             yield block

@@ -20,7 +20,7 @@ STALE_S = 30.0
 """A run counts as ended after this time without an update."""
 RUNS = "runs"
 
-State = Literal["starting", "running", "finished", "preempted", "failed"]
+RunState = Literal["starting", "running", "finished", "preempted", "failed"]
 OVER = ("finished", "preempted", "failed")
 
 
@@ -29,7 +29,7 @@ class LiveStatus:
     """Live status. `time` and `started` are seconds since the epoch; `pools` is from `hamr.apps.train.live_control`."""
 
     run: str
-    state: State
+    state: RunState
     phase: str
     started: float
     time: float

@@ -34,7 +34,7 @@ _QUICK_BYTES = 4 << 20
 DIGEST_SUFFIX = ".sha256"
 """A writer that hashes a file while writing it leaves the digest under the file's name and this suffix, for `save`."""
 
-Write = Callable[[Path], Awaitable[None]]
+WriteState = Callable[[Path], Awaitable[None]]
 Copy = Callable[[Path], Awaitable[Callable[[], Awaitable[None]]]]
 """Copies what a checkpoint holds. Returns the function that writes the copy to the folder."""
 
@@ -75,7 +75,7 @@ class Checkpoints:
                 raise
             log.warning("the last checkpoint was not finished: %s", failed or type(failed).__name__)
 
-    async def save(self, step: int, write: Write, state: Mapping[str, Any]) -> Checkpoint:
+    async def save(self, step: int, write: WriteState, state: Mapping[str, Any]) -> Checkpoint:
         """Write the checkpoint of `step`, after one that is under way, and remove older ones.
 
         A complete checkpoint stays complete until its successor is. A failing `write` leaves no files. A full disk or

@@ -78,7 +78,7 @@ from hamr.types.rewards import (
     ScorerCall,
 )
 from hamr.types.rollouts import Rollout, SampleKey, VersionSpan, derive_seed
-from hamr.types.samples import Action, Reference, Reply, Role, ServiceSample, ToolCall, Turn
+from hamr.types.samples import Action, Language, Reference, Reply, Role, ServiceSample, ToolCall, Turn
 
 __all__ = [
     "CASCADE_BANDS",
@@ -114,6 +114,7 @@ __all__ = [
     "JudgeUnparsable",
     "Judgement",
     "LabelMissing",
+    "Language",
     "MalformedResponse",
     "Messages",
     "NotScored",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+Language = Literal["en", "zh"]
 Role = Literal["customer", "agent", "tool"]
 
 

@@ -1,4 +1,4 @@
-"""Language rules: plain words, docstrings and test names that state the behaviour, verbs for functions, unique classes.
+"""Language rules: plain words, docstrings and test names that state the behaviour, verbs for functions, unique types.
 
 Plain words are required of docstrings, comments and pages, and of the package's strings, which are its messages.
 
@@ -241,14 +241,30 @@ def test_every_file_follows_the_rule(rule: Callable[[Path], Iterator[Breach]], f
     assert [str(breach) for path in files((folder,)) for breach in rule(path)] == []
 
 
-def test_no_two_public_classes_share_a_name() -> None:
-    found = Counter(
-        node.name
-        for path in files()
-        for node in ast.walk(parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
-    )
+def public_types(tree: ast.Module) -> Iterator[str]:
+    """Names of public classes and type aliases. A type variable belongs to its module."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield node.name
+    for statement in tree.body:
+        targets: list[ast.expr] = []
+        if isinstance(statement, ast.Assign) and getattr(getattr(statement.value, "func", None), "id", "") != "TypeVar":
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        yield from (t.id for t in targets if isinstance(t, ast.Name) and re.match(r"[A-Z]\w*[a-z]", t.id))
+
+
+def test_no_two_public_types_share_a_name() -> None:
+    found = Counter(name for path in files() for name in public_types(parse(path.read_text())))
     assert [name for name, times in found.items() if times > 1] == []
+
+
+def test_classes_and_type_aliases_are_public_types() -> None:
+    source = (
+        "class A: ...\nclass _B: ...\nRow = dict[str, int]\nLIMIT = 1\nWork = TypeVar('Work')\nText: TypeAlias = str\n"
+    )
+    assert list(public_types(parse(source))) == ["A", "Row", "Text"]
 
 
 def test_violations_are_detected(tmp_path: Path) -> None:

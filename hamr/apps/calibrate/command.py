@@ -24,8 +24,8 @@ def _findable(path: Path) -> Path:
     return path
 
 
-Output = Annotated[File, AfterValidator(_findable), Field(title="FOLDER|DIR/rewards/NAME.yaml")]
-Column = Annotated[str, Field(title="NAME")]
+RewardsOutput = Annotated[File, AfterValidator(_findable), Field(title="FOLDER|DIR/rewards/NAME.yaml")]
+ScoreColumn = Annotated[str, Field(title="NAME")]
 
 
 class CalibrateCommand(Command):
@@ -38,7 +38,7 @@ class CalibrateCommand(Command):
 
     outputs: ClassVar = {"config_dir": ".", "rewards": "rewards/calibrated.yaml"}
 
-    output: Output
+    output: RewardsOutput
     """Folder of the fitted rewards, or their YAML."""
     overwrite: bool = False
     """Replace existing output files."""
@@ -77,13 +77,13 @@ class CalibrateScores(CalibrateCommand):
     scores: Annotated[File, Field(title="FILE")]
     """One reply per row (.jsonl, .csv or .parquet): the reranker's score s_r, the judge's s_j and the teacher's y, all
     in [0, 1], and optionally the judge's verdict as 1, 0.5 or 0 (hard)."""
-    s_r: Column | None = None
+    s_r: ScoreColumn | None = None
     """Another name of the field s_r."""
-    s_j: Column | None = None
+    s_j: ScoreColumn | None = None
     """Another name of the field s_j."""
-    y: Column | None = None
+    y: ScoreColumn | None = None
     """Another name of the field y."""
-    hard: Column | None = None
+    hard: ScoreColumn | None = None
     """Another name of the field hard."""
 
     @property

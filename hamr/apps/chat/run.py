@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hamr.apps.chat.command import ChatCommand
 
 QUIT = "/quit"
-Write = Callable[[Sequence[int]], str]
+WriteText = Callable[[Sequence[int]], str]
 """Writes the answer to a prompt and shows it."""
 
 
@@ -58,7 +58,7 @@ def chat(command: ChatCommand) -> int:
     return 0
 
 
-def converse(sample: ServiceSample, codec: Codec, write: Write) -> None:
+def converse(sample: ServiceSample, codec: Codec, write: WriteText) -> None:
     """Alternate between lines of the user and turns of the policy."""
     form = codec.formats.of(sample)
     speaker = Turn(role="customer")

@@ -9,17 +9,17 @@ from pydantic import Field, model_validator
 from hamr.apps.data.recipes.rewording import RewordRecipe
 from hamr.apps.data.recipes.thought import Rendering
 from hamr.apps.data.recipes.wordings import WordingRecipe
-from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, Folder, Language, Names
+from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, Folder, Names, PoolName
 from hamr.errors import BadInput
+from hamr.types import Language
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
 
 Samples = Annotated[File, Field(title="SAMPLES.jsonl")]
 Items = Annotated[File, Field(title="ITEMS.jsonl")]
-Pool = Annotated[str, Field(title="POOL")]
-Pools = Annotated[Names, Field(title="POOL,POOL")]
-Scenarios = Annotated[str, Field(title="NAME|PATH|all")]
+PoolNames = Annotated[Names, Field(title="POOL,POOL")]
+ScenarioNames = Annotated[str, Field(title="NAME|PATH|all")]
 Temperature = Annotated[float, Field(ge=0.0, le=2.0)]
 OUTPUT = "output.jsonl"
 """Output file of a recipe in the folder of a pipeline's stage."""
@@ -57,7 +57,7 @@ class SageCommand(ConfiguredCommand):
     """Folder of the splits."""
     overwrite: bool = False
     """Replace existing files in the folder."""
-    scenario: Scenarios | None = None
+    scenario: ScenarioNames | None = None
     """Procedure (data.sage.scenario)."""
     language: Language | None = None
     """Language of the dialogues (data.sage.language)."""
@@ -67,11 +67,11 @@ class SageCommand(ConfiguredCommand):
     thoughts: Literal["none", "pre", "post", "hybrid"] = "none"
     """Also write the agent's reasons, from the procedure, as SFT items in items.jsonl and held_out_items.jsonl: the
     thought before the answer, after it, or one item of each."""
-    teacher: Pool | None = None
+    teacher: PoolName | None = None
     """Pool that rewords the customers."""
-    teachers: Pools = ()
+    teachers: PoolNames = ()
     """Several such pools, which share the work."""
-    judge: Pool | None = None
+    judge: PoolName | None = None
     """Pool that checks the rewordings."""
     temperature: Temperature = RewordRecipe.temperature
     """Sampling temperature of the teacher."""
@@ -128,11 +128,11 @@ class WordsCommand(ConfiguredCommand):
     """Language of the wordings."""
     overwrite: bool = False
     """Write the skeleton into an existing file; its texts are kept."""
-    teacher: Pool | None = None
+    teacher: PoolName | None = None
     """Pool that writes."""
-    teachers: Pools = ()
+    teachers: PoolNames = ()
     """Several such pools, which share the work."""
-    judge: Pool | None = None
+    judge: PoolName | None = None
     """Pool that reads the value off a customer's sentence."""
     texts: Annotated[int, Field(ge=1, le=20)] = WordingRecipe.texts
     """Wordings of each key in each split."""
@@ -200,9 +200,9 @@ class HallucinationCommand(ConfiguredCommand):
     """Samples with `response` or `responses`."""
     output: Folder
     """Folder of the sets."""
-    judge: Pool
+    judge: PoolName
     """Pool that looks for hallucinations, or the grader that an earlier round has trained."""
-    second: Pool
+    second: PoolName
     """Another pool that confirms the verdicts, and refines the reasons."""
     refine: bool = True
     """The second pool rewrites people's reasons: type, statement and evidence. false: they stay as they are."""

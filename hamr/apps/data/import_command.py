@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from hamr.apps.shared.commands import Command, File, Folder, Names, Word
 from hamr.errors import BadInput, did_you_mean
 
-Share = Annotated[float, Field(gt=0.0, lt=0.5)]
+HeldOutShare = Annotated[float, Field(gt=0.0, lt=0.5)]
 
 
 class ImportCommand(Command):
@@ -17,7 +17,7 @@ class ImportCommand(Command):
     """Folder of the splits, trajectories.jsonl and report.json."""
     overwrite: bool = False
     """Replace existing files in the folder."""
-    held_out_frac: Share = 0.15
+    held_out_frac: HeldOutShare = 0.15
     """Share of the dialogues in each of the two held-out splits. Whole dialogues go to one split."""
     seed: int = 0
     """Determines the splits."""

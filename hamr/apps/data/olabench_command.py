@@ -6,9 +6,10 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hamr.apps.data.command import Pools
-from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, Folder, Language, NonNegativeCount
+from hamr.apps.data.command import PoolNames
+from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, Folder, NonNegativeCount
 from hamr.errors import BadInput
+from hamr.types import Language
 
 
 class OlabenchItemsCommand(ConfiguredCommand):
@@ -34,7 +35,7 @@ class OlabenchItemsCommand(ConfiguredCommand):
     planted: NonNegativeCount | None = None
     """Items with planted faults. By default, all."""
     teacher: ClassVar[str | None] = None
-    teachers: Pools = ()
+    teachers: PoolNames = ()
     """Pools that reword the planted responses. By default, the shipped wordings are used as they are."""
     at_once: Count | None = None
     """Concurrent rewordings. By default, the capacity of the pools."""

@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hamr.apps.data.command import OUTPUT, Items, Pool, Pools, Samples, Temperature
+from hamr.apps.data.command import OUTPUT, Items, PoolNames, Samples, Temperature
 from hamr.apps.data.recipes.migration import MigrationRecipe
 from hamr.apps.data.recipes.multigt import MultiGtRecipe
 from hamr.apps.data.recipes.rubrics import RubricRecipe
 from hamr.apps.data.recipes.thought import Rendering, ThoughtRecipe
 from hamr.apps.jobs import import_name
-from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, Language, NonNegativeCount
+from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, NonNegativeCount, PoolName
 from hamr.errors import BadInput
+from hamr.types import Language
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
@@ -35,11 +36,11 @@ class RecipeCommand(ConfiguredCommand):
     """File of the kept items. <output>.records.jsonl has every item in order, with the reason where it was dropped."""
     overwrite: bool = False
     """Replace an existing output."""
-    teacher: Pool | None = None
+    teacher: PoolName | None = None
     """Pool that writes. Required, unless `teachers` names several."""
-    teachers: Pools = ()
+    teachers: PoolNames = ()
     """Pools that share the items."""
-    judge: Pool | None = None
+    judge: PoolName | None = None
     """Pool that checks. By default, the first teacher."""
     language: Language = "en"
     """Language of the prompts."""
@@ -91,7 +92,7 @@ class MultiGtCommand(WritingRecipeCommand):
 
     output: Samples
     """File of all samples with their own and the added references. <output>.table3.jsonl counts the sources."""
-    judge: Pool = "judge"
+    judge: PoolName = "judge"
     """Pool with role judge, which decides consistency."""
     utility: Annotated[str | None, Field(title="POOL|none")] = None
     """Pool that judges utility. none: consistency alone decides. By default, the judge."""
@@ -158,7 +159,7 @@ class MigrateThoughts(ThoughtsCommand):
 
     render: Rendering = "hybrid"
     """Thoughts before the answer, after it, or one item of each."""
-    zero_think: Pool | None = None
+    zero_think: PoolName | None = None
     """Pool that writes the thoughts. By default, the teachers."""
     candidates: Count = MigrationRecipe.candidates
     """Maximum number of drafts per item."""

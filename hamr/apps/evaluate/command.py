@@ -32,7 +32,6 @@ def _not_a_file(path: Path) -> Path:
 
 
 Output = Annotated[Folder, AfterValidator(_not_a_file)]
-Pool = Annotated[str, Field(title="POOL")]
 Who = Annotated[Names, Field(title="WHO[,WHO...]")]
 
 

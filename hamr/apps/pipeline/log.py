@@ -18,7 +18,7 @@ EVENTS = "events.jsonl"
 LOCK = "pipeline.lock"
 """Names the process that runs the stages."""
 End = Literal["finished", "failed", "stopped"]
-State = Literal["finished", "failed", "stopped", "begun", "waiting"]
+StageState = Literal["finished", "failed", "stopped", "begun", "waiting"]
 
 
 def is_pipeline(folder: Path) -> bool:
@@ -39,7 +39,7 @@ def pipeline_owner(folder: Path) -> dict[str, Any] | None:
 class Attempts:
     """State of a stage. `seconds`: total of all processes that ended normally; a killed process is not counted."""
 
-    state: State = "waiting"
+    state: StageState = "waiting"
     seconds: float = 0.0
     attempts: int = 0
     command: tuple[str, ...] = ()

@@ -29,7 +29,7 @@ from hamr.config.explain import Contradiction
 from hamr.config.overrides import CONFIG_DIR_FLAG, nearest_first, split_flags
 from hamr.config.pipeline import (
     INPUTS,
-    Job,
+    JobName,
     Keep,
     PipelineSource,
     check_references,
@@ -54,7 +54,7 @@ class PipelineStage:
 
     number: int
     name: str
-    job: Job
+    job: JobName
     args: tuple[str, ...]
     folder: Path
 

@@ -51,11 +51,11 @@ STAGE_ENDS_S = 60.0
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
-Run = Callable[[Sequence[str]], int]
+RunProcess = Callable[[Sequence[str]], int]
 """Runs the arguments of one `hamr` command and returns its exit code."""
 
 
-def start(command: RunPipeline, run: Run | None = None) -> int:
+def start(command: RunPipeline, run: RunProcess | None = None) -> int:
     """Check every stage, then run them."""
     plan = plan_pipeline(command)
     if command.dry_run:
@@ -66,7 +66,7 @@ def start(command: RunPipeline, run: Run | None = None) -> int:
     return work_off(plan, run)
 
 
-def resume(folder: Path, run: Run | None = None, *, functions: Sequence[str] = ()) -> int:
+def resume(folder: Path, run: RunProcess | None = None, *, functions: Sequence[str] = ()) -> int:
     """Run the stages of a pipeline's folder that have not finished.
 
     The commands of the stages come from the folder, which cannot name code: only `functions` are executed, the
@@ -77,7 +77,7 @@ def resume(folder: Path, run: Run | None = None, *, functions: Sequence[str] = (
     return work_off(PipelinePlan.load(folder), run, allowed=[arg.partition("=")[2] for arg in functions])
 
 
-def work_off(plan: PipelinePlan, run: Run | None = None, *, allowed: Sequence[str] | None = None) -> int:
+def work_off(plan: PipelinePlan, run: RunProcess | None = None, *, allowed: Sequence[str] | None = None) -> int:
     """Run the unfinished stages of a created plan, with an exclusive lock on its folder.
 
     `allowed` are the functions that a stage may execute, None for all.
@@ -97,7 +97,7 @@ def describe_plan(plan: PipelinePlan) -> list[str]:
     return lines
 
 
-def run_stages(plan: PipelinePlan, run: Run) -> int:
+def run_stages(plan: PipelinePlan, run: RunProcess) -> int:
     """Return 0, or the exit code of the first stage that fails.
 
     Stages after a failed one do not start, unless the stages are independent.

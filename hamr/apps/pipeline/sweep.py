@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage
-from hamr.apps.pipeline.run import Run, work_off
+from hamr.apps.pipeline.run import RunProcess, work_off
 from hamr.apps.shared.commands import parse_command
 from hamr.config.load import sweep_values
 from hamr.config.overrides import MULTIRUN
@@ -23,7 +23,7 @@ MOST = 500
 """Upper limit of combinations; more are assumed to be a mistake."""
 
 
-def sweep(command: TrainSweep, run: Run | None = None) -> int:
+def sweep(command: TrainSweep, run: RunProcess | None = None) -> int:
     """Run every combination in its own process and run folder, all in one folder and one W&B group.
 
     All configurations are checked before the first run starts. A failed run does not stop the others; the first

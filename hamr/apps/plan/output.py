@@ -14,7 +14,7 @@ from hamr.config.schema import Config
 from hamr.config.secrets_check import refuse_secrets
 from hamr.errors import BadInput
 from hamr.report.terminal import show
-from hamr.report.values import Block, Paragraph
+from hamr.report.values import PageBlock, Paragraph
 
 if TYPE_CHECKING:
     from hamr.apps.plan.command import PlanCommand
@@ -43,7 +43,7 @@ def configuration(overrides: Sequence[str], past: Path | None) -> Config:
     return config.model_copy(update={"plan": PlanConfig(**{name: getattr(config.plan, name) for name in named})})
 
 
-def report(config: Config, past_folder: Path | None) -> list[Block]:
+def report(config: Config, past_folder: Path | None) -> list[PageBlock]:
     """Return the printed elements, in order."""
     from hamr.apps.plan.build import build_cluster, build_workload
     from hamr.apps.plan.run import read_past

@@ -15,7 +15,7 @@ from itertools import cycle
 
 from hamr.apps.plan.simulation import ROLLOUT, Play, SimulatedResponse, Station, Usage
 
-Group = tuple[tuple[SimulatedResponse, ...], bool]
+SimulatedGroup = tuple[tuple[SimulatedResponse, ...], bool]
 """Responses, and whether they carry signal."""
 
 
@@ -66,7 +66,7 @@ class Overlapped:
 
 
 def simulate_overlap(
-    groups: Sequence[Group],
+    groups: Sequence[SimulatedGroup],
     overlap: Overlap,
     *,
     rollout: Station,
@@ -96,7 +96,7 @@ def simulate_overlap(
 class _Flow:
     """Groups between the prompts and the training step: Experience and Controller.take, in simulated time."""
 
-    def __init__(self, play: Play, groups: Iterable[Group], overlap: Overlap) -> None:
+    def __init__(self, play: Play, groups: Iterable[SimulatedGroup], overlap: Overlap) -> None:
         self.play, self.groups, self.overlap = play, iter(groups), overlap
         self.running: dict[int, tuple[int, bool]] = {}
         """Version at the start, and signal, by number."""

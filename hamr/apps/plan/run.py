@@ -19,7 +19,7 @@ from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.run_folder import RunFolder
 from hamr.types import CASCADE_BANDS, Failure, RewardRecord, Stale
 
-Group = Sequence[RewardRecord]
+RecordGroup = Sequence[RewardRecord]
 
 
 def read_past(path: Path | str) -> Past:
@@ -55,7 +55,7 @@ def _by_count(
 def _step(config: Config, step: int, row: dict[str, float], records: list[RewardRecord]) -> MeasuredStep:
     groups = [list(g) for _, g in groupby(records, key=lambda r: (r.key.prompt, r.key.attempt))]
     overlap = overlap_of(config)
-    in_rounds: Sequence[Sequence[Group]]
+    in_rounds: Sequence[Sequence[RecordGroup]]
     dropped: float
     if overlap:
         signal = [_is_trainable(config, g, surplus=not overlap.max_policy_age) for g in groups]
@@ -74,18 +74,18 @@ def _step(config: Config, step: int, row: dict[str, float], records: list[Reward
     )
 
 
-def _is_trainable(config: Config, group: Group, *, surplus: bool) -> bool:
+def _is_trainable(config: Config, group: RecordGroup, *, surplus: bool) -> bool:
     """Return whether a step could train on the group. With `surplus`, a stale one was only not needed."""
     if any(isinstance(r.total, Stale) for r in group):
         return surplus
     return not config.algorithm.dynamic_sampling.enabled or _has_signal(config.algorithm, group)
 
 
-def rounds(config: Config, groups: Sequence[Group]) -> list[list[Group]]:
+def rounds(config: Config, groups: Sequence[RecordGroup]) -> list[list[RecordGroup]]:
     """Return the groups by generation round. Each round replaces the earlier groups without signal, as in the
     controller."""
     sampling, wanted = config.algorithm.dynamic_sampling, config.experiment.prompts_per_step
-    split: list[list[Group]] = []
+    split: list[list[RecordGroup]] = []
     kept, left = 0, list(groups)
     while left:
         take = max(1, wanted - kept)
@@ -95,18 +95,18 @@ def rounds(config: Config, groups: Sequence[Group]) -> list[list[Group]]:
     return split
 
 
-def _has_signal(algorithm: AlgorithmConfig, group: Group) -> bool:
+def _has_signal(algorithm: AlgorithmConfig, group: RecordGroup) -> bool:
     rewards = [None if isinstance(r.total, Failure) else r.total.value for r in group]
     compared = comparisons(episode_rewards(group, rewards), algorithm.credit)
     return any(carries_signal(values, algorithm.dynamic_sampling.tolerance) for values in compared)
 
 
-def _dialogues(group: Group) -> list[Group]:
+def _dialogues(group: RecordGroup) -> list[RecordGroup]:
     """Return the turns of each dialogue. A single decision is a dialogue of one turn."""
     return [list(turns) for _, turns in groupby(group, key=lambda r: r.key.sample)]
 
 
-def _response(turns: Group) -> MeasuredResponse:
+def _response(turns: RecordGroup) -> MeasuredResponse:
     """Return a dialogue as one response, because its turns follow each other."""
     # A shared answer counts only for the response that requested it.
     calls = tuple((c.pool, c.queue_s, c.service_s) for r in turns for c in r.calls if c.attempts)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hamr.apps.plan.costs import at_least
-from hamr.apps.plan.overlap import Group, Overlap, simulate_overlap
+from hamr.apps.plan.overlap import Overlap, SimulatedGroup, simulate_overlap
 from hamr.apps.plan.simulation import ROLLOUT, Simulated, SimulatedResponse, Station, Usage, simulate
 from hamr.apps.plan.workload import Workload
 
@@ -45,7 +45,7 @@ class Cluster:
             deadline_s=self.deadline_s,
         )
 
-    def play_overlapped(self, groups: Sequence[Group], overlap: Overlap, steps: int) -> Simulated:
+    def play_overlapped(self, groups: Sequence[SimulatedGroup], overlap: Overlap, steps: int) -> Simulated:
         """Return the means of `steps` steps, after those that fill the pipeline. `rollout_s` is the time that a step
         waits for its groups."""
         played = simulate_overlap(

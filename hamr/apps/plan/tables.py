@@ -24,7 +24,7 @@ from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Cluster, Need, Played, S
 from hamr.apps.plan.workload import Workload
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import Config
-from hamr.report.values import Block, Cell, Column, Paragraph, Table, number_columns
+from hamr.report.values import Cell, Column, PageBlock, Paragraph, Table, number_columns
 
 
 def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
@@ -47,7 +47,7 @@ def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
     return Paragraph("\n".join(lines))
 
 
-def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list[Block]:
+def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list[PageBlock]:
     """Return the replicas and GPUs of every part, followed by the derivation of each number."""
     rows: list[tuple[Cell, ...]] = []
     reasons, total_now, total_needed = [], 0.0, 0.0
@@ -162,7 +162,7 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> Pa
     return Paragraph("\n".join(lines))
 
 
-def comparison(past: Past) -> list[Block]:
+def comparison(past: Past) -> list[PageBlock]:
     """Return predicted and measured times of the run's own steps."""
     config, overlap = past.config, overlap_of(past.config)
     blocks = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hamr.apps.plan.overlap import Group, Overlap
+from hamr.apps.plan.overlap import Overlap, SimulatedGroup
 from hamr.apps.plan.simulation import Chain, SimulatedResponse
 
 
@@ -97,7 +97,7 @@ class Workload:
             group += groups
         return tuple(drawn)
 
-    def draw_groups(self, seed: int, steps: int) -> tuple[Group, ...]:
+    def draw_groups(self, seed: int, steps: int) -> tuple[SimulatedGroup, ...]:
         """Return the groups of `steps` steps that overlap."""
         rng = np.random.default_rng(seed)
         count = self.rounds[0] * steps

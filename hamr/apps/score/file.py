@@ -26,7 +26,7 @@ SHOWN_FAULTS = 10
 Item = tuple[ResponseGroup, bytes, Sequence[RewardRecord]]
 """A group with its bytes, and its records from an earlier run (empty: none)."""
 ScoreGroup = Callable[[ResponseGroup], Awaitable[Sequence[RewardRecord]]]
-Report = Callable[[int, int], None]
+ReportBytes = Callable[[int, int], None]
 """Callback after every group: bytes of the input done, responses done by this process."""
 
 
@@ -70,7 +70,7 @@ async def score_file(
     tally: Tally,
     *,
     at_once: int,
-    report: Report,
+    report: ReportBytes,
 ) -> None:
     """Score the groups of `ScoreOutput.remaining`.
 
@@ -96,7 +96,7 @@ def needs_scoring(records: Sequence[RewardRecord]) -> bool:
 
 
 @contextmanager
-def scoring_progress(total: int, done: int, console: RichConsole) -> Iterator[Report]:
+def scoring_progress(total: int, done: int, console: RichConsole) -> Iterator[ReportBytes]:
     """Show the share of the input's bytes, the rate and the remaining time. `done` bytes were scored before."""
     scored = 0
 

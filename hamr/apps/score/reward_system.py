@@ -31,7 +31,7 @@ from hamr.data.formats import Formats
 from hamr.data.responses import ResponseGroup, Scorable, as_group
 from hamr.models.bundled import resolve_model
 from hamr.pools.client import app_name, import_serve
-from hamr.pools.deployment import pool_status, start_pools, stop_pools
+from hamr.pools.deployment import ScorerFactory, pool_status, start_pools, stop_pools
 from hamr.pools.function_pool import check_functions
 from hamr.pools.router_actor import RouterClient
 from hamr.pools.scorers import build_scorer
@@ -39,7 +39,6 @@ from hamr.rewards.judged import check_reward_files
 from hamr.types import Failure, RewardRecord
 
 T = TypeVar("T")
-ScorerFactory = Callable[..., Any]
 
 
 class RewardSystem:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast
-from hamr.types import Answer, Question
+from hamr.protocols import Ask
+from hamr.types import Question
 
-Ask = Callable[[Question], Awaitable[Answer]]
 MARGIN = 0.25
 AT_ONCE = 64
 """Concurrent questions of a check. Further ones would wait in the pool's queue and might exceed their deadline."""

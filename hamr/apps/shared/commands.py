@@ -138,9 +138,9 @@ List = Annotated[tuple[str, ...], BeforeValidator(_split), Field(title="NAME[,NA
 Names = Annotated[List, AfterValidator(_each_once)]
 Files = Annotated[tuple[File, ...], BeforeValidator(_split), Field(title="FILE[,FILE...]")]
 Folders = Annotated[tuple[Folder, ...], BeforeValidator(_split), Field(title="FOLDER[,FOLDER...]")]
+PoolName = Annotated[str, Field(title="POOL")]
 Count = Annotated[int, Field(ge=1)]
 NonNegativeCount = Annotated[int, Field(ge=0)]
-Language = Literal["en", "zh"]
 
 
 # --- parsing -----------------------------------------------------------------------------------

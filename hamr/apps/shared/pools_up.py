@@ -16,7 +16,7 @@ from hamr.errors import BadInput
 from hamr.protocols import Ask
 
 Result = TypeVar("Result")
-Work = Callable[[Mapping[str, Ask]], Awaitable[Result]]
+PoolWork = Callable[[Mapping[str, Ask]], Awaitable[Result]]
 """The work to do with the pools, which are given by name."""
 
 
@@ -54,7 +54,7 @@ def pools_of(name: str, where: Path) -> str:
 def with_pools(
     config: Config,
     names: Sequence[str],
-    work: Work[Result],
+    work: PoolWork[Result],
     *,
     run: str,
     progress: Callable[[str], None] = print,

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from hamr.errors import BadInput, HamrError
 from hamr.telemetry.control_requests import ControlRequest, ControlRequests
-from hamr.telemetry.live import LiveStatus, State
+from hamr.telemetry.live import LiveStatus, RunState
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class LiveControl:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def publish(self, state: State, detail: str = "") -> None:
+    def publish(self, state: RunState, detail: str = "") -> None:
         """Write the status immediately. A full disk is reported once and neither ends the run nor hides its error."""
         status = LiveStatus(
             run=self.run,

@@ -9,11 +9,11 @@ from typing import Any
 from hamr.protocols import Ask, GenerationRequest, RolloutEngine, SamplingConfig
 from hamr.types import Answer, Question, SampleKey
 
-Encode = Callable[[Sequence[Mapping[str, Any]]], Sequence[int]]
+EncodeMessages = Callable[[Sequence[Mapping[str, Any]]], Sequence[int]]
 """Encoder of a conversation into token ids, including the generation prompt."""
 
 
-def asked_policy(engine: RolloutEngine, encode: Encode, *, run: str, context: int, max_new_tokens: int) -> Ask:
+def asked_policy(engine: RolloutEngine, encode: EncodeMessages, *, run: str, context: int, max_new_tokens: int) -> Ask:
     """Return a function that answers questions with a conversation, using the engines' current weights.
 
     As with a pool, an answer truncated at `max_new_tokens` is "unparsable" and carries its text as reasoning. A prompt

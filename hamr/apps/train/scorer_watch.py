@@ -65,7 +65,7 @@ def chance_error(name: str, model: str, found: str) -> BadInput:
     return BadInput(f"pools.{name}.model", model, remedy)
 
 
-class Pool(Protocol):
+class ScorerPool(Protocol):
     @property
     def ask(self) -> Ask: ...
 
@@ -82,7 +82,7 @@ class ScorerWatch:
     splits: Splits
     truth: ExactAct | None
     clusters: ReplyClusters | None = None
-    pools: Mapping[str, Pool]
+    pools: Mapping[str, ScorerPool]
     note: Callable[[str], None]
     embed: Callable[[Sequence[str]], NDArray[np.float32]] = embed_in_child
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from hamr import signals
 from hamr.errors import Preempted
 from hamr.security.processes import has_ended
 from hamr.telemetry.control_requests import ControlRequests
-from hamr.telemetry.live import LiveStatus, State
+from hamr.telemetry.live import LiveStatus, RunState
 from hamr.telemetry.run_folder import owner_of
 
 PERIOD_S = 1.0
@@ -92,7 +92,7 @@ class StartStatus:
                     self._requests.answer(request, {"stopping": True})
                     self._stop()
 
-    def _write(self, state: State, detail: str = "") -> None:
+    def _write(self, state: RunState, detail: str = "") -> None:
         now = time.time()
         status = LiveStatus(
             run=self.run, state=state, phase=self._phase(), started=self._started, time=now, detail=detail

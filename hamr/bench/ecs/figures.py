@@ -14,9 +14,9 @@ from hamr.errors import DataError
 
 BySample = Mapping[str, float | None]
 """Sample id -> the mean of its scored responses; None where no response is scored."""
-Value = Callable[[EcsScores], float | None]
+ScoreValue = Callable[[EcsScores], float | None]
 
-VALUES: Mapping[str, Value] = {
+VALUES: Mapping[str, ScoreValue] = {
     "multi_ecs": lambda s: s.multi,
     "single_ecs": lambda s: s.single,
     "call_tool_accuracy": lambda s: None if s.call is None else float(s.call),
@@ -78,7 +78,7 @@ def figures(scores: Sequence[EcsScores], *, resamples: int, seed: int) -> Figure
     )
 
 
-def by_sample(scores: Sequence[EcsScores], value: Value) -> dict[str, float | None]:
+def by_sample(scores: Sequence[EcsScores], value: ScoreValue) -> dict[str, float | None]:
     held: dict[str, list[float]] = {}
     for s in scores:
         known = held.setdefault(s.id, [])

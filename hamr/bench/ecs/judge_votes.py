@@ -26,7 +26,7 @@ from hamr.types import TRANSIENT, Answer, Question
 
 FILE = "judgements.jsonl"
 
-Report = Callable[[int], None]
+ReportVotes = Callable[[int], None]
 """Callback after every vote, with their number."""
 
 
@@ -105,7 +105,7 @@ class JudgeVotes(RowFolder):
                 left.setdefault(key, one)
         return list(left.values())
 
-    async def collect(self, judge: EcsJudge, asked: Sequence[VoteQuestion], ask: Ask, report: Report) -> None:
+    async def collect(self, judge: EcsJudge, asked: Sequence[VoteQuestion], ask: Ask, report: ReportVotes) -> None:
         """Ask a judge its unanswered questions."""
 
         async def one(asked: VoteQuestion) -> bool:

@@ -20,7 +20,7 @@ from hamr.data.actions import ResponseFormat, parse_action
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.types import Action, MalformedResponse, Reply, ServiceSample, ToolCall
 
-Kind = Literal["malformed", "type_mismatch", "tool_call", "reply"]
+MatchKind = Literal["malformed", "type_mismatch", "tool_call", "reply"]
 Votes = Sequence[float | None]
 """One vote per judge, in [0, 1]; None: it failed."""
 
@@ -74,7 +74,7 @@ class EcsPlan:
     text: str
     index: int
     action: Action | None
-    kind: Kind
+    kind: MatchKind
     ask: tuple[int, ...]
     logged: int | None
     exact: float | None
@@ -93,7 +93,7 @@ class EcsScores:
 
     id: str
     index: int
-    kind: Kind
+    kind: MatchKind
     multi: float | None
     single: float | None
     call: bool | None

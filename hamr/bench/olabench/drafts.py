@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from hamr.bench.olabench.items import KINDS, SUBSETS, TRAPS, BenchItem, ItemEvidence, Kind, Subset
+from hamr.bench.olabench.items import KINDS, SUBSETS, TRAPS, BenchItem, ItemEvidence, ItemKind, Subset
 from hamr.bench.olabench.words import BenchWords
 from hamr.types import ServiceSample
 
@@ -33,13 +33,13 @@ class ItemDraft:
 class Slot:
     """A requested item."""
 
-    kind: Kind
+    kind: ItemKind
     subset: Subset
     trap: str = ""
 
 
 Proportions = Literal["equal", "paper"]
-KIND_SHARES: Mapping[Kind, int] = {"rag": 768, "workflow": 952, "agent": 1280}
+KIND_SHARES: Mapping[ItemKind, int] = {"rag": 768, "workflow": 952, "agent": 1280}
 TRAP_SHARES: Mapping[Subset, Mapping[str, int]] = {
     "risk": {"liability": 618, "role": 228, "overcommitment": 138, "disparagement": 16},
     "hallucination": {"misuse": 321, "factual": 481, "relevance": 144, "logical": 54},
@@ -61,7 +61,7 @@ def proportional(total: int, weights: Mapping[Any, int]) -> dict[Any, int]:
     return found
 
 
-def paper_slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS) -> list[Slot]:
+def paper_slots(sizes: Mapping[Subset, int], kinds: Sequence[ItemKind] = KINDS) -> list[Slot]:
     """Return the slots of each subset in the proportions of the paper's Table 1.
 
     The table does not say of which kinds the items of a risk or a hallucination are: they are divided evenly, except
@@ -74,13 +74,15 @@ def paper_slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS) -> l
         given = dict.fromkeys(kinds, 0)
         for trap, count in proportional(sizes[subset], possible).items():
             for _ in range(count):
-                kind: Kind = "rag" if trap == "misuse" else min(kinds, key=given.__getitem__)
+                kind: ItemKind = "rag" if trap == "misuse" else min(kinds, key=given.__getitem__)
                 given[kind] += 1
                 found.append(Slot(kind=kind, subset=subset, trap=trap))
     return found
 
 
-def slots(sizes: Mapping[Subset, int], kinds: Sequence[Kind] = KINDS, proportions: Proportions = "equal") -> list[Slot]:
+def slots(
+    sizes: Mapping[Subset, int], kinds: Sequence[ItemKind] = KINDS, proportions: Proportions = "equal"
+) -> list[Slot]:
     """Return the slots of each subset: in the paper's proportions, or divided evenly among the kinds and, within a
     kind, among its possible traps.
 

@@ -33,7 +33,7 @@ RATES = ("risk", "hallucination")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class ItemOutcome:
     """Result for one item.
 
     `reading` is None where there is no text. `judgements` by judge; `missing`: the judges that were asked without
@@ -48,7 +48,7 @@ class Outcome:
     labelled: Labelled | None = None
 
 
-def policy_figures(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> dict[str, Any]:
+def policy_figures(outcomes: Sequence[ItemOutcome], *, resamples: int, seed: int) -> dict[str, Any]:
     """Return JSON-serialisable metrics by group: `all`, each kind, each subset, and each non-empty kind and subset."""
     groups: dict[str, Callable[[BenchItem], bool]] = {"all": lambda item: True}
     groups |= {kind: lambda item, k=kind: item.kind == k for kind in KINDS}  # type: ignore[misc]
@@ -64,7 +64,7 @@ def policy_figures(outcomes: Sequence[Outcome], *, resamples: int, seed: int) ->
     return found
 
 
-def _group(outcomes: Sequence[Outcome], resamples: int, seed: int) -> dict[str, Any]:
+def _group(outcomes: Sequence[ItemOutcome], resamples: int, seed: int) -> dict[str, Any]:
     luck = {"resamples": resamples, "seed": seed}
     records = {name: [_record(o) for o in outcomes if name in o.judgements or name in o.missing] for name in RATES}
     return {
@@ -84,7 +84,7 @@ def _group(outcomes: Sequence[Outcome], resamples: int, seed: int) -> dict[str, 
     }
 
 
-def _corrected_mean(outcomes: Sequence[Outcome], name: str) -> dict[str, float]:
+def _corrected_mean(outcomes: Sequence[ItemOutcome], name: str) -> dict[str, float]:
     """Return the mean of a judge corrected by people's labels of the same responses; empty with too few labels."""
     means = DebiasedMean()
     for outcome in outcomes:
@@ -95,7 +95,7 @@ def _corrected_mean(outcomes: Sequence[Outcome], name: str) -> dict[str, float]:
     return means.estimate()
 
 
-def overall_interval(outcomes: Sequence[Outcome], *, resamples: int, seed: int) -> Estimate:
+def overall_interval(outcomes: Sequence[ItemOutcome], *, resamples: int, seed: int) -> Estimate:
     """Return the overall score with a bootstrap over items, stratified by subset, since the subset sizes are fixed.
 
     `n` counts the items with at least one judgement. All None where one of the five means is missing. A draw with a
@@ -126,7 +126,7 @@ def _overall(values: np.ndarray) -> float | None:
     return overall(*(float(mean) for mean in means))
 
 
-def _value(outcome: Outcome, name: str) -> float:
+def _value(outcome: ItemOutcome, name: str) -> float:
     judgement = outcome.judgements.get(name)
     if judgement is None:
         return float("nan")
@@ -139,7 +139,7 @@ def _value(outcome: Outcome, name: str) -> float:
     return float(judgement.grade)
 
 
-def _record(outcome: Outcome) -> RewardRecord:
+def _record(outcome: ItemOutcome) -> RewardRecord:
     """Return the record from which the rates are computed."""
     return RewardRecord(
         key=SampleKey(run="olabench", step=0, prompt=outcome.item.sample.id, sample=0),
@@ -148,7 +148,7 @@ def _record(outcome: Outcome) -> RewardRecord:
     )
 
 
-def _latency(outcomes: Sequence[Outcome], luck: Mapping[str, int]) -> dict[str, Any]:
+def _latency(outcomes: Sequence[ItemOutcome], luck: Mapping[str, int]) -> dict[str, Any]:
     """Return seconds and tokens of the responses that the policy generated in this evaluation.
 
     The seconds are those of the responses at concurrency 1. `concurrent` has those of the others, None without any.
@@ -169,7 +169,7 @@ def _latency(outcomes: Sequence[Outcome], luck: Mapping[str, int]) -> dict[str, 
     }
 
 
-def _seconds(outcomes: Sequence[Outcome], luck: Mapping[str, int]) -> dict[str, Any]:
+def _seconds(outcomes: Sequence[ItemOutcome], luck: Mapping[str, int]) -> dict[str, Any]:
     seconds = [float(o.response.seconds or 0.0) for o in outcomes]
     return {
         "at_once": max((o.response.at_once or 0 for o in outcomes), default=0) or None,
@@ -179,7 +179,7 @@ def _seconds(outcomes: Sequence[Outcome], luck: Mapping[str, int]) -> dict[str, 
     }
 
 
-def _counts(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def _counts(outcomes: Sequence[ItemOutcome]) -> dict[str, Any]:
     missing: dict[str, int] = {}
     for outcome in outcomes:
         for name in outcome.missing:

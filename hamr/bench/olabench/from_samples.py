@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from hamr.bench.olabench.drafts import ItemDraft, Proportions, Slot, add_temptation, slots
-from hamr.bench.olabench.items import KINDS, BenchItem, ItemEvidence, Kind, SkillNode, Subset
+from hamr.bench.olabench.items import KINDS, BenchItem, ItemEvidence, ItemKind, SkillNode, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.errors import BadInput
 from hamr.types import Reply, ServiceSample
@@ -67,7 +67,7 @@ class _Corpus:
             if _reply(sample):
                 self.replies.setdefault(sample.policy, []).append(sample)
 
-    def allows(self, kind: Kind, sample: ServiceSample) -> bool:
+    def allows(self, kind: ItemKind, sample: ServiceSample) -> bool:
         if kind == "agent":
             return bool(sample.tools)
         if not _reply(sample):

@@ -23,14 +23,14 @@ from typing import Any, Literal, get_args
 
 from hamr.bench.olabench.rates import HALLUCINATIONS
 from hamr.data.samples import from_json, read_unique, to_json
-from hamr.data.shapes import Shape, Text, check_shape
+from hamr.data.shapes import NonEmptyText, Shape, check_shape
 from hamr.errors import DataError
 from hamr.rewards import risk
 from hamr.types import ServiceSample, Turn
 
-Kind = Literal["rag", "workflow", "agent"]
+ItemKind = Literal["rag", "workflow", "agent"]
 Subset = Literal["core", "risk", "hallucination"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[ItemKind, ...] = get_args(ItemKind)
 SUBSETS: tuple[Subset, ...] = get_args(Subset)
 TRAPS: Mapping[Subset, tuple[str, ...]] = {"core": (), "risk": risk.TYPES, "hallucination": HALLUCINATIONS}
 
@@ -57,7 +57,7 @@ class SkillNode:
 @dataclass(frozen=True, kw_only=True)
 class BenchItem:
     sample: ServiceSample
-    kind: Kind
+    kind: ItemKind
     subset: Subset = "core"
     evidence: tuple[ItemEvidence, ...] = ()
     nodes: tuple[SkillNode, ...] = ()
@@ -156,13 +156,13 @@ def item_from_json(row: Any, *, where: str, own: Collection[str] = ()) -> BenchI
 
 class _EvidenceRow(Shape):
     question: str = ""
-    answer: Text
+    answer: NonEmptyText
 
 
 class _NodeRow(Shape):
-    name: Text
-    task: Text
-    output: Text | None = None
+    name: NonEmptyText
+    task: NonEmptyText
+    output: NonEmptyText | None = None
 
 
 def read_evidence(rows: Any, where: str) -> tuple[ItemEvidence, ...]:

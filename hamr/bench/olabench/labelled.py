@@ -25,8 +25,8 @@ from hamr.data.samples import from_json, read_unique
 from hamr.errors import DataError
 from hamr.rewards import hallucination, risk
 
-Fault = Literal["right", "wrong_tool", "wrong_parameters", "missing_call", "needless_call"]
-FAULTS: tuple[Fault, ...] = ("wrong_tool", "wrong_parameters", "missing_call", "needless_call")
+ToolFault = Literal["right", "wrong_tool", "wrong_parameters", "missing_call", "needless_call"]
+FAULTS: tuple[ToolFault, ...] = ("wrong_tool", "wrong_parameters", "missing_call", "needless_call")
 GRADED = ("dialogue", "policy", "tool")
 UNKNOWN = ("yes", "no")
 _KEYS = ("hallucination", "risk", "tool", "grades", "good")
@@ -42,7 +42,7 @@ class Labels:
 
     hallucination: str | None = None
     risk: tuple[str, ...] | Literal["yes", "no"] | None = None
-    tool: Fault | None = None
+    tool: ToolFault | None = None
     grades: Mapping[str, int] = field(default_factory=dict)
     good: Mapping[str, bool] = field(default_factory=dict)
 

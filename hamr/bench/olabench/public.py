@@ -23,10 +23,10 @@ from hamr.data.shapes import Shape, check_shape
 from hamr.data.tools import tool_spec
 from hamr.types import Reply
 
-Row = dict[str, Any]
+BenchRow = dict[str, Any]
 
 
-def convert(corpus: str, source: Path, policies: Path | None) -> list[Row]:
+def convert(corpus: str, source: Path, policies: Path | None) -> list[BenchRow]:
     """Return rows of the labelled form, in the file's order. Raises DataError at `file:line: field`."""
     return PUBLIC[corpus](source, policies)
 
@@ -46,7 +46,7 @@ class _Pair(Shape):
     label: str
 
 
-def _hallucination(source: Path, policies: Path | None) -> list[Row]:
+def _hallucination(source: Path, policies: Path | None) -> list[BenchRow]:
     found = []
     for number, row in read_rows(source):
         one = check_shape(_Judged, row, f"{source}:{number}")
@@ -62,7 +62,7 @@ def _hallucination(source: Path, policies: Path | None) -> list[Row]:
     return found
 
 
-def _pairs(source: Path, policies: Path | None) -> list[Row]:
+def _pairs(source: Path, policies: Path | None) -> list[BenchRow]:
     found = []
     for number, row in read_rows(source):
         pair = check_shape(_Pair, row, f"{source}:{number}")
@@ -80,7 +80,7 @@ def _pairs(source: Path, policies: Path | None) -> list[Row]:
     return found
 
 
-def _tau(source: Path, policies: Path | None) -> list[Row]:
+def _tau(source: Path, policies: Path | None) -> list[BenchRow]:
     assert policies is not None, "asked for by the job"
     known = json_object(policies, "policies", ("policies", "tools"))
     found = []
@@ -104,14 +104,14 @@ def _tau(source: Path, policies: Path | None) -> list[Row]:
     return found
 
 
-def _tools_of(turns: list[Any]) -> list[Row]:
+def _tools_of(turns: list[Any]) -> list[BenchRow]:
     """Return tools without a description, as inferred from the calls among these turns."""
     calls: Calls = {}
     calls_in(turns, calls)
     return tools_from_calls(calls, calls)
 
 
-PUBLIC: Mapping[str, Callable[[Path, Path | None], list[Row]]] = {
+PUBLIC: Mapping[str, Callable[[Path, Path | None], list[BenchRow]]] = {
     "hallucination": _hallucination,
     "pairs": _pairs,
     "tau": _tau,

@@ -23,13 +23,13 @@ from hamr.cascade.retry import patient
 from hamr.config.judged import ComparedConfig, JudgedConfig
 from hamr.config.olabench import OlabenchConfig
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
-from hamr.data.language import Language, language_of
+from hamr.data.language import language_of
 from hamr.data.progress import item_key
 from hamr.protocols import Ask
 from hamr.rewards.judged import JUDGED
 from hamr.rewards.questions import JudgedText, case_variables
 from hamr.rewards.written import WrittenPrompt
-from hamr.types import Failure, Question, SampleKey, ServiceSample
+from hamr.types import Failure, Language, Question, SampleKey, ServiceSample
 
 COMPONENTS: Mapping[Subset, tuple[str, ...]] = {
     "core": ("dialogue", "policy", "tool"),
@@ -40,7 +40,7 @@ ALL = tuple(name for names in COMPONENTS.values() for name in names)
 _PATIENCE_S = 6 * 3600.0
 """Client timeout in seconds: the pool has its own deadlines, and its queue may be long."""
 
-Report = Callable[[str, int], None]
+ReportCalls = Callable[[str, int], None]
 """Callback after every answer: the policy or judge, and the number of finished tasks."""
 
 
@@ -116,7 +116,7 @@ async def collect(
     items: Sequence[BenchItem],
     asks: Mapping[str, Ask],
     options: OlabenchConfig,
-    report: Report,
+    report: ReportCalls,
 ) -> None:
     """Ask every policy its unanswered items, one policy after the other, so that latencies are not affected.
 
@@ -136,7 +136,7 @@ async def _answers(
     alone: int,
     ask: Ask,
     options: OlabenchConfig,
-    report: Report,
+    report: ReportCalls,
 ) -> None:
     """Ask the first `alone` items one after the other, which gives their latency, then the others concurrently."""
     questions = [(item, _question(policy, item, options)) for item in items]
@@ -225,7 +225,7 @@ async def judge_all(
     trials: Sequence[Trial],
     asks: Mapping[str, Ask],
     options: OlabenchConfig,
-    report: Report,
+    report: ReportCalls,
 ) -> None:
     """Run all remaining judgements. The judges run in parallel."""
 

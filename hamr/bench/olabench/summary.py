@@ -9,7 +9,7 @@ from typing import Any
 
 from hamr.bench.answers import RESPONSES, PolicyUnderTest
 from hamr.bench.folder import usage
-from hamr.bench.olabench.figures import Outcome, policy_figures
+from hamr.bench.olabench.figures import ItemOutcome, policy_figures
 from hamr.bench.olabench.grading import grade_judges
 from hamr.bench.olabench.items import BenchItem, visible_sample
 from hamr.bench.olabench.journal import VERDICTS, Journal
@@ -82,7 +82,7 @@ def _outcome(
     labels: Mapping[tuple[str, str], Labelled],
     journal: Journal,
     options: OlabenchConfig,
-) -> Outcome:
+) -> ItemOutcome:
     response = response_to(journal, policy, item, options)
     judgements, missing = {}, []
     for judge in bench.judges:
@@ -97,7 +97,7 @@ def _outcome(
     reading = None
     if response.text is not None:
         reading = read_response(response.text, options.cot, strip_fence=options.fence == "strip")
-    return Outcome(
+    return ItemOutcome(
         item=item,
         response=response,
         reading=reading,
@@ -134,7 +134,7 @@ def _judge(judge: ComponentJudge, trials: Sequence[Trial], journal: Journal) -> 
     }
 
 
-def _row(policy: str, outcome: Outcome) -> dict[str, Any]:
+def _row(policy: str, outcome: ItemOutcome) -> dict[str, Any]:
     response, item = outcome.response, outcome.item
     return {
         "policy": policy,

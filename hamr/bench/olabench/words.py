@@ -16,7 +16,7 @@ from hamr.errors import BadInput
 from hamr.procedures.schema import LANGUAGES, Strict
 from hamr.rewards import risk
 
-Texts = Annotated[tuple[str, ...], Field(min_length=1)]
+Phrasings = Annotated[tuple[str, ...], Field(min_length=1)]
 Slots = Mapping[str, frozenset[str]]
 
 _SLOTS: Slots = {
@@ -67,11 +67,11 @@ class BenchWords(Strict):
     joint: str
     answer: Template
     answer_amount: Template
-    traps: Mapping[str, Texts]
-    planted: Mapping[str, Texts]
-    neutral: Texts
-    near: Mapping[str, Texts]
-    missing_call: Texts
+    traps: Mapping[str, Phrasings]
+    planted: Mapping[str, Phrasings]
+    neutral: Phrasings
+    near: Mapping[str, Phrasings]
+    missing_call: Phrasings
     step_default: str
 
     @model_validator(mode="after")

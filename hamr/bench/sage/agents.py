@@ -9,7 +9,7 @@ from typing import Protocol
 
 from hamr.bench.decisions import decision_question, text_and_calls
 from hamr.bench.sage.desk import ServiceDesk
-from hamr.bench.sage.traces import DialoguePlan, Exchange, Fault, ToolUse
+from hamr.bench.sage.traces import AgentFault, DialoguePlan, Exchange, ToolUse
 from hamr.config.sage import SageConfig
 from hamr.data.actions import parse_arguments, unfence
 from hamr.procedures.contract import output_schema, whole
@@ -82,7 +82,7 @@ class ActingAgent:
         self._history.append(Turn(role="customer", content=user))
         used: list[ToolUse] = []
 
-        def exchange(text: str = "", *, fault: Fault | None = None, detail: str = "") -> Exchange:
+        def exchange(text: str = "", *, fault: AgentFault | None = None, detail: str = "") -> Exchange:
             return Exchange(user=user, agent=whole(text), calls=tuple(used), fault=fault, detail=whole(detail)[:300])
 
         for number in range(self._config.max_rounds + 1):

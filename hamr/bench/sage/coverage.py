@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 
-from hamr.bench.sage.traces import DialoguePlan, Source
+from hamr.bench.sage.traces import CustomerSource, DialoguePlan
 from hamr.config.sage import SageConfig
 from hamr.errors import BadInput
 from hamr.procedures.graph import Case, Route, Scenario
@@ -43,7 +43,7 @@ def plan_dialogues(scenario: Scenario, config: SageConfig) -> list[DialoguePlan]
     """
     rng = Random(f"sage/{scenario.name}/{config.seed}")
     cases = scenario.cases()
-    chosen: list[tuple[str, Case, Source]] = []
+    chosen: list[tuple[str, Case, CustomerSource]] = []
     for intent, meaning in scenario.file.intents.items():
         fitting = [case for case in cases if meaning.allows(case.fields)]
         if not fitting:
@@ -129,7 +129,7 @@ def _intent_of(scenario: Scenario, case: Case, rng: Random) -> str:
 
 
 def _plans(
-    scenario: Scenario, chosen: Sequence[tuple[str, Case, Source]], rng: Random, config: SageConfig
+    scenario: Scenario, chosen: Sequence[tuple[str, Case, CustomerSource]], rng: Random, config: SageConfig
 ) -> Iterator[DialoguePlan]:
     personas = _turns(list(scenario.file.personas), rng)
     given: Counter[str] = Counter()

@@ -14,7 +14,7 @@ from hamr.bench.sage.judging import ASSESSED
 from hamr.config.sage import SageConfig
 from hamr.procedures.prompts import DIMENSIONS
 
-Figure = dict[str, float | None]
+MeanInterval = dict[str, float | None]
 """`mean`, and the bounds `low` and `high` of the 95 % bootstrap interval. All None where there is nothing to
 average."""
 
@@ -50,12 +50,12 @@ EARNED = ("overall", "logic", "chat", "classification", "path", "action", *AT_LA
 """Scores of an agent. They are 0 where no turn of it can be parsed."""
 
 
-def figures(assessed: Sequence[Assessment], config: SageConfig) -> dict[str, Figure]:
+def figures(assessed: Sequence[Assessment], config: SageConfig) -> dict[str, MeanInterval]:
     """Return every value's mean over the turns that have it, with its interval."""
     return _figures(*_sums(assessed), assessed, config)
 
 
-def average_scenarios(by_scenario: Mapping[str, Sequence[Assessment]], config: SageConfig) -> dict[str, Figure]:
+def average_scenarios(by_scenario: Mapping[str, Sequence[Assessment]], config: SageConfig) -> dict[str, MeanInterval]:
     """Return the unweighted mean of the scenarios' means, as in the paper's Table 1.
 
     A scenario counts once, however many turns it has. The interval is that of the mean of independent draws of every
@@ -102,7 +102,9 @@ def by_turn(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]
     return {turn: {**means(there), "turns": float(len(there))} for turn, there in at.items() if there}
 
 
-def by_level(assessed: Sequence[Assessment], levels: Iterable[str], config: SageConfig) -> dict[str, dict[str, Figure]]:
+def by_level(
+    assessed: Sequence[Assessment], levels: Iterable[str], config: SageConfig
+) -> dict[str, dict[str, MeanInterval]]:
     """Return the metrics at each adversarial level that has turns, the easiest first."""
     at = {level: [a for a in assessed if a.level == level] for level in levels}
     return {level: figures(there, config) for level, there in at.items() if there}
@@ -254,12 +256,12 @@ def _draws(sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment],
 
 def _figures(
     sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment], config: SageConfig
-) -> dict[str, Figure]:
+) -> dict[str, MeanInterval]:
     draws, mean = _draws(sums, counts, assessed, config), means(assessed)
     return {name: _figure(mean[name], draws[:, i]) for i, name in enumerate(VALUES)}
 
 
-def _figure(mean: float | None, draws: np.ndarray | None) -> Figure:
+def _figure(mean: float | None, draws: np.ndarray | None) -> MeanInterval:
     known = draws[~np.isnan(draws)] if draws is not None else np.array([])
     if mean is None or not len(known):
         return {"mean": mean, "low": None, "high": None}

@@ -24,7 +24,7 @@ from hamr.data.customer_audit import CustomerAudit
 from hamr.procedures.graph import Scenario
 from hamr.protocols import Ask
 
-Report = Callable[["DialogueProgress"], None]
+ReportDialogue = Callable[["DialogueProgress"], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ async def hold(
     config: SageConfig,
     *,
     at_once: int,
-    report: Report = lambda progress: None,
+    report: ReportDialogue = lambda progress: None,
 ) -> None:
     """Hold and judge the dialogues of these (agent, customer) pairs that the store lacks.
 

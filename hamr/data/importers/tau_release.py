@@ -120,13 +120,13 @@ def _is_results(input: Path) -> bool:
     return isinstance(content, dict)
 
 
-Row = tuple[str, Mapping[str, Any], dict[str, Any], list[dict[str, Any]]]
+ReleaseRow = tuple[str, Mapping[str, Any], dict[str, Any], list[dict[str, Any]]]
 """(place, object of the file, trajectory row without tools, tools that the file describes)."""
 
 # --- simulations -------------------------------------------------------------------------------
 
 
-def _simulations(input: Path) -> Iterator[Row]:
+def _simulations(input: Path) -> Iterator[ReleaseRow]:
     path = input / "results.json" if input.is_dir() else input
     results = json_file(path, "input")
     check_shape(_RESULTS, results, str(path))
@@ -189,7 +189,7 @@ def _tool(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 # --- tasks -------------------------------------------------------------------------------------
 
 
-def _tasks(input: Path) -> Iterator[Row]:
+def _tasks(input: Path) -> Iterator[ReleaseRow]:
     path = input / "tasks.json" if input.is_dir() else input
     tasks = json_file(path, "input")
     policy = next(

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from hamr.data.sft_encoding import encode_item, items_batch, part_losses, part_names
-from hamr.data.sft_items import PARTS, Kind, SftItem, TargetPart, item_messages
+from hamr.data.sft_items import PARTS, SftItem, TargetPart, item_messages
 from hamr.errors import DataError
-from hamr.types import Reference, Reply, ServiceSample, Turn
+from hamr.types import Reference, Reply, ServiceSample, SftKind, Turn
 
 END = 0
 SPECIAL = 9999
@@ -48,12 +48,12 @@ SAMPLE = ServiceSample(
 )
 
 
-def item(kind: Kind, *texts: str) -> SftItem:
+def item(kind: SftKind, *texts: str) -> SftItem:
     parts = tuple(TargetPart(part=p, text=t) for p, t in zip(PARTS[kind], texts, strict=True))
     return SftItem(kind=kind, sample=SAMPLE, target=parts)
 
 
-def learnt(kind: Kind, *texts: str) -> str:
+def learnt(kind: SftKind, *texts: str) -> str:
     """The letters of the completion, which has loss, with the end of sequence as |."""
     encoded = encode_item(item(kind, *texts), Letters())
     [sequence] = encoded.group.sequences

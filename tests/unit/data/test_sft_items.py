@@ -14,7 +14,6 @@ from hamr.data.rendering import policy_messages
 from hamr.data.samples import to_json
 from hamr.data.sft_items import (
     PARTS,
-    Kind,
     SftItem,
     TargetPart,
     decision_item,
@@ -25,7 +24,7 @@ from hamr.data.sft_items import (
     write_items,
 )
 from hamr.errors import DataError
-from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
+from hamr.types import Reference, Reply, ServiceSample, SftKind, ToolCall, Turn
 
 SAMPLE = ServiceSample(
     id="s1",
@@ -48,7 +47,7 @@ TEXTS = {
 }
 
 
-def item(kind: Kind) -> SftItem:
+def item(kind: SftKind) -> SftItem:
     return SftItem(
         kind=kind,
         sample=SAMPLE,
@@ -56,7 +55,7 @@ def item(kind: Kind) -> SftItem:
     )
 
 
-def row(kind: Kind = "decision_dra", **changes: Any) -> dict[str, Any]:
+def row(kind: SftKind = "decision_dra", **changes: Any) -> dict[str, Any]:
     return item_to_json(item(kind)) | changes
 
 
@@ -65,14 +64,14 @@ def target(*parts: tuple[str, str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_item_survives_the_file_round_trip(kind: Kind, tmp_path: Path) -> None:
+def test_item_survives_the_file_round_trip(kind: SftKind, tmp_path: Path) -> None:
     write_items(tmp_path / "a.jsonl", [item(kind)] * 2)
     assert read_items(tmp_path / "a.jsonl") == [item(kind)] * 2
     assert json.loads((tmp_path / "a.jsonl").read_text().splitlines()[0])["kind"] == kind
 
 
 @pytest.mark.parametrize("kind", PARTS)
-def test_parts_concatenate_to_the_answer(kind: Kind) -> None:
+def test_parts_concatenate_to_the_answer(kind: SftKind) -> None:
     assert item(kind).text == "".join(TEXTS[kind])
 
 

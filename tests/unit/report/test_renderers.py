@@ -13,7 +13,6 @@ from hamr.report.drawing import GREY, PALETTE, axes, draw
 from hamr.report.html import RELOAD, render_page, write_page
 from hamr.report.terminal import show
 from hamr.report.values import (
-    Block,
     Code,
     Column,
     Figure,
@@ -23,6 +22,7 @@ from hamr.report.values import (
     Interval,
     Link,
     Page,
+    PageBlock,
     PageSection,
     Paragraph,
     Parts,
@@ -39,7 +39,7 @@ SCORES = Table(
 )
 
 
-def page_of(*blocks: Block) -> Page:
+def page_of(*blocks: PageBlock) -> Page:
     return Page(title="A title", summary="A result.", facts=("one", "two"), sections=(PageSection.of("Part", *blocks),))
 
 
@@ -55,7 +55,7 @@ def drawing(colour: str = GREY) -> Figure:
     return figure
 
 
-def printed(*parts: Page | Block, width: int = 80) -> str:
+def printed(*parts: Page | PageBlock, width: int = 80) -> str:
     screen = io.StringIO()
     show(*parts, console=Console(file=screen, width=width))
     return screen.getvalue()

@@ -21,7 +21,6 @@ from hamr.apps.data.recipes.repair import ask_until_valid
 from hamr.apps.data.recipes.runner import Desk
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.actions import parse_action
-from hamr.data.language import Language
 from hamr.data.pii import private_in
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import turns_text
@@ -29,7 +28,7 @@ from hamr.data.sft_items import SftItem, TargetPart, decision_item, item_to_json
 from hamr.data.trajectories import action_turn
 from hamr.errors import DataError
 from hamr.rewards.questions import case_variables
-from hamr.types import Action, MalformedResponse, Question, ServiceSample, ToolCall
+from hamr.types import Action, Language, MalformedResponse, Question, ServiceSample, ToolCall
 
 _NOT_PLAIN = re.compile(r"</?[A-Za-z_][\w-]*\s*/?>|```|^\s*(?:#{1,6} |[-*•] |\d+[.)] |\|)|\*\*|^\s*[{\[]", re.MULTILINE)
 _FIRST_PERSON = {"en": re.compile(r"\b(?:I|my|me)\b"), "zh": re.compile("我")}

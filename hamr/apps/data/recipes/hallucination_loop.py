@@ -21,7 +21,6 @@ from hamr.apps.data.recipes.teachers import teacher_problem
 from hamr.config.judged import HallucinationConfig
 from hamr.data.actions import acting_text, parse_action
 from hamr.data.formats import PLAIN, Formats
-from hamr.data.language import Language
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.responses import ResponseGroup
 from hamr.data.samples import to_json
@@ -29,7 +28,7 @@ from hamr.errors import DataError
 from hamr.prompting.reading import TEXT, final_object, object_schema, reason
 from hamr.rewards import hallucination
 from hamr.rewards.questions import JudgedText, case_variables, words_of
-from hamr.types import Judgement, MalformedResponse, Question, Reply, ServiceSample
+from hamr.types import Judgement, Language, MalformedResponse, Question, Reply, ServiceSample
 
 SETS = ("simple", "hard", "confirmed", "review")
 LEARNT = ("simple", "hard", "confirmed")

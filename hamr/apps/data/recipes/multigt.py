@@ -26,13 +26,13 @@ from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.bench.agreement import level
 from hamr.data.actions import parse_action
-from hamr.data.language import Language, language_of
+from hamr.data.language import language_of
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import to_json
 from hamr.rewards.questions import consistency_question
 from hamr.rewards.utility import read_utility, utility_question
-from hamr.types import Question, Reference, Reply, ServiceSample, ToolCall
+from hamr.types import Language, Question, Reference, Reply, ServiceSample, ToolCall
 
 SOURCES = ("online-consistency", "offline-consistency", "utility")
 _ALIKE = 0.95

@@ -36,14 +36,13 @@ from hamr.apps.data.recipes.patm_checks import (
 from hamr.apps.data.recipes.repair import ask_until_valid
 from hamr.apps.data.recipes.runner import Desk
 from hamr.apps.data.recipes.teachers import teacher_problem
-from hamr.data.language import Language
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.samples import to_json, turn_json
 from hamr.data.sft_items import SftItem, TargetPart
 from hamr.data.trajectories import Window, action_turn
 from hamr.rewards.questions import case_variables
-from hamr.types import Question, ServiceSample
+from hamr.types import Language, Question, ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)

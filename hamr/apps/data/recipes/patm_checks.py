@@ -22,11 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hamr.apps.data.recipes.teachers import without_thought
-from hamr.data.language import Language
 from hamr.data.pii import kind_by_name, private_in
 from hamr.data.samples import action_json
 from hamr.data.trajectories import Window
-from hamr.types import ServiceSample, ToolCall
+from hamr.types import Language, ServiceSample, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)

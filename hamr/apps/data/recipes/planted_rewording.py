@@ -14,10 +14,9 @@ from hamr.apps.data.recipes.rewording import facts_changed
 from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.bench.olabench.labelled import Labelled
-from hamr.data.language import Language
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.procedures.contract import words as count_words
-from hamr.types import Question
+from hamr.types import Language, Question
 
 HELD_OUT = 3
 TEMPERATURE = 0.9

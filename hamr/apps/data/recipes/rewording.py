@@ -24,7 +24,6 @@ from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.bench.sage.judging import read_vote
 from hamr.data.customer_audit import out_of_role
-from hamr.data.language import Language
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.splits import Splits
 from hamr.procedures import Scenario
@@ -34,7 +33,7 @@ from hamr.procedures.prompts import CLASSIFICATION
 from hamr.procedures.schema import Value
 from hamr.procedures.words import SPLITS, Split, Words, expansions, load_words, sentences
 from hamr.prompting.reading import object_schema
-from hamr.types import Question, ServiceSample, Turn
+from hamr.types import Language, Question, ServiceSample, Turn
 
 _UNIT = re.compile(r"[\u4e00-\u9fff]|[^\W\d_\u4e00-\u9fff]+(?:['’][^\W\d_]+)?")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -52,7 +51,7 @@ class RewordRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Message:
+class CustomerText:
     """A customer's message, with the fields that it shows and the ticket's values that it names."""
 
     scenario: Scenario
@@ -75,7 +74,7 @@ def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: Rewo
                 shows = fields_shown(scenario, recipe.language, split, turn.content, sample.meta["fields"])
                 values = {str(value) for value in sample.ticket.values() if not _NUMBER.fullmatch(str(value))}
                 names = tuple(sorted(value for value in values if value.lower() in turn.content.lower()))
-                message = Message(scenario=scenario, split=split, text=turn.content, shows=shows, names=names)
+                message = CustomerText(scenario=scenario, split=split, text=turn.content, shows=shows, names=names)
                 items[name] = WorkItem(id=name, key=item_key("reword", turn.content, settings, by), content=message)
     return list(items.values())
 
@@ -87,7 +86,7 @@ class Reword:
         self.recipe = recipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
-        message: Message = item.content
+        message: CustomerText = item.content
         language = self.recipe.language
         question = Question(
             prompt=f"sage_reword.{language}",
@@ -116,7 +115,7 @@ class Reword:
 # --- checks ------------------------------------------------------------------------------------
 
 
-def message_problem(message: Message, text: str, language: Language) -> tuple[str, str] | None:
+def message_problem(message: CustomerText, text: str, language: Language) -> tuple[str, str] | None:
     """Return (check, finding) for a text that cannot replace the message, whatever its fields."""
     problem = teacher_problem(text, language, may_refuse=True)
     if problem is not None:
@@ -161,7 +160,7 @@ def fields_shown(
     }
 
 
-def field_lost(message: Message, text: str, language: str, *, judged: bool) -> str | None:
+def field_lost(message: CustomerText, text: str, language: str, *, judged: bool) -> str | None:
     """Return the first field that the words no longer show, with the number of units for each value.
 
     With a judge, words only must not indicate another value, unless those of the generated message already did.
@@ -230,7 +229,7 @@ def _units(text: str) -> list[str]:
 # --- the judge ---------------------------------------------------------------------------------
 
 
-def field_question(message: Message, text: str, language: Language) -> Callable[[int], Question]:
+def field_question(message: CustomerText, text: str, language: Language) -> Callable[[int], Question]:
     """Return a function, by attempt, of the question which value of each shown field the message shows."""
     fields = {name: message.scenario.file.fields[name] for name in message.shows}
     lines = []

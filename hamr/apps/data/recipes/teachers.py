@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hamr.data.language import CHINESE_FROM, Language, chinese_share
+from hamr.data.language import CHINESE_FROM, chinese_share
 from hamr.protocols import Ask
-from hamr.types import TRANSIENT, Answer, Question
+from hamr.types import TRANSIENT, Answer, Language, Question
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from hamr.apps.data.recipes.runner import Desk
 from hamr.apps.data.recipes.teachers import without_thought
 from hamr.apps.data.recipes.thought_checks import chain_of
 from hamr.data.actions import parse_action, render_action
-from hamr.data.language import Language
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.samples import to_json
@@ -27,7 +26,7 @@ from hamr.data.sft_items import SftItem, decision_item
 from hamr.data.trajectories import action_turn
 from hamr.rewards.cot import CotQuality, cot_question, read_cot_quality
 from hamr.rewards.questions import case_variables
-from hamr.types import Action, MalformedResponse, Question, ServiceSample
+from hamr.types import Action, Language, MalformedResponse, Question, ServiceSample
 
 Rendering = Literal["pre", "post", "hybrid"]
 ORDERS: Mapping[Rendering, tuple[bool, ...]] = {"pre": (False,), "post": (True,), "hybrid": (False, True)}

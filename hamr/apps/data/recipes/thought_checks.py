@@ -24,10 +24,9 @@ from hamr.apps.data.recipes.multigt import wording
 from hamr.apps.data.recipes.patm_checks import CheckFailure, known_private
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.actions import customer_text, parse_action
-from hamr.data.language import Language
 from hamr.data.pii import private_in
 from hamr.data.trajectories import fitting
-from hamr.types import Action, MalformedResponse, Reply, ServiceSample, ToolCall
+from hamr.types import Action, Language, MalformedResponse, Reply, ServiceSample, ToolCall
 
 CHAIN = ("process", "strategy")
 """The two halves of a chain: the reading of the case, and the approach (second paper, Appendix G)."""

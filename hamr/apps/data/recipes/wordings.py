@@ -18,11 +18,10 @@ from typing import Any
 
 import yaml
 
-from hamr.apps.data.recipes.rewording import Message, field_question, field_reader
+from hamr.apps.data.recipes.rewording import CustomerText, field_question, field_reader
 from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.customer_audit import out_of_role
-from hamr.data.language import Language
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.procedures import Scenario
 from hamr.procedures.procedure import plain
@@ -38,9 +37,9 @@ from hamr.procedures.words import (
     wording_at,
 )
 from hamr.prompting.reading import object_schema
-from hamr.types import Question
+from hamr.types import Language, Question
 
-Texts = Mapping[Split, Mapping[WordingKey, Sequence[str]]]
+TextsBySplit = Mapping[Split, Mapping[WordingKey, Sequence[str]]]
 _LONGEST = 300
 _OBJECT = re.compile(r"\{\s*\"texts\".*\}", re.DOTALL)
 
@@ -147,7 +146,7 @@ def text_problem(text: str, known: Sequence[str], language: Language, *, custome
 
 async def _misread(scenario: Scenario, key: WordingKey, text: str, language: Language, desk: Desk) -> str | None:
     name, value = str(key[1]), key[2]
-    message = Message(scenario=scenario, split="train", text=text, shows={name: value}, names=())
+    message = CustomerText(scenario=scenario, split="train", text=text, shows={name: value}, names=())
     read = await desk.read_judge("heard", field_question(message, text, language), field_reader(scenario))
     return None if read.get(name) == value else f"judge: reads {name}={read.get(name)}"
 
@@ -234,7 +233,7 @@ def missing_keys(scenario: Scenario, words: Words | None) -> list[WordingKey]:
     return [key for key in needed if not all(wording_at(words.of(split), key) for split in SPLITS)]
 
 
-def render_words(scenario: Scenario, language: Language, words: Words | None, more: Texts) -> str:
+def render_words(scenario: Scenario, language: Language, words: Words | None, more: TextsBySplit) -> str:
     """Return the file of wordings: those known, those of `more`, and an empty list below its task where none is."""
     opens_with = list(words.opens_with) if words is not None else []
     lines = [

@@ -25,7 +25,7 @@ from hamr.bench.ecs.judge_votes import FILE as JUDGEMENTS
 from hamr.bench.ecs.judge_votes import EcsJudge, JudgeVotes, VoteQuestion
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
 from hamr.bench.folder import usage
-from hamr.cascade.auditors import Labels, read_labels
+from hamr.cascade.auditors import ReplyLabels, read_labels
 from hamr.config.ecs import EcsConfig
 from hamr.config.matching import MatchingConfig
 from hamr.config.pools import SPEED_ONLY
@@ -220,7 +220,7 @@ def compute_results(
     pairs: Sequence[ReplyPair],
     asked: Sequence[VoteQuestion],
     ecs: EcsConfig,
-    audits: Labels,
+    audits: ReplyLabels,
 ) -> dict[str, Any]:
     """Return `metrics`, JSON-serialisable, and `items`: one row per response."""
     luck = {"resamples": ecs.resamples, "seed": ecs.seed}
@@ -249,7 +249,7 @@ def compute_results(
     return {"metrics": metrics, "items": rows}
 
 
-def _corrected_mean(plans: Sequence[EcsPlan], scores: Sequence[EcsScores], audits: Labels) -> dict[str, float]:
+def _corrected_mean(plans: Sequence[EcsPlan], scores: Sequence[EcsScores], audits: ReplyLabels) -> dict[str, float]:
     replies = {(plan.sample.id, plan.index): plan.action for plan in plans}
     texts = {key: (key[0], action.content.strip()) for key, action in replies.items() if isinstance(action, Reply)}
     return corrected_mean(scores, {key: audits[reply] for key, reply in texts.items() if reply in audits})

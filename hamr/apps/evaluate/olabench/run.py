@@ -31,12 +31,12 @@ from hamr.bench.olabench.summary import OlaBenchWork, summarise
 from hamr.config.judged import JudgedRewards
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
-from hamr.data.language import Language
 from hamr.errors import HamrError
 from hamr.files import write_atomic
 from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.rewards.judged import check_prompts
+from hamr.types import Language
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluateOlabench

@@ -10,14 +10,14 @@ from pathlib import Path
 from hamr.apps.data.recipes.patm_checks import CheckFailure, RewritePlan, read_plan
 from hamr.apps.data.recipes.teachers import without_thought
 from hamr.config.plans import PlansConfig
-from hamr.data.language import Language, language_of
+from hamr.data.language import language_of
 from hamr.data.rendering import documents_text
 from hamr.data.sft_items import item_messages, numbered_items
 from hamr.errors import DataError, VerdictUnparsable
 from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.rewards.questions import case_variables
 from hamr.rewards.written import WrittenPrompt
-from hamr.types import Judgement, Question, ServiceSample
+from hamr.types import Judgement, Language, Question, ServiceSample
 
 DIMENSIONS = ("current_decision", "action_details", "subsequent_plan")
 KEYS = (*DIMENSIONS, "judge_result")

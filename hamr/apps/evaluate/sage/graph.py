@@ -39,7 +39,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class GraphLayout:
     """Centres of the nodes, and for each edge its points from layer to layer, both ends included."""
 
     nodes: Mapping[str, Point]
@@ -93,7 +93,7 @@ def draw_graph(
 # --- layout ------------------------------------------------------------------------------------
 
 
-def layout(scenario: Scenario) -> Layout:
+def layout(scenario: Scenario) -> GraphLayout:
     import networkx
 
     graph = scenario.graph
@@ -115,7 +115,7 @@ def layout(scenario: Scenario) -> Layout:
     left = min(x[item] - _size(item) / 2 for item in x) - _MARGIN
     right = max(x[item] + _size(item) / 2 for item in x) + _MARGIN
     place = {item: (x[item] - left, _MARGIN + _HEIGHT / 2 + _LAYER * layer[item]) for item in layer}
-    return Layout(
+    return GraphLayout(
         nodes={item: place[item] for item in layer if isinstance(item, str)},
         edges={edge: tuple(_through(chain, place)) for edge, chain in chains.items()},
         width=right - left,
@@ -195,7 +195,7 @@ def _positions(layers: Sequence[Sequence[Any]], near: Mapping[Any, list[Any]]) -
 # --- drawing -----------------------------------------------------------------------------------
 
 
-def _with_ports(placed: Layout) -> dict[tuple[str, str], tuple[Point, ...]]:
+def _with_ports(placed: GraphLayout) -> dict[tuple[str, str], tuple[Point, ...]]:
     """Return the edges' points, with the ends spread over the lower and the upper side of the boxes."""
     edges = {edge: list(points) for edge, points in placed.edges.items()}
     for node, (x, y) in placed.nodes.items():
@@ -227,7 +227,7 @@ def _draw_edge(ax: Axes, points: Sequence[Point], *, covered: bool) -> None:
     ax.add_patch(arrow)
 
 
-def _draw_labels(ax: Axes, labels: Sequence[tuple[str, Sequence[Point]]], placed: Layout) -> None:
+def _draw_labels(ax: Axes, labels: Sequence[tuple[str, Sequence[Point]]], placed: GraphLayout) -> None:
     """Write the conditions on their edges, each where it covers no box and no other label."""
     taken = [(x, y, _WIDTH, _HEIGHT) for x, y in placed.nodes.values()]
     for text, points in labels:

@@ -8,7 +8,7 @@ from typing import Any
 
 from hamr.apps.evaluate.sage import figures, tables
 from hamr.apps.evaluate.sage.graph import draw_graph
-from hamr.apps.evaluate.sage.tables import POINTS, Summary, entries
+from hamr.apps.evaluate.sage.tables import POINTS, SageSummary, entries
 from hamr.apps.evaluate.sage.transcripts import TRANSCRIPTS
 from hamr.bench.sage.assessment import Assessment
 from hamr.bench.sage.reading import read_turn
@@ -16,13 +16,13 @@ from hamr.bench.sage.run import Evaluated
 from hamr.bench.sage.traces import Trace
 from hamr.report.drawing import draw
 from hamr.report.values import (
-    Block,
     Cell,
     Column,
     Figure,
     Fold,
     Link,
     Page,
+    PageBlock,
     PageSection,
     Prose,
     Table,
@@ -103,7 +103,7 @@ def _coverage(coverage: Mapping[str, Sequence[Mapping[str, Any]]]) -> Iterator[P
         )
 
 
-def _customers(summary: Summary) -> Iterator[PageSection]:
+def _customers(summary: SageSummary) -> Iterator[PageSection]:
     """Yield the section on the fidelity of the simulated customers, which finished dialogues do not have."""
     if any(result["customers"]["customers"] for result in summary["agents"].values()):
         rule = "kept in the scores" if summary["faulty_rule"] == "kept" else "excluded from the scores and replaced"
@@ -122,7 +122,7 @@ def _customers(summary: Summary) -> Iterator[PageSection]:
 # --- words -------------------------------------------------------------------------------------
 
 
-def _verdict(summary: Summary) -> str:
+def _verdict(summary: SageSummary) -> str:
     """Return the first agent's result in a sentence."""
     agent, result = next(iter(summary["agents"].items()))
     mean = {name: figure["mean"] for name, figure in result["average"].items()}
@@ -141,7 +141,7 @@ def _verdict(summary: Summary) -> str:
     return text + "."
 
 
-def _facts(summary: Summary) -> tuple[str, ...]:
+def _facts(summary: SageSummary) -> tuple[str, ...]:
     results = summary["agents"].values()
     dialogues = sum(sum(s["dialogues"].values()) for r in results for s in r["scenarios"].values())
     return (
@@ -156,9 +156,9 @@ def _facts(summary: Summary) -> tuple[str, ...]:
 # --- figures -----------------------------------------------------------------------------------
 
 
-def _graphs(found: Evaluated) -> list[Block]:
+def _graphs(found: Evaluated) -> list[PageBlock]:
     """Return the first agent's graphs; the other agents' are folded."""
-    by_agent: dict[str, list[Block]] = {}
+    by_agent: dict[str, list[PageBlock]] = {}
     for agent, name, entry in list(entries(found.summary))[:_MOST_GRAPHS]:
         scenario, coverage = found.scenarios[name], found.summary["coverage"][name]
         drawn = draw(

@@ -13,10 +13,10 @@ POINTS = "{:.1f}"
 _PARTS = {"labels": "classification", "path": "path", "action": "action"}
 _READABLE = {"readable %": "readable"}
 _FORMAT = {"faulty %": "format_error", "fenced %": "fenced", "words": "chat_length"}
-Summary = Mapping[str, Any]
+SageSummary = Mapping[str, Any]
 
 
-def score_tables(summary: Summary) -> list[Table]:
+def score_tables(summary: SageSummary) -> list[Table]:
     """Return the paper's Table 1: means of the scenarios, each scenario, and the metrics that need no judge.
 
     The share of readable turns is in each of them, because the rule for unreadable turns decides what a score means.
@@ -61,7 +61,7 @@ def score_tables(summary: Summary) -> list[Table]:
     ]
 
 
-def _rule(summary: Summary) -> str:
+def _rule(summary: SageSummary) -> str:
     """Return the rule for unreadable turns in a sentence."""
     counted = "count as 0" if summary["unreadable_rule"] == "zero" else "are left out of the scores"
     return f"Turns that cannot be parsed {counted} (unreadable={summary['unreadable_rule']})."
@@ -92,7 +92,7 @@ def _averages(
     )
 
 
-def production_table(summary: Summary) -> Iterator[Table]:
+def production_table(summary: SageSummary) -> Iterator[Table]:
     """Yield the rates of a service in production, where the dialogues have them."""
     names = {"resolved": "resolved %", "taken_over": "taken over %"}
     rows = tuple(
@@ -105,7 +105,7 @@ def production_table(summary: Summary) -> Iterator[Table]:
         yield Table("In production", columns, rows, note="As the dialogues' file says, with 95 % Wilson intervals.")
 
 
-def comparison_tables(summary: Summary) -> Iterator[Table]:
+def comparison_tables(summary: SageSummary) -> Iterator[Table]:
     """Yield the ranks and paired tests of several agents, and the means by seed where there are several."""
     if len(summary["agents"]) > 1:
         ranked = tuple((agent, *(places[name] for name in RANKED)) for agent, places in summary["ranks"].items())
@@ -138,7 +138,7 @@ def comparison_tables(summary: Summary) -> Iterator[Table]:
         yield Table("By seed", (Column("agent"), Column("seed"), *scores), seeds)
 
 
-def group_tables(summary: Summary) -> Iterator[Table]:
+def group_tables(summary: SageSummary) -> Iterator[Table]:
     """Yield per agent a table with a row for every turn, and one with a row for every level."""
     shown = {name: name for name in ("overall", "logic", "chat")} | _READABLE | _FORMAT
     names = tuple(shown.values())
@@ -153,13 +153,13 @@ def group_tables(summary: Summary) -> Iterator[Table]:
             yield Table(f"{agent}, by {what}", (Column(what), *columns), rows, half=True)
 
 
-def entries(summary: Summary) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def entries(summary: SageSummary) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     for agent, result in summary["agents"].items():
         for name, entry in result["scenarios"].items():
             yield agent, name, entry
 
 
-def outcome_table(summary: Summary) -> Table:
+def outcome_table(summary: SageSummary) -> Table:
     columns = ("agent", "scenario", "ended", "assessed", "turns", "gap", "faults")
     forms = {"assessed": "{:,}", "turns": "{:,}", "gap": POINTS}
     rows = []
@@ -171,7 +171,7 @@ def outcome_table(summary: Summary) -> Table:
     return Table("", tuple(Column(name, forms.get(name, "")) for name in columns), tuple(rows))
 
 
-def customer_table(summary: Summary) -> Table:
+def customer_table(summary: SageSummary) -> Table:
     """Return the fidelity of each agent's customers, by scenario, and their faults."""
     percent = {
         "5 to 15 %": "words_in_range",

@@ -38,7 +38,7 @@ GOLD, CASE = f"{SCRIPTED}gold", f"{SCRIPTED}case"
 CHANGEABLE = {"at_once", "attempts", "limit", "longest_wait_s", "trials"}
 """Options that do not change a dialogue, so that an evaluation may resume with other values."""
 RESULTS, SETTINGS = "results.jsonl", "settings.json"
-Row = dict[str, Any]
+DialogueRow = dict[str, Any]
 
 
 def start(request: EvaluateTau2) -> int:
@@ -109,7 +109,7 @@ class _Results(RowFolder):
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.settings = json.loads(json.dumps(settings))
-        self.all: dict[tuple[str, str, int], Row] = {}
+        self.all: dict[tuple[str, str, int], DialogueRow] = {}
         super().__init__(folder, (RESULTS,))
 
     def _load(self) -> None:
@@ -130,11 +130,11 @@ class _Results(RowFolder):
     def finished_keys(self) -> set[tuple[str, str, int]]:
         return {key for key, row in self.all.items() if row.get("reward") is not None}
 
-    def add(self, row: Row) -> None:
+    def add(self, row: DialogueRow) -> None:
         self.all[row["agent"], row["task"], row["trial"]] = row
         self._write(RESULTS, row)
 
-    def rows(self, request: EvaluateTau2, points: Sequence[ServiceSample]) -> list[Row]:
+    def rows(self, request: EvaluateTau2, points: Sequence[ServiceSample]) -> list[DialogueRow]:
         """Return the rows of the requested dialogues."""
         keys = ((a, s.id, trial) for a in request.agents for s in points for trial in range(request.trials))
         return [self.all[key] for key in keys if key in self.all]
@@ -194,7 +194,7 @@ class _Work:
                 if self.request.simulator == CASE
                 else patient(asks[self.request.simulator], options)
             )
-        row: Row = {"agent": agent, "task": sample.id, "trial": trial}
+        row: DialogueRow = {"agent": agent, "task": sample.id, "trial": trial}
         dialogue = await asyncio.to_thread(Tau2Dialogue, sample, limits, seed)
         try:
             found = await dialogue.run(act, user)

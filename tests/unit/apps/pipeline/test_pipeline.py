@@ -17,7 +17,7 @@ from hamr.apps.pipeline.command import RunPipeline
 from hamr.apps.pipeline.log import PipelineLog
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
 from hamr.apps.pipeline.report import write_pipeline_report
-from hamr.apps.pipeline.run import Run, _lock_folder, _run, prepare_command, resume, start
+from hamr.apps.pipeline.run import RunProcess, _lock_folder, _run, prepare_command, resume, start
 from hamr.apps.shared.commands import parse, parse_command, render
 from hamr.apps.train.command import TrainCommand
 from hamr.config.load import dump_config, load_config
@@ -60,7 +60,7 @@ def plan(args: Sequence[str]) -> PipelinePlan:
     return plan_pipeline(parse(RunPipeline, args))
 
 
-def main(args: Sequence[str], run: Run) -> int:
+def main(args: Sequence[str], run: RunProcess) -> int:
     """Run or resume a pipeline with stand-ins for its processes."""
     command = parse_command(["train", *args])
     if isinstance(command, RunPipeline):

@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 
 from hamr.apps.pipeline.command import TrainSweep
-from hamr.apps.pipeline.run import Run, resume
+from hamr.apps.pipeline.run import RunProcess, resume
 from hamr.apps.pipeline.sweep import expand
 from hamr.apps.pipeline.sweep import sweep as sweep_of
 from hamr.apps.shared.commands import parse_command
@@ -45,7 +45,7 @@ def test_repeated_values_neither_repeat_nor_hide_runs() -> None:
     assert expand(["experiment.seed=range(300)", "trainer.ranks=1,1"]) == expected
 
 
-def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: Run | None = None) -> int:
+def sweep(args: Sequence[str], job: Literal["train", "sft"] = "train", run: RunProcess | None = None) -> int:
     command = parse_command([job, "--multirun", *args])
     assert isinstance(command, TrainSweep)
     return sweep_of(command, run) if command.resume is None else resume(command.resume, run)

@@ -8,7 +8,7 @@ from itertools import cycle
 import pytest
 
 from benchmarks import simulated_time
-from hamr.apps.plan.overlap import Group, Overlap, Overlapped, simulate_overlap
+from hamr.apps.plan.overlap import Overlap, Overlapped, SimulatedGroup, simulate_overlap
 from hamr.apps.plan.simulation import Service, SimulatedResponse, Station
 from hamr.data.stream import PromptStream
 from hamr.experience import Draw, Experience
@@ -26,7 +26,7 @@ def play_steps(
 ) -> Overlapped:  # fmt: skip
     """Simulate groups of one response, on workers with one slot that need a second per unit of work."""
     station = Station(replicas=workers, slots=1, service=Service(fixed_s=1.0))
-    groups: list[Group] = [
+    groups: list[SimulatedGroup] = [
         ((SimulatedResponse(group=i, work=work),), i not in without_signal) for i, work in enumerate(works)
     ]
     return simulate_overlap(groups, how, rollout=station, pools={}, train_s=[train_s] * steps, sync_s=sync_s)

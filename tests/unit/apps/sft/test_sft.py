@@ -19,13 +19,13 @@ from hamr.apps.shared.preemption import Preemption
 from hamr.apps.shared.preparation import Codec
 from hamr.cli import main
 from hamr.config.load import load_config
-from hamr.data.sft_items import PARTS, Kind, SftItem, TargetPart, decision_item, write_items
+from hamr.data.sft_items import PARTS, SftItem, TargetPart, decision_item, write_items
 from hamr.errors import BadInput, Preempted
 from hamr.models.tokenizer import load_tokenizer
 from hamr.telemetry.console import Console
 from hamr.telemetry.run_folder import RunFolder
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
-from hamr.types import Reference, Reply, ServiceSample, Turn
+from hamr.types import Reference, Reply, ServiceSample, SftKind, Turn
 from tests.tool_models import tiny_with_tools, tool_sample
 
 TEXTS = {
@@ -37,7 +37,7 @@ TEXTS = {
 }  # fmt: skip
 
 
-def item(number: int, kind: Kind = "decision", words: int = 3) -> SftItem:
+def item(number: int, kind: SftKind = "decision", words: int = 3) -> SftItem:
     sample = ServiceSample(
         id=f"s{number}",
         ticket={},

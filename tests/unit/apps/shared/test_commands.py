@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 from hamr.apps.data.command import SampledCommand
 from hamr.apps.jobs import JOBS, find, load, path_of
 from hamr.apps.shared.commands import Command, Flag, Prefix, Word, help_text, parse, parse_command, render
-from hamr.config.pipeline import Job
+from hamr.config.pipeline import JobName
 from hamr.errors import BadInput
 
 COMMANDS = [path for path, (target, _) in JOBS.items() if target]
@@ -65,7 +65,7 @@ def test_groups_list_their_commands() -> None:
 
 
 def test_stages_of_pipelines_are_commands_with_outputs() -> None:
-    for job in typing.get_args(Job):
+    for job in typing.get_args(JobName):
         kinds = [load(path) for path in COMMANDS if path == job or path.startswith(f"{job} ")]
         assert any(kind.outputs for kind in kinds), job
 

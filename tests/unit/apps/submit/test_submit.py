@@ -28,7 +28,7 @@ from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, RunFolderError
 from hamr.pools.function_pool import read_sources
 from hamr.security.processes import identity
-from hamr.telemetry.live import LiveStatus, State
+from hamr.telemetry.live import LiveStatus, RunState
 from hamr.telemetry.run_folder import RunFolder
 
 CLUSTER = ("cluster=ray", "cluster.dashboard=http://10.0.0.1:8265")
@@ -122,7 +122,7 @@ def test_invalid_configuration_is_not_submitted(args: list[str], says: str, to: 
 @pytest.mark.parametrize(
     ("state", "age_s", "refused"), [("running", 0, True), ("running", 99, False), ("failed", 0, False)]
 )
-def test_a_run_that_still_runs_is_not_resumed(tmp_path: Path, state: State, age_s: float, refused: bool) -> None:
+def test_a_run_that_still_runs_is_not_resumed(tmp_path: Path, state: RunState, age_s: float, refused: bool) -> None:
     (tmp_path / "config.yaml").write_text(dump_config(load_config(["experiment=smoke"])))
     now = time.time()
     LiveStatus(run="r", state=state, phase="rl", started=now - 200, time=now - age_s, host="other").write(tmp_path)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hamr.bench.answers import GIVE_UP, RESPONSES, PolicyResponse, PolicyUnderTest, response_of
-from hamr.bench.olabench.figures import Outcome, overall_interval, policy_figures
+from hamr.bench.olabench.figures import ItemOutcome, overall_interval, policy_figures
 from hamr.bench.olabench.items import BenchItem, ItemEvidence
 from hamr.bench.olabench.journal import VERDICTS, Journal, JudgeVerdict
 from hamr.bench.olabench.responses import read_response, response_question
@@ -102,7 +102,7 @@ def outcome(one, *, response=None, missing=(), **given):
         judgements[name] = Judgement(component=name, grade=grade, labels=labels)
     response = response or PolicyResponse(text="Hi.", seconds=1.0, tokens=10)
     reading = read_response(response.text, "none") if response.text else None
-    return Outcome(item=one, response=response, reading=reading, judgements=judgements, missing=missing)
+    return ItemOutcome(item=one, response=response, reading=reading, judgements=judgements, missing=missing)
 
 
 BENCH = [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hamr.apps.data.recipes.rewording import (
-    Message,
+    CustomerText,
     Reword,
     RewordRecipe,
     apply_rewordings,
@@ -28,7 +28,7 @@ from tests.unit.apps.data.recipes.plans import pools
 TELECOM = load_scenario("telecom_package")
 SCENARIOS = {"telecom_package": TELECOM}
 RECIPE = RewordRecipe()
-LEAVE = Message(
+LEAVE = CustomerText(
     scenario=TELECOM,
     split="train",
     text="I do not want that one, Anna offered 2 better ones.",
