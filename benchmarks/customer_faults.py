@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
@@ -31,7 +31,6 @@ from hamr.bench.sage.coverage import plan_dialogues  # noqa: E402
 from hamr.bench.sage.customer_reading import CustomerReading, CustomerVote, JudgedReader  # noqa: E402
 from hamr.config.sage import SageConfig  # noqa: E402
 from hamr.data.customer_audit import (  # noqa: E402
-    CUSTOMER_FAULTS,
     CustomerCase,
     CustomerFaultKind,
     CustomerReader,
@@ -44,6 +43,7 @@ from hamr.procedures import Scenario, load_scenario, scenario_names  # noqa: E40
 from hamr.procedures.schema import LANGUAGES  # noqa: E402
 from hamr.procedures.words import SPLITS, Split, Words, customer_turns, load_words, one_of  # noqa: E402
 
+CUSTOMER_FAULTS: tuple[CustomerFaultKind, ...] = get_args(CustomerFaultKind)
 OTHER = {"en": "zh", "zh": "en"}
 ROLE_BREAKS = {
     "en": (

@@ -37,7 +37,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-from benchmarks.customer_faults import Dialogue, plant_fault  # noqa: E402
+from benchmarks.customer_faults import CUSTOMER_FAULTS, Dialogue, plant_fault  # noqa: E402
 from hamr.algorithms.advantages import group_advantages  # noqa: E402
 from hamr.algorithms.credit import episode_rewards, turn_advantages  # noqa: E402
 from hamr.apps.shared.summary import machine  # noqa: E402
@@ -47,7 +47,7 @@ from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig  # noqa: E402
 from hamr.config.schema import EnvConfig  # noqa: E402
 from hamr.data.actions import render_action  # noqa: E402
-from hamr.data.customer_audit import CUSTOMER_FAULTS, CustomerCase, WordingReader  # noqa: E402
+from hamr.data.customer_audit import CustomerCase, WordingReader  # noqa: E402
 from hamr.data.sage_samples import act_of_walk, generate  # noqa: E402
 from hamr.procedures import load_scenario  # noqa: E402
 from hamr.procedures.acts import Context, SageActs  # noqa: E402

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, Protocol
 
 from hamr.data.language import CHINESE_FROM, chinese_share
 from hamr.procedures import Scenario
@@ -18,7 +18,6 @@ from hamr.procedures.schema import Value
 from hamr.procedures.words import SPLITS, Split, Words, expansions, sentences
 
 CustomerFaultKind = Literal["said_more", "said_less", "other_goal", "ended_early", "left_role", "other_language"]
-CUSTOMER_FAULTS: tuple[CustomerFaultKind, ...] = get_args(CustomerFaultKind)
 Ending = Literal["left", "limit", "cut"]
 """The customer left, the dialogue reached its limit of turns, or something else cut it off."""
 Meaning = Mapping[str, Value]
