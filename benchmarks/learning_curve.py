@@ -115,7 +115,7 @@ DRAWN = {
     "learning_ages": draw_arms,
     "learning_duel": draw_duel,
 }
-"""Return the function that draws the picture of this name."""
+"""Picture -> function that draws it."""
 
 
 def draw_picture(name: str, folder: Path = PICTURES) -> None:

@@ -40,7 +40,7 @@ class PoolScaler(Protocol):
         ...
 
 
-Note = Callable[[Mapping[str, float]], None]
+NoteFigures = Callable[[Mapping[str, float]], None]
 """Callback that adds figures to the metrics of every later step."""
 
 
@@ -55,7 +55,7 @@ class LiveControl:
         folder: Path,
         run: str,
         *,
-        note: Note,
+        note: NoteFigures,
         phase: Callable[[], str],
         stop: Callable[[], object] = lambda: signal.raise_signal(signal.SIGTERM),
         period_s: float = PERIOD_S,
