@@ -207,6 +207,6 @@ def test_rewards_that_score_no_turn_are_refused_or_said() -> None:
 )
 def test_unusable_customers_are_refused(changes: list[str], says: str) -> None:
     config = load_config(["experiment=smoke", "env=tau2", "env.simulator=judge", "rewards.consistency.weight=0"])
-    assert config.holds_dialogues and config.asked == {"env.simulator": "judge"}
+    assert config.holds_dialogues and config.dialogue_pools == {"env.simulator": "judge"}
     with pytest.raises(ConfigError, match=says):
         load_config(["experiment=smoke", "env=tau2", *changes])
