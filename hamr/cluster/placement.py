@@ -252,7 +252,9 @@ def plan_lines(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> list[str]
         for row in rows
     ]
     widths = [max(len(row[i]) for row in cells) for i in range(3)]
-    lines = [f"plan: {len(nodes)} node{'s' * (len(nodes) != 1)}; free after it: {_all_free(rows, nodes)}"]
+    room = _free(rows, nodes)
+    free = "; ".join(f"{node.name}: {_amount_text(room[node.name], ('CPU', 'GPU'))}" for node in nodes)
+    lines = [f"plan: {len(nodes)} node{'s' * (len(nodes) != 1)}; free after it: {free}"]
     for who, count, each, where in cells:
         lines.append(f"  {who:<{widths[0]}}  {count:>{widths[1]}} x {each:<{widths[2]}}  {where}")
     return lines
@@ -261,11 +263,6 @@ def plan_lines(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> list[str]
 def _where(row: PlacementRow) -> str:
     text = ", ".join(f"{count} on {name}" for name, count in row.placed.items())
     return ", ".join(part for part in (text, f"{row.missing} not placed" if row.missing else "") if part)
-
-
-def _all_free(rows: Sequence[PlacementRow], nodes: Sequence[Node]) -> str:
-    free = _free(rows, nodes)
-    return "; ".join(f"{node.name}: {_amount_text(free[node.name], ('CPU', 'GPU'))}" for node in nodes)
 
 
 def _amount_text(room: Mapping[str, float], names: Iterable[str]) -> str:

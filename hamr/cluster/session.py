@@ -16,7 +16,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from hamr import signals
@@ -292,12 +291,8 @@ def sigterm_as_exit() -> Iterator[None]:
     if signals.is_handled() or threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, _leave)
+    before = signal.signal(signal.SIGTERM, lambda number, frame: signals.raise_exit(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _leave(signum: int, frame: FrameType | None) -> None:
-    signals.raise_exit(signum)

@@ -96,7 +96,7 @@ def _system(sample: ServiceSample, instruction: str, native: bool) -> str:
         parts.append("Tools: " + "; ".join(compact(tool) for tool in sample.tools))
     parts.append(instruction)
     if sample.ticket:
-        parts.append("Ticket: " + ", ".join(f"{key}={_value(value)}" for key, value in sample.ticket.items()))
+        parts.append("Ticket: " + ", ".join(f"{key}={_defuse(str(value))}" for key, value in sample.ticket.items()))
     if sample.documents:
         parts.append(f"Documents:\n{documents_text(sample)}")
     return "\n".join(part for part in parts if part)
@@ -171,10 +171,6 @@ def _defuse(text: str) -> str:
     return _MARKUP.sub("< ", text)
 
 
-def _value(value: Any) -> str:
-    return _defuse(value if isinstance(value, str) else str(value))
-
-
 def dialogue_text(sample: ServiceSample) -> str:
     """Return the history as plain lines, for scorers: `Customer: ...`, `Agent: ...`, `Agent calls f(a=1)`, `Tool: ...`.
 
@@ -209,13 +205,10 @@ def turns_text(turns: Sequence[Turn]) -> str:
 
 def _line(turn: Turn) -> str:
     if turn.tool_call is not None:
-        return f"Agent calls {_one_line(_call_text(turn.tool_call))}"
+        call = turn.tool_call
+        return "Agent calls " + _one_line(f"{call.name}({', '.join(f'{k}={v}' for k, v in call.parameters.items())})")
     return f"{turn.role.capitalize()}: {_one_line(turn.content)}"
 
 
 def _one_line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _call_text(call: ToolCall) -> str:
-    return f"{call.name}({', '.join(f'{key}={value}' for key, value in call.parameters.items())})"

@@ -128,7 +128,7 @@ class RouterCalls:
                 _settle(future, error)
             return
         reader = asyncio.create_task(_read(stream, futures))
-        await asyncio.wait([reader, asyncio.create_task(_all_done(futures))], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([reader, asyncio.create_task(asyncio.wait(futures))], return_when=asyncio.FIRST_COMPLETED)
         if not reader.done():
             import ray
 
@@ -148,10 +148,6 @@ async def _read(stream: Any, futures: Sequence[asyncio.Future[RewardRecord]]) ->
     else:
         for future in futures:
             _settle(future, RuntimeError("the router ended a call without a record"))
-
-
-async def _all_done(futures: Sequence[asyncio.Future[RewardRecord]]) -> None:
-    await asyncio.wait(futures)
 
 
 def _settle(future: asyncio.Future[RewardRecord], result: RewardRecord | Exception) -> None:

@@ -276,11 +276,7 @@ def _file_sha256(path: Path) -> str:
 
 def _digest(body: Mapping[str, Any]) -> str:
     """Return the checksum of a JSON value. It is equal before writing and after reading."""
-    return _sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode())
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+    return hashlib.sha256(json.dumps(body, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
 def _fsync(path: Path) -> None:

@@ -87,7 +87,11 @@ class PipelineData:
             name=plan["name"],
             folder=folder,
             stages=stages,
-            points=[point for stage in stages for point in _points(stage)],
+            points=[
+                LearningPoint(stage=stage.name, when=when, figures=figures)
+                for stage in stages
+                for when, figures in (stage.summary.get("stages") or {}).items()
+            ],
             losses=[loss for stage in stages for loss in _losses(stage)],
             data=[counts for stage in stages for counts in _counts(stage)],
             ecs=[point for stage in stages for point in _ecs(stage)],
@@ -141,11 +145,6 @@ def _outputs(folder: Path) -> list[Path]:
 def _rows(file: Path) -> int:
     with file.open("rb") as lines:
         return sum(1 for line in lines if line.strip())
-
-
-def _points(stage: StageFacts) -> Iterator[LearningPoint]:
-    for when, figures in (stage.summary.get("stages") or {}).items():
-        yield LearningPoint(stage=stage.name, when=when, figures=figures)
 
 
 def _ecs(stage: StageFacts) -> Iterator[EcsPoint]:

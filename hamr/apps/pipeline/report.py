@@ -35,11 +35,11 @@ def write_pipeline_report(folder: Path) -> Path:
 
 
 def pipeline_page(data: PipelineData) -> Page:
-    kind = _kind(data)
+    kind, seconds = _kind(data), sum(stage.attempts.seconds for stage in data.stages)
     return Page(
         title=data.name,
         summary=verdict(data),
-        facts=_facts(data),
+        facts=(f"{len(data.stages)} {kind}s", f"{duration(seconds)} in all"),
         sections=(
             PageSection.of(f"{kind.title()}s", _stages(data), lead="Each is a separate command with its own folder."),
             PageSection.of(
@@ -113,11 +113,6 @@ def verdict(data: PipelineData) -> str:
             f"{last.stage} ended."
         )
     return text
-
-
-def _facts(data: PipelineData) -> tuple[str, ...]:
-    seconds = sum(stage.attempts.seconds for stage in data.stages)
-    return f"{len(data.stages)} {_kind(data)}s", f"{duration(seconds)} in all"
 
 
 def _kind(data: PipelineData) -> str:

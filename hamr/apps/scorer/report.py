@@ -3,8 +3,8 @@ overlap."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from hamr.apps.scorer.figures import draw_reliability
 from hamr.apps.scorer.reliability import Quality
@@ -20,7 +20,10 @@ Measured = Mapping[str, Mapping[str, Mapping[str, Quality]]]
 def write_measured(folder: RunFolder, found: Measured, paths: Mapping[str, str]) -> None:
     """Write summary.json and plots/reliability_<pool>_<set>.png, and print the figures as a table."""
     scorers = {
-        name: {"model": paths[name], "quality": {kind: _plain(models) for kind, models in sets.items()}}
+        name: {
+            "model": paths[name],
+            "quality": {kind: {model: asdict(q) for model, q in models.items()} for kind, models in sets.items()},
+        }
         for name, sets in found.items()
     }
     write_summary(folder, {"scorers": scorers})
@@ -41,7 +44,3 @@ def measured_table(found: Measured) -> Table:
     )
     metrics = number_columns("{:.3f}", "accuracy", "AUC", "precision", "recall", "calibration error")
     return Table("", (*map(Column, ("scorer", "pairs", "model")), Column("n", "{}"), *metrics), rows)
-
-
-def _plain(models: Mapping[str, Quality]) -> dict[str, dict[str, object]]:
-    return {model: dataclasses.asdict(found) for model, found in models.items()}

@@ -370,7 +370,9 @@ def help_text(path: str) -> str:
     parts = [f"hamr {path}: {JOBS[path][1]}"]
     if JOBS[path][0]:
         kind = load(path)
-        parts += [f"usage: {usage(kind)}", *_paragraphs(kind), _options(kind)]
+        paragraphs = (inspect.getdoc(kind) or "").split("\n\n")
+        shown = (paragraph if paragraph.startswith(" ") else _fill(paragraph) for paragraph in paragraphs)
+        parts += [f"usage: {usage(kind)}", *shown, _options(kind)]
         if kind.examples:
             parts.append(
                 "\n".join(["example:" if len(kind.examples) == 1 else "examples:", *(f"  {e}" for e in kind.examples)])
@@ -380,11 +382,6 @@ def help_text(path: str) -> str:
         lines = [f"  hamr {name:<{width}}  {line}" for name, line in more.items()]
         parts.append("\n".join(["commands (each has --help):", *lines]))
     return "\n\n".join(filter(None, parts))
-
-
-def _paragraphs(kind: type[Command]) -> Iterator[str]:
-    for paragraph in (inspect.getdoc(kind) or "").split("\n\n"):
-        yield paragraph if paragraph.startswith(" ") else _fill(paragraph)
 
 
 def _fill(text: str, indent: str = "") -> str:

@@ -70,7 +70,7 @@ class SubmitRequest:
             named = words[0] if words else None
             known = ", ".join(nearest_first(named, jobs) if named else jobs)
             raise BadInput("submit", named, f"name a job that can run on a cluster: {known}")
-        where = tuple(word for word in words if "=" in word and _section(word) in OTHERS)
+        where = tuple(w for w in words if "=" in w and w.lstrip("~+").partition("=")[0].split(".")[0] in OTHERS)
         command = parse_command([word for word in words if word not in where])
         if isinstance(command, TrainingCommand) and command.resume is not None and is_pipeline(command.resume):
             folder = command.resume.absolute()

@@ -38,7 +38,8 @@ def ecs(scores: Sequence[Sequence[Votes]]) -> list[float | None]:
 
     Raises ValueError for a score outside [0, 1].
     """
-    return [_highest(references) for references in scores]
+    means = ([mean for votes in references if (mean := mean_vote(votes)) is not None] for references in scores)
+    return [max(of_item, default=None) for of_item in means]
 
 
 def mean_vote(votes: Votes) -> float | None:
@@ -52,11 +53,6 @@ def mean_vote(votes: Votes) -> float | None:
             raise ValueError(f"{vote!r} is not a score in [0, 1]")
     # Rounding may move the sum slightly outside [0, 1].
     return min(1.0, fmean(cast)) if cast else None
-
-
-def _highest(references: Sequence[Votes]) -> float | None:
-    means = [mean for votes in references if (mean := mean_vote(votes)) is not None]
-    return max(means, default=None)
 
 
 # --- one response ------------------------------------------------------------------------------

@@ -187,7 +187,7 @@ def verdict_key(judge: ComponentJudge, trial: Trial, name: str) -> str:
     """Return a key of the judge's input: the case, the response, and those that it is compared with."""
     mine = trial.responses[name]
     others: list[JudgedText] = []
-    if _compares(judge):
+    if isinstance(judge.section, ComparedConfig) and judge.section.judging == "comparative":
         others = sorted(set(trial.responses.values()) - {mine}, key=lambda response: (response.words, response.call))
     read = [[response.words, response.call] for response in (mine, *others)]
     return item_key("verdict", trial.component, dict(judge.settings), case_variables(trial.sample), read)
@@ -248,10 +248,6 @@ async def judge_all(
             await scorer.close()
 
     await asyncio.gather(*(work(judge) for judge in judges))
-
-
-def _compares(judge: ComponentJudge) -> bool:
-    return isinstance(judge.section, ComparedConfig) and judge.section.judging == "comparative"
 
 
 def _judged_scorer(judge: ComponentJudge, ask: Ask, options: OlabenchConfig) -> JudgedRewardScorer:

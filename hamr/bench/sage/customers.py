@@ -16,7 +16,6 @@ from hamr.data.customer_audit import (
     CustomerCase,
     CustomerFault,
     CustomerReader,
-    Ending,
     WordingReader,
     audit_customer,
 )
@@ -59,7 +58,7 @@ class CustomerAuditor:
             CustomerCase(fields=fields, system=plan.system, intent=plan.intent, language=plan.language),
             [turn.user for turn in trace.turns],
             reader,
-            ending=_ending(trace),
+            ending="left" if trace.outcome == "ended" else "limit" if trace.outcome == "max_turns" else "cut",
             action=output.action if output is not None else "",
         )
         end = _fault_at_end(trace)
@@ -68,10 +67,6 @@ class CustomerAuditor:
 
 def _has_words(scenario: Scenario, language: str) -> bool:
     return scenario.source is not None and words_file(scenario, language).is_file()
-
-
-def _ending(trace: Trace) -> Ending:
-    return "left" if trace.outcome == "ended" else "limit" if trace.outcome == "max_turns" else "cut"
 
 
 def _fault_at_end(trace: Trace) -> CustomerFault | None:

@@ -90,14 +90,10 @@ def _single(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _as_list(refs: str | list[str]) -> list[str]:
-    return [refs] if isinstance(refs, str) else refs
-
-
 def _convert(
     row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any], max_references: int
 ) -> dict[str, Any]:
-    gold = row["gold"]
+    gold, policies = row["gold"], row["policy_ref"]
     ticket = {name: value for name, value in row["ticket"].items() if name != "happy_path"}
     hidden = {name: value for name, value in row["ticket"].items() if name == "happy_path"}
     source = row.get("source", {})
@@ -113,7 +109,7 @@ def _convert(
     return {
         "id": row["id"],
         "ticket": ticket,
-        "policy": "\n\n".join(texts[ref] for ref in _as_list(row["policy_ref"])),
+        "policy": "\n\n".join(texts[ref] for ref in ([policies] if isinstance(policies, str) else policies)),
         "tools": [tools[ref] for ref in dict.fromkeys(row["tools_ref"])],
         "history": row["history"],
         "references": _references(gold, row.get("reference_candidates", []), max_references),

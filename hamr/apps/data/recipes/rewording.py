@@ -156,7 +156,7 @@ def fields_shown(
     return {
         name: value
         for name, value in fields.items()
-        if any(_stands_in(wording, words) for wording in wordings.get((name, value), ()))
+        if any(_occurs_in(wording, words) for wording in wordings.get((name, value), ()))
     }
 
 
@@ -217,7 +217,7 @@ def _own_units(scenario: Scenario, language: str, field: str) -> dict[Value, fro
     }
 
 
-def _stands_in(wording: str, text: str) -> bool:
+def _occurs_in(wording: str, text: str) -> bool:
     parts = (" ".join(_units(part)) for part in _SLOT.split(wording))
     return re.search(".*".join(map(re.escape, parts)), text) is not None
 

@@ -47,11 +47,10 @@ def _parse_rated(row: Any, where: str) -> RatedReply:
         raise DataError(f"{where}: references", None, "give the reply of the agent who solved the ticket")
     prompt = f"utility.{language_of(text)}"
     question = utility_question(sample, summary, logged.content, text, prompt=prompt)
-    return RatedReply(asked=VoteQuestion(question=question, item=sample.id, read=_read), available=available)
-
-
-def _read(text: str) -> Label:
-    return "yes" if read_utility(text).available else "no"
+    vote = VoteQuestion(
+        question=question, item=sample.id, read=lambda text: "yes" if read_utility(text).available else "no"
+    )
+    return RatedReply(asked=vote, available=available)
 
 
 def agreement(votes: JudgeVotes, judge: EcsJudge, rated: Sequence[RatedReply], ecs: EcsConfig) -> dict[str, Any]:
