@@ -23,7 +23,7 @@ NEWS_S = 20.0
 """Seconds between progress lines where the output is not a terminal."""
 
 Report = Callable[[str, int], None]
-Note = Callable[[float], str]
+ProgressNote = Callable[[float], str]
 """Returns a text about the work, such as its rate, from the seconds since its start."""
 
 
@@ -39,7 +39,7 @@ def progress(
     *,
     begun: int = 0,
     percent: bool = False,
-    note: Note = no_note,
+    note: ProgressNote = no_note,
 ) -> Iterator[Report]:
     """Yield a function that takes the number of units that a participant has done.
 
@@ -74,7 +74,7 @@ def report_lines(
     *,
     begun: int = 0,
     percent: bool = False,
-    note: Note = no_note,
+    note: ProgressNote = no_note,
 ) -> Report:
     """Return a function that prints the progress at most once in `NEWS_S`. Arguments as of `progress`."""
     started = printed = clock()
