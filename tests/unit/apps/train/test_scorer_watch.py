@@ -88,7 +88,7 @@ async def test_overrated_courtesy_is_reported_before_rl() -> None:
 
 async def test_alarm_stops_the_run_if_configured() -> None:
     found, _ = watch(RuleScorer(GOODBYE), "scorers.on_alarm=stop")
-    with pytest.raises(UnreliableScorer, match="on_alarm=warn goes on"):
+    with pytest.raises(UnreliableScorer, match="on_alarm=warn to continue"):
         await found.at_start()
 
 

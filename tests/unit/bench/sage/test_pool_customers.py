@@ -184,4 +184,4 @@ def test_unusable_customers_are_refused(changes: list[str], says: str) -> None:
 
 
 def test_run_starts_the_pools_of_the_customers() -> None:
-    assert CONFIG.asked == {"env.simulator": "judge", "env.reader": "judge"}
+    assert CONFIG.dialogue_pools == {"env.simulator": "judge", "env.reader": "judge"}
