@@ -82,7 +82,7 @@ def test_judge_behind_an_endpoint_scores_as_documented(
     tmp_path: Path, joined: tuple[str, ...], judge: ScorerEndpoint
 ) -> None:
     save_files(REWARD, tmp_path)
-    command = documented("tutorials/3-endpoint-judge.md", "hamr score", {ADDRESS: judge.url})
+    command = documented("tutorials/3-endpoint-judge.md", "hamr score input=", {ADDRESS: judge.url})
     records = score(tmp_path, [*command, *joined])
     assert all(0.5 < record["s_j"] <= 1.0 for record in records)
     assert all(call["pool"] == "judge" for record in records for call in record["calls"])
