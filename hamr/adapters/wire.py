@@ -20,7 +20,7 @@ from hamr.errors import DataError
 END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
 """Special tokens at the end of a query, which begin with "<". An action followed by one would be malformed."""
 
-Told = tuple[Sequence[Sequence[float | None]], Sequence[Mapping[str, Any]]]
+ScoredGroups = tuple[Sequence[Sequence[float | None]], Sequence[Mapping[str, Any]]]
 """Rewards by group, and the records of all groups in order, as JSON."""
 
 
@@ -84,7 +84,7 @@ def response_of(query: str, prompt: str, *, where: str) -> str:
     return query[start:end].strip()
 
 
-def tell_get_reward(scored: Told, missing: Missing) -> dict[str, Any]:
+def tell_get_reward(scored: ScoredGroups, missing: Missing) -> dict[str, Any]:
     """Return the answer of `/get_reward`. Raise RewardMissing if `missing` requires it.
 
     `extra_logs` contains only values that every response has, since the trainer makes tensors of them.
@@ -102,7 +102,7 @@ def tell_get_reward(scored: Told, missing: Missing) -> dict[str, Any]:
     }
 
 
-def tell_score(scored: Told) -> dict[str, Any]:
+def tell_score(scored: ScoredGroups) -> dict[str, Any]:
     """Return the answer of `/score`."""
     rewards, records = scored
     rest = iter(records)

@@ -12,9 +12,10 @@ PositiveFloat = Annotated[float, Field(gt=0.0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0.0, le=1e9)]
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]
-"""The upper bounds catch slips of the keyboard before they overflow a library's integers, or fill the memory."""
+"""The upper bounds catch typing errors before they overflow a library's integers or fill the memory."""
 Steps = Annotated[int, Field(ge=0, le=10_000_000)]
 SampleCount = Annotated[int, Field(ge=1, le=1_000_000)]
+"""Number of samples, sequences or requests that are held together."""
 SmallInt = Annotated[int, Field(gt=0, le=10_000)]
 """Number of processes, replicas, threads or passes."""
 Megabytes = Annotated[int, Field(gt=0, le=100_000_000)]

@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from hamr import __version__
 from hamr.adapters.groups import RewardMissing, SampleResponses
-from hamr.adapters.wire import Told, read_get_reward, read_object, read_score, tell_get_reward, tell_score
+from hamr.adapters.wire import ScoredGroups, read_get_reward, read_object, read_score, tell_get_reward, tell_score
 from hamr.apps.serve.openapi import describe
 from hamr.config.use import ServeConfig
 from hamr.data.samples import from_json
@@ -112,7 +112,7 @@ class Routes:
     async def _openapi(self, request: Request) -> Mapping[str, Any]:
         return describe()
 
-    async def _score_groups(self, groups: Sequence[SampleResponses], names: Sequence[str]) -> Told:
+    async def _score_groups(self, groups: Sequence[SampleResponses], names: Sequence[str]) -> ScoredGroups:
         """Score the groups. `names`: the request's name of each group's sample."""
         self.requests += 1
         read = [

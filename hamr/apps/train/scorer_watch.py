@@ -239,7 +239,7 @@ class ScorerWatch:
 
     def _alarm(self, problem: str) -> None:
         if self.config.scorers.on_alarm == "stop":
-            raise UnreliableScorer(f"scorer check: {problem}. use scorers.on_alarm=warn to continue despite alarms")
+            raise UnreliableScorer(f"scorer check: {problem}; use scorers.on_alarm=warn to continue despite alarms")
         self.note(f"WARNING: scorer check: {problem}")
 
     def _draw(self, samples: Sequence[ServiceSample]) -> list[Contrast]:
