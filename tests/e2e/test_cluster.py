@@ -24,6 +24,7 @@ from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics
 from hamr.trainer.checkpoints import Checkpoints
 from hamr.types import Failure
+from tests.docs_pages import documented
 from tests.e2e.runs import hamr
 from tests.integration.endpoints import scorer_endpoint
 from tests.integration.heads import ROOT, Head, environment, head, holders
@@ -31,6 +32,8 @@ from tests.killing import kill_family
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
+DASHBOARD = "http://127.0.0.1:8265"
+"""Address in the tutorial."""
 SECRET = "canary7b3e"
 """Part of every secret, so that one search finds them all."""
 KEYS = {
@@ -139,6 +142,30 @@ def test_node_with_another_hamr_version_is_named(ray_head: Head, tmp_path: Path)
     assert refused.stderr.count("\n") == 1
 
 
+@pytest.mark.deep
+def test_submitted_run_is_watched_and_resized_as_documented(ray_head: Head, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    given = {"RUN": str(run), DASHBOARD: ray_head.dashboard}
+    with scorer_endpoint() as scorers:
+        scorers.holds = (run / "checkpoints" / "step_1").is_dir  # so that the run is there to be resized
+        settings = COMPARED | scorers.both | {"experiment.run_dir": run}
+        submit = documented("tutorials/7-cluster.md", "experiment=smoke cluster=ray", given)
+        command = hamr(*submit, **{key: value for key, value in settings.items() if key != "experiment"})
+        job = subprocess.Popen(command, cwd=tmp_path, env=environment(TOKEN, **KEYS))
+        deadline = time.monotonic() + 400
+        while not scorers.holds():
+            assert job.poll() is None and time.monotonic() < deadline
+            time.sleep(0.5)
+        resized = run_hamr(*documented("tutorials/7-cluster.md", "hamr scale", given), cwd=tmp_path)
+        scorers.holds = lambda: False
+        watched = run_hamr(*documented("tutorials/7-cluster.md", "hamr status", given), cwd=tmp_path)
+        assert job.wait(400) == 0
+    assert resized.returncode == 0, resized.stdout + resized.stderr
+    assert watched.returncode == 0 and "finished" in watched.stdout
+    reported = run_hamr(*documented("tutorials/7-cluster.md", "hamr report", given), cwd=tmp_path)
+    assert reported.returncode == 0 and list((run / "plots").glob("*.png"))
+
+
 # --- a run that loses its cluster -----------------------------------------------------------------
 
 
@@ -191,8 +218,8 @@ def resumed(ray_head: Head, tmp_path_factory: pytest.TempPathFactory) -> Observe
         scorers.holds = lambda: False
         newest = Checkpoints(run / "checkpoints").newest()
         assert newest is not None and newest.step == 2
-        where = ("cluster=ray", f"cluster.dashboard={ray_head.dashboard}")
-        done = run_hamr("submit", "train", "--follow", f"resume={run}", *where, cwd=cwd)
+        given = {"RUN": str(run), DASHBOARD: ray_head.dashboard}
+        done = run_hamr(*documented("tutorials/7-cluster.md", "resume=RUN", given), "--follow", cwd=cwd)
     assert done.returncode == 0, done.stdout + done.stderr
     found.holders += holders(cwd, SECRET)
     return found

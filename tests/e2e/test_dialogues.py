@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from itertools import groupby
 from pathlib import Path
@@ -12,7 +11,7 @@ import psutil
 import pytest
 
 from hamr.telemetry.ledger import Ledger
-from tests.docs_pages import DOCS, commands, run_python, save_files
+from tests.docs_pages import DOCS, documented, run_python, save_files
 from tests.e2e.runs import hamr
 from tests.killing import children, kill_all
 
@@ -20,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.deep, pytest.mark.timeout(600)]
 
 HOOKS = DOCS / "reference" / "hooks.md"
 TUTORIAL = DOCS / "tutorials" / "5-dialogues.md"
-COMMAND, *_ = (c for c in commands(TUTORIAL) if "experiment=dialogues" in c)
+COMMAND = documented("tutorials/5-dialogues.md", "experiment=dialogues experiment.run_dir=run")
 SMALL = {
     "experiment.steps": 2,
     "experiment.prompts_per_step": 2,
@@ -39,8 +38,8 @@ SMALL = {
 def test_environment_class_trains_as_documented(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """The random policy of the documented command calls no tool, so every dialogue is one turn with reward 0."""
     save_files(HOOKS, tmp_path)
-    [documented] = [command for command in commands(HOOKS) if "my_environment.py" in command]
-    command = [*hamr(*shlex.split(documented)[1:], **{"experiment.run_dir": "run", "logging": "offline"}), *joined]
+    words = documented("reference/hooks.md", "my_environment.py")
+    command = [*hamr(*words, **{"experiment.run_dir": "run", "logging": "offline"}), *joined]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -56,7 +55,7 @@ def test_environment_class_trains_as_documented(tmp_path: Path, joined: tuple[st
 def test_few_steps_of_dialogues(
     tmp_path: Path, joined: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [*hamr(*shlex.split(COMMAND)[1:], **SMALL), *joined]
+    command = [*hamr(*COMMAND, **SMALL), *joined]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -88,7 +87,7 @@ def test_few_steps_of_dialogues(
 
 def test_killed_run_resumes_with_the_same_customers(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """The second step is repeated after a kill, and has the customers and first messages of an undisturbed run."""
-    base = [*hamr(*shlex.split(COMMAND)[1:], **SMALL | {"experiment.checkpoint.every": 1}), *joined]
+    base = [*hamr(*COMMAND, **SMALL | {"experiment.checkpoint.every": 1}), *joined]
 
     def customers(name: str) -> list[tuple[object, ...]]:
         with Ledger(tmp_path / name / "ledger.sqlite", readonly=True) as ledger:
@@ -112,11 +111,9 @@ def test_killed_run_resumes_with_the_same_customers(tmp_path: Path, joined: tupl
 
 def test_documented_episode_function_is_trained_on(tmp_path: Path, joined: tuple[str, ...]) -> None:
     """Without scorers, since no reward of the configuration scores its turns."""
-    page = DOCS / "reference" / "hooks.md"
-    save_files(page, tmp_path)
-    [command] = [command for command in commands(page) if "env=my_episode.py:run" in command]
+    save_files(HOOKS, tmp_path)
     small = {"experiment.run_dir": "run", "experiment.steps": 1, "rewards.consistency.mode": "exact"}
-    words = [*hamr(*shlex.split(command)[1:], **small), *joined]
+    words = [*hamr(*documented("reference/hooks.md", "env=my_episode.py:run"), **small), *joined]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

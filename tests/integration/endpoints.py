@@ -13,15 +13,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class ScorerEndpoint(ThreadingHTTPServer):
     """OpenAI-compatible server that answers Yes to every question, with log-probabilities.
 
-    `asked_with` collects the Authorization headers. While `holds()` is true, answers are held back, so that a run stays
+    `says` is the text of the answers, or a function of the request's body that returns it. `asked_with` collects the
+    Authorization headers. While `holds()` is true, answers are held back, so that a run stays
     where it is.
     """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.says = "Verdict: Yes"
+        self.says: str | Callable[[str], str] = "Verdict: Yes"
         self.asked_with: set[str | None] = set()
         self.holds: Callable[[], bool] = lambda: False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
 
     @property
     def both(self) -> dict[str, str]:
@@ -34,7 +39,7 @@ class ScorerEndpoint(ThreadingHTTPServer):
         return self._pool("judge") | {"rewards.consistency.mode": "soft_judge"}
 
     def _pool(self, role: str) -> dict[str, str]:
-        return {f"pools.{role}.type": "openai", f"pools.{role}.endpoint": f"http://127.0.0.1:{self.server_port}/v1"}
+        return {f"pools.{role}.type": "openai", f"pools.{role}.endpoint": self.url}
 
 
 @contextlib.contextmanager
@@ -51,7 +56,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.server.asked_with.add(self.headers.get("Authorization"))
-        self.rfile.read(int(self.headers["Content-Length"]))
+        asked = self.rfile.read(int(self.headers["Content-Length"])).decode()
         while self.server.holds():
             time.sleep(0.05)
         likely = [
@@ -60,7 +65,8 @@ class _Handler(BaseHTTPRequestHandler):
         # As vLLM lists them: the end of the turn is among the tokens, and not in the text.
         said = [(t, likely if t == " Yes" else []) for t in ("Verdict", ":", " Yes", "<|im_end|>")]
         content = [{"token": t, "logprob": -0.1, "bytes": None, "top_logprobs": top} for t, top in said]
-        message = {"role": "assistant", "content": self.server.says}
+        says = self.server.says if isinstance(self.server.says, str) else self.server.says(asked)
+        message = {"role": "assistant", "content": says}
         choice = {"index": 0, "finish_reason": "stop", "message": message, "logprobs": {"content": content}}
         usage = {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}
         body = {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice], "usage": usage}

@@ -25,7 +25,7 @@ from hamr.data.rendering import policy_messages
 from hamr.data.samples import write_samples
 from hamr.data.tools import function_schemas
 from hamr.models.tokenizer import load_tokenizer
-from tests.docs_pages import TUTORIALS, blocks, commands
+from tests.docs_pages import TUTORIALS, blocks, documented
 from tests.tool_models import run_of, tiny_with_tools, tool_sample
 
 RESULT = TUTORIALS[-1]
@@ -38,8 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     run_of(tiny_with_tools(tmp_path / "tiny_tools"), tmp_path / "run")
     write_samples("data/mine/test.jsonl", [tool_sample()])
-    [export] = [command for command in commands(RESULT) if command.startswith("hamr export")]
-    assert cli.main(shlex.split(export)[1:]) == 0
+    assert cli.main(documented("tutorials/8-result.md", "hamr export")) == 0
     return tmp_path
 
 

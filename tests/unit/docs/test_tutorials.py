@@ -1,10 +1,12 @@
-"""Commands of the tutorials: all of them parse, and those without Ray run as written."""
+"""Commands of the tutorials: all have valid options and a test that runs them; those without Ray run here."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,28 +18,23 @@ from hamr.apps.shared.commands import help_text
 from hamr.config.explain import known_keys
 from hamr.config.load import load_config
 from hamr.config.schema import Config
-from tests.docs_pages import DOCS, PAGES, ROOT, TUTORIALS, blocks, commands, run_python, save_files
+from tests.docs_pages import DOCS, PAGES, ROOT, TUTORIALS, commands, documented, run_python, save_files
 
 GROUPS = {folder.name for folder in (ROOT / "conf").iterdir() if folder.is_dir()}
 KEYS = set(known_keys(Config, {"pools": {"NAME": {}}, "rewards": {"custom": {"NAME": {}}, "judged": {"NAME": {}}}}))
-TICKETS, REWARD, _, CALIBRATE, _, SAGE, CLUSTER, _ = TUTORIALS
-ELSEWHERE = {
-    "hamr train experiment=own_data data=FOLDER": "tests/e2e/test_own_data.py",
-    "hamr train experiment=dialogues": "tests/e2e/test_dialogues.py",
-    "hamr score ": "tests/integration/test_tutorials.py",
-    "hamr submit train experiment=smoke cluster=ray": "tests/e2e/test_cluster.py",
-    "hamr submit train resume=RUN": "tests/e2e/test_cluster.py",
-    "hamr status RUN": "tests/integration/test_scaling.py",
-    "hamr scale RUN": "tests/integration/test_scaling.py",
-    "hamr report RUN": "tests/unit/apps/report/test_report.py",
-    "hamr evaluate benchmark=ecs run=": "tests/unit/bench/ecs",
-    "hamr serve": "tests/integration/test_reward_system.py",
-    "hamr chat": "tests/unit/apps/chat/test_chat.py",
-    "hamr export": "tests/integration/test_serving.py",
-    "hamr train experiment=quickstart rewards=calibrated": "tests/unit/docs/test_tutorials.py",
-}
-"""Tests of the commands that need an engine or a cluster, by the command's start."""
-RUN_HERE = ("hamr data import", "hamr calibrate scores", "hamr evaluate benchmark=sage", "hamr plan", "--dry-run")
+TICKETS, REWARD, _, CALIBRATE, _, SAGE, _, _ = TUTORIALS
+
+
+@cache
+def commands_in_tests() -> frozenset[tuple[str, str]]:
+    """Return the page and the command of every call `documented("page", "part")` in the tests."""
+    found = set()
+    for file in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "documented":
+                page, part = (argument.value for argument in node.args[:2] if isinstance(argument, ast.Constant))
+                found |= {(page, command) for command in commands(DOCS / page) if part in command}
+    return frozenset(found)
 
 
 def every_command(pages: list[Path]) -> list[str]:
@@ -65,12 +62,11 @@ def test_every_option_in_a_tutorial_exists(command: str, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize(
-    "command", [c for page in TUTORIALS for b in blocks(page, "bash") for c in b.text.splitlines()]
+    ("page", "command"), [(f"tutorials/{page.name}", command) for page in TUTORIALS for command in commands(page)]
 )
-def test_every_command_of_a_tutorial_has_a_test(command: str) -> None:
-    if command.startswith("hamr ") and not any(text in command for text in RUN_HERE):
-        tests = [path for start, path in ELSEWHERE.items() if command.startswith(start)]
-        assert tests and all((ROOT / path).exists() for path in tests)
+def test_every_command_of_a_tutorial_is_run_by_a_test(page: str, command: str) -> None:
+    """A test takes the command from the page by `documented`, so that another command is what it runs."""
+    assert (page, command) in commands_in_tests()
 
 
 @pytest.fixture
@@ -79,17 +75,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def run(page: Path, start: str, *more: str) -> None:
-    """Run the page's commands that begin so, with further arguments."""
-    chosen = [command for command in commands(page) if command.startswith(start)]
-    assert chosen
-    for command in chosen:
-        assert cli.main([*shlex.split(command)[1:], *more]) == 0
-
-
 def test_an_export_becomes_samples_without_private_values(folder: Path) -> None:
     save_files(TICKETS, folder)
-    run(TICKETS, "hamr data import")
+    assert cli.main(documented("tutorials/1-own-tickets.md", "--preview")) == 0
+    assert cli.main(documented("tutorials/1-own-tickets.md", "mapping=map.yaml")) == 0
     text = "".join((folder / f"data/mine/{split}.jsonl").read_text() for split in ("train", "validation", "test"))
     assert "[EMAIL_1]" in text and "ann.lee" not in text
     assert len(text.splitlines()) == 4
@@ -107,17 +96,17 @@ def test_reward_files_are_valid(folder: Path) -> None:
     assert rule_match("I guarantee it.", rules) == 0 == rule_match("It is $4.50.", rules)
     config = load_config(["experiment=smoke", "rewards=strict", "--config-dir", "mine"])
     assert (config.rewards.rules.weight, config.rewards.rules.file) == (2.0, "rules.yaml")
-    [graded] = [c for c in commands(REWARD) if "tone.yaml" in c]
-    words = [w for w in shlex.split(graded)[2:] if not w.startswith(("input=", "output="))]
+    _, *graded = documented("tutorials/2-reward.md", "tone.yaml")
+    words = [word for word in graded if not word.startswith(("input=", "output="))]
     check_prompts(load_config(words).rewards)
 
 
 @pytest.mark.slow
 def test_scores_become_a_cascade_for_a_run(folder: Path) -> None:
     run_python(CALIBRATE)
-    run(CALIBRATE, "hamr calibrate scores", "folds=2", "resamples=20")
-    [train] = [c for c in commands(CALIBRATE) if c.startswith("hamr train")]
-    config = load_config(shlex.split(train)[2:])
+    assert cli.main([*documented("tutorials/4-calibrate.md", "scores=triples.jsonl"), "folds=2", "resamples=20"]) == 0
+    _, *overrides = documented("tutorials/4-calibrate.md", "hamr train")
+    config = load_config(overrides)
     fitted = yaml.safe_load((folder / "calibration/rewards/calibrated.yaml").read_text())
     assert config.rewards.consistency.cascade.model_dump() == fitted["consistency"]["cascade"]
     assert run_python(CALIBRATE, 1)["fit"].escalated_frac <= 0.5
@@ -125,18 +114,17 @@ def test_scores_become_a_cascade_for_a_run(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_scripted_agents_mark_the_ends_of_the_scale(folder: Path) -> None:
-    [command] = [b.text.strip() for b in blocks(SAGE, "bash")]
-    assert cli.main(shlex.split(command)[1:]) == 0
+    assert cli.main(documented("tutorials/6-sage.md", "agent=scripted:perfect")) == 0
     metrics = json.loads((folder / "sage/metrics.json").read_text())
     assert "scripted:perfect" in json.dumps(metrics) and (folder / "sage/report.html").is_file()
     assert len(run_python(SAGE)["scenario"].paths()) == 12
 
 
 def test_planning_and_dry_runs_need_no_cluster(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(CLUSTER, "hamr plan")
+    assert cli.main(documented("tutorials/7-cluster.md", "experiment=paper_hrm")) == 0
+    assert cli.main(documented("tutorials/7-cluster.md", "launch=slurm")) == 0
     assert (folder / "cluster/job.sbatch").is_file()
-    [command] = [c for c in commands(CLUSTER) if "--dry-run" in c]
-    assert cli.main(shlex.split(command)[1:]) == 0
+    assert cli.main(documented("tutorials/7-cluster.md", "--dry-run")) == 0
     assert "to submit it" in capsys.readouterr().out
     assert list((folder / "runs").glob("*.job/job.sbatch"))
 

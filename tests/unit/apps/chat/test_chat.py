@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import io
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from hamr.errors import BadInput
 from hamr.models.local_model import LocalModel
 from hamr.models.tokenizer import load_tokenizer
 from hamr.types import ToolCall, Turn
-from tests.docs_pages import TUTORIALS, commands
+from tests.docs_pages import documented
 from tests.tool_models import run_of, tiny_with_tools, tool_sample
 
 DESK = tool_sample(history=())
@@ -92,11 +91,10 @@ def test_answers_of_the_model_are_printed_as_it_writes_them(
 ) -> None:
     """The tutorial's command, on samples of the run and on given ones."""
     monkeypatch.chdir(run.parent)
-    [command] = [command for command in commands(TUTORIALS[-1]) if command.startswith("hamr chat")]
     outputs = []
     for _ in range(2):
         say(monkeypatch, "Hello", "", "Can I have a refund?", "/quit")
-        assert cli.main(shlex.split(command)[1:]) == 0
+        assert cli.main(documented("tutorials/8-result.md", "hamr chat")) == 0
         outputs.append(capsys.readouterr().out)
     first, *answers = outputs[0].split("agent> ")
     assert "policy of step 1; sample telecom_package-test" in first and "change_order" in first
