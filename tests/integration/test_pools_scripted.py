@@ -190,7 +190,11 @@ async def test_a_start_that_is_cancelled_leaves_no_pool_and_no_thread(delay_s: f
     starting = asyncio.create_task(
         start_pools({"plain": section()}, {}, run=run, timeout_s=60, scorer_factory=Scripted)
     )
-    while not any(split_app_name(app)[0] == run for app in (await asyncio.to_thread(serve.status)).applications):
+
+    async def runs() -> set[str]:
+        return {split_app_name(app)[0] for app in (await asyncio.to_thread(serve.status)).applications}
+
+    while not starting.done() and run not in await runs():
         await asyncio.sleep(0)
     await asyncio.sleep(delay_s)
     starting.cancel()
