@@ -22,7 +22,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,9 @@ from calibration import machine  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.pools import RouterConfig  # noqa: E402
 from hamr.config.rewards import RewardsConfig  # noqa: E402
+from hamr.garbage import collect_rarely  # noqa: E402
+from hamr.pools.router_actor import CONCURRENT_CALLS, RouterActor, RouterClient  # noqa: E402
+from hamr.pools.router_calls import ScoringStream  # noqa: E402
 from hamr.protocols import Ask  # noqa: E402
 from hamr.types import (  # noqa: E402
     Answer,
@@ -129,26 +133,13 @@ def core(scale: float = 0.0) -> RewardRouter:
     return RewardRouter(rewards(), pools, count_tokens=lambda text: len(text.split()), deadline_s=60.0)
 
 
-class InstantRouter:
-    """The actor without Serve behind it: what `RouterActor` does, with scorers in its own process."""
+class InstantRouter(RouterActor):
+    """The actor without Serve behind it: its scorers are in its own process."""
 
     def __init__(self, scale: float = 0.0) -> None:
-        from hamr.garbage import collect_rarely
-
-        self.router = core(scale)
+        self.functions, self.pools, self.router = {}, {}, core(scale)
+        self.streams = defaultdict(lambda: ScoringStream(self._score))
         collect_rarely()
-
-    async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
-        from hamr.pools.router_calls import in_batches, packed_done, unpack
-
-        async for done in in_batches(self._score, unpack(calls)):
-            yield packed_done(done)
-
-    async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Any) -> RewardRecord:
-        return await self.router.score(sample, rollout, cascade=cascade)
-
-    async def ready(self) -> int:
-        return os.getpid()
 
     async def cpu_s(self) -> float:
         return time.process_time()
@@ -241,6 +232,7 @@ def _waited(scale: float, sample: ServiceSample, rollout: Rollout, score: Refere
 
 
 async def in_process(args: argparse.Namespace, scales: Mapping[float, float]) -> dict[str, Any]:
+    collect_rarely()
     asked = work(args.groups, args.responses)
     await load(core().score, asked[:64], 64)
     quick: dict[str, Any] = await load(core().score, asked, args.at_once)
@@ -252,8 +244,6 @@ async def in_process(args: argparse.Namespace, scales: Mapping[float, float]) ->
 async def through_actor(args: argparse.Namespace, scales: Mapping[float, float]) -> dict[str, Any]:
     """The same through Ray, asked by the driver's own client."""
     import ray
-
-    from hamr.pools.router_actor import CONCURRENT_CALLS, RouterClient
 
     remote = ray.remote(InstantRouter).options(num_cpus=0.1, max_concurrency=CONCURRENT_CALLS)
     actor = remote.remote()

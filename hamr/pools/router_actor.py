@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import os
 import random
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,7 @@ from hamr.garbage import collect_rarely
 from hamr.models.tokenizer import load_tokenizer
 from hamr.pools.client import PoolClient
 from hamr.pools.function_pool import LOAD_S, FunctionPool, read_sources
-from hamr.pools.router_calls import RouterCalls, in_batches, packed_done, unpack
+from hamr.pools.router_calls import RouterCalls, ScoringStream
 from hamr.protocols import Metrics
 from hamr.rewards.custom import FunctionOutcome, RewardSource
 from hamr.types import Answer, Failure, Question, RewardRecord, Rollout, ServiceSample
@@ -71,12 +72,20 @@ class RouterActor:
             deadline_s=router.deadline_s,
             group_wait_s=router.group_wait_s,
         )
+        self.streams = defaultdict[str, ScoringStream](lambda: ScoringStream(self._score))
         collect_rarely()
 
-    async def score_many(self, calls: bytes) -> AsyncIterator[bytes]:
-        """Yield packed records as they are done. `calls` is packed too: see `hamr.pools.router_calls`."""
-        async for done in in_batches(self._score, unpack(calls)):
-            yield packed_done(done)
+    async def start_scoring(self, stream: str, numbers: Sequence[int], calls: bytes) -> None:
+        """Start scoring responses, whose records `results` of the same stream yields: see `hamr.pools.router_calls`."""
+        self.streams[stream].start(numbers, calls)
+
+    async def cancel_scoring(self, stream: str, numbers: Sequence[int]) -> None:
+        self.streams[stream].cancel(numbers)
+
+    async def results(self, stream: str) -> AsyncIterator[bytes]:
+        """Yield packed records as they are done, until the caller cancels the call."""
+        async for done in self.streams[stream].results():
+            yield done
 
     async def _score(self, sample: ServiceSample, rollout: Rollout, cascade: Cascade | None) -> RewardRecord:
         return await self.router.score(sample, rollout, cascade=cascade)

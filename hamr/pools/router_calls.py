@@ -1,9 +1,11 @@
 """Batched transport of responses to the router and of records back.
 
 An actor call costs milliseconds in two processes, whatever its size. One call per response would limit a router that
-handles 2,000 responses per second to about 200. Batching delays an item by at most `GATHER_S` in either direction, or
-`LONGEST_S` if many follow each other. A record is returned when it is done, independently of the other responses of its
-call.
+handles 2,000 responses per second to about 200. So the responses of `GATHER_S` share a call, and the records of all
+calls return on one stream, those of `GATHER_S` together.
+
+The stream belongs to one instance of the actor: when that dies, the stream fails, and with it every response without a
+record. The restarted actor gets a new stream.
 
 Values are pickled here, because Ray's own pickler calls into Python for every object of every record.
 """
@@ -11,21 +13,21 @@ Values are pickled here, because Ray's own pickler calls into Python for every o
 from __future__ import annotations
 
 import asyncio
+import itertools
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
 from hamr.types import RewardRecord
 
-GATHER_S = 0.002
-LONGEST_S = 0.01
-"""Maximum delay of a finished record while others of its call follow closely."""
+GATHER_S = 0.004
 MOST = 64
 """Maximum number of responses in one call."""
 Arguments = tuple[Any, ...]
-Done = list[tuple[int, RewardRecord | Exception]]
-"""(position in the call, its record or the error that the router raised)."""
+RouterResult = RewardRecord | Exception
+"""A response's record, or the error that the router raised."""
 
 
 def pack(value: Any) -> bytes:
@@ -37,47 +39,46 @@ def unpack(value: bytes) -> Any:
     return pickle.loads(value)
 
 
-def packed_done(done: Done) -> bytes:
-    """Pack results. An error that cannot be pickled is replaced by its text, so that the other records are not lost."""
-    try:
-        return pack(done)
-    except Exception:
-        in_words = [(i, RuntimeError(repr(found)) if isinstance(found, Exception) else found) for i, found in done]
-        return pack(in_words)
+class ScoringStream:
+    """Actor's side of one client: scores its responses concurrently and yields what is done."""
+
+    def __init__(self, score: Callable[..., Awaitable[RewardRecord]]) -> None:
+        self._score = score
+        self._tasks: dict[int, asyncio.Future[RewardRecord]] = {}
+        self._done: list[tuple[int, RouterResult]] = []
+        self._some = asyncio.Event()
+
+    def start(self, numbers: Sequence[int], calls: bytes) -> None:
+        """Start scoring the responses `numbers`, whose packed arguments are `calls`."""
+        for number, arguments in zip(numbers, unpack(calls), strict=True):
+            task = self._tasks[number] = asyncio.ensure_future(self._score(*arguments))
+            task.add_done_callback(partial(self._end, number))
+
+    def cancel(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number in self._tasks:
+                self._tasks[number].cancel()
+
+    async def results(self) -> AsyncIterator[bytes]:
+        """Yield packed lists of (number, result), without an end. Closing it cancels what is under way."""
+        try:
+            while True:
+                await self._some.wait()
+                if self._tasks:
+                    await asyncio.sleep(GATHER_S)
+                done, self._done = self._done, []
+                self._some.clear()
+                yield _packed_results(done)
+        finally:
+            self.cancel(list(self._tasks))
+
+    def _end(self, number: int, task: asyncio.Future[RewardRecord]) -> None:
+        del self._tasks[number]
+        self._done.append((number, _result(task)))
+        self._some.set()
 
 
-async def in_batches(score: Callable[..., Awaitable[RewardRecord]], calls: Sequence[Arguments]) -> AsyncIterator[Done]:
-    """Run all of `calls` concurrently on the router and yield what has finished since the last yield."""
-    loop = asyncio.get_running_loop()
-    ended: Done = []
-    some = asyncio.Event()
-
-    def note(index: int, task: asyncio.Future[RewardRecord]) -> None:
-        ended.append((index, _result(task)))
-        some.set()
-
-    tasks = [asyncio.ensure_future(score(*call)) for call in calls]
-    for index, task in enumerate(tasks):
-        task.add_done_callback(partial(note, index))
-    left = len(tasks)
-    try:
-        while left:
-            await some.wait()
-            seen, until = 0, loop.time() + LONGEST_S
-            while seen < len(ended) < left and loop.time() < until:
-                seen = len(ended)
-                await asyncio.sleep(GATHER_S)
-            done = ended[:]
-            ended.clear()
-            some.clear()
-            left -= len(done)
-            yield done
-    finally:
-        for task in tasks:
-            task.cancel()
-
-
-def _result(task: asyncio.Future[RewardRecord]) -> RewardRecord | Exception:
+def _result(task: asyncio.Future[RewardRecord]) -> RouterResult:
     if task.cancelled():
         return RuntimeError("the router cancelled this response")
     error = task.exception()
@@ -86,75 +87,81 @@ def _result(task: asyncio.Future[RewardRecord]) -> RewardRecord | Exception:
     return error if isinstance(error, Exception) else RuntimeError(f"the router raised {error!r}")
 
 
+def _packed_results(done: Sequence[tuple[int, RouterResult]]) -> bytes:
+    """Pack results. An error that cannot be pickled is replaced by its text, so that the other records are not lost."""
+    try:
+        return pack(done)
+    except Exception:
+        return pack([(n, RuntimeError(repr(found)) if isinstance(found, Exception) else found) for n, found in done])
+
+
 class RouterCalls:
-    """Driver's side: gathers responses into calls of `actor.score_many`. Use in one event loop."""
+    """Driver's side: gathers responses into calls of `actor`, a RouterActor. Use in one event loop."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
-        self._gathered: list[tuple[Arguments, asyncio.Future[RewardRecord]]] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._numbers = itertools.count()
+        self._futures: dict[int, asyncio.Future[RewardRecord]] = {}
+        self._unsent: dict[int, Arguments] = {}
+        self._given_up: list[int] = []
+        self._stream = ""
+        self._reader: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def score(self, *arguments: Any) -> RewardRecord:
         """Return the record. Raises RayActorError if the actor dies first, and any error of the router."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[RewardRecord] = loop.create_future()
-        self._gathered.append((arguments, future))
-        if len(self._gathered) >= MOST:
+        number, future = next(self._numbers), loop.create_future()
+        if not self._unsent:
+            loop.call_later(GATHER_S, self._send)
+        self._futures[number], self._unsent[number] = future, arguments
+        if len(self._unsent) >= MOST:
             self._send()
-        elif self._timer is None:
-            self._timer = loop.call_later(GATHER_S, self._send)
-        return await future
+        try:
+            return await future
+        finally:
+            answered, sent = self._futures.pop(number, None) is None, self._unsent.pop(number, None) is None
+            if sent and not answered:
+                if not self._given_up:
+                    loop.call_soon(self._cancel)
+                self._given_up.append(number)
 
     def _send(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        asked = [(arguments, future) for arguments, future in self._gathered if not future.done()]
-        self._gathered = []
-        if asked:
-            task = asyncio.create_task(self._call(asked))
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
-
-    async def _call(self, asked: Sequence[tuple[Arguments, asyncio.Future[RewardRecord]]]) -> None:
-        """Run one call until each response has a record, the actor has died, or all callers were cancelled."""
-        futures = [future for _, future in asked]
-        try:
-            calls = pack([arguments for arguments, _ in asked])
-            stream = self._actor.score_many.options(num_returns="streaming").remote(calls)
-        except Exception as error:
-            for future in futures:
-                _settle(future, error)
+        calls, self._unsent = self._unsent, {}
+        if not calls:
             return
-        reader = asyncio.create_task(_read(stream, futures))
-        await asyncio.wait([reader, asyncio.create_task(asyncio.wait(futures))], return_when=asyncio.FIRST_COMPLETED)
-        if not reader.done():
-            import ray
+        if self._reader is None or self._reader.done():
+            self._stream = uuid.uuid4().hex
+            self._reader = asyncio.create_task(self._read(self._stream))
+        task = asyncio.create_task(self._call(self._stream, list(calls), list(calls.values())))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
-            # Do not cancel the call's requests to the pools: others may wait for the same answers.
-            ray.cancel(stream, recursive=False)
-            reader.cancel()
+    async def _call(self, stream: str, numbers: Sequence[int], arguments: Sequence[Arguments]) -> None:
+        try:
+            await self._actor.start_scoring.remote(stream, numbers, pack(arguments))
+        except Exception as error:
+            self._settle((number, error) for number in numbers)
 
+    async def _read(self, stream: str) -> None:
+        """Settle responses until the stream fails, then fail all others."""
+        try:
+            async for part in self._actor.results.options(num_returns="streaming").remote(stream):
+                self._settle(unpack(await part))
+            raise RuntimeError("the router ended its stream of records")
+        except Exception as error:
+            self._settle((number, error) for number in list(self._futures))
 
-async def _read(stream: Any, futures: Sequence[asyncio.Future[RewardRecord]]) -> None:
-    try:
-        async for part in stream:
-            for index, result in unpack(await part):
-                _settle(futures[index], result)
-    except Exception as error:
-        for future in futures:
-            _settle(future, error)
-    else:
-        for future in futures:
-            _settle(future, RuntimeError("the router ended a call without a record"))
+    def _settle(self, results: Iterable[tuple[int, RouterResult]]) -> None:
+        for number, result in results:
+            future = self._futures.pop(number, None)
+            if future is None or future.done():
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
 
-
-def _settle(future: asyncio.Future[RewardRecord], result: RewardRecord | Exception) -> None:
-    """Set the future's result unless its caller was cancelled."""
-    if future.done():
-        return
-    if isinstance(result, Exception):
-        future.set_exception(result)
-    else:
-        future.set_result(result)
+    def _cancel(self) -> None:
+        numbers, self._given_up = self._given_up, []
+        self._actor.cancel_scoring.remote(self._stream, numbers)

@@ -51,7 +51,7 @@ controller runs in one process without Ray."""
 
 ONLY_IN: dict[str, set[str]] = {
     "ray": {"cluster", "rollout.workers", "trainer.actors", "trainer.weight_sync"}
-    | {"pools.client", "pools.deployment", "pools.hedge_router", "pools.router_actor", "pools.router_calls"}
+    | {"pools.client", "pools.deployment", "pools.hedge_router", "pools.router_actor"}
     | {"apps.score.reward_system", "apps.shared.pool_room"},
     "vllm": {"rollout.vllm_adapter", "rollout.vllm_core", "rollout.vllm_engine", "rollout.vllm_kernels"}
     | {"rollout.vllm_reload", "rollout.vllm_sampler", "rollout.vllm_settings", "models.weights"},

@@ -9,30 +9,8 @@ from typing import Any
 import pytest
 
 from hamr.pools import router_calls
-from hamr.pools.router_calls import RouterCalls, in_batches, pack, packed_done, unpack
-
-
-class Actor:
-    """Answers a call as the router actor does, by way of a function of the arguments."""
-
-    def __init__(self, score: Any) -> None:
-        self.score, self.calls, self.cancelled = score, [], []
-        self.score_many = self
-
-    def options(self, **how: Any) -> Any:
-        return self
-
-    def remote(self, calls: bytes) -> AsyncIterator[Any]:
-        self.calls.append(unpack(calls))
-        return self._stream(self.calls[-1])
-
-    async def _stream(self, calls: list[Any]) -> AsyncIterator[Any]:
-        async for done in in_batches(self.score, calls):
-            yield _value(packed_done(done))
-
-
-async def _value(value: Any) -> Any:
-    return value
+from hamr.pools.router_calls import RouterCalls
+from tests.local_actor import LocalActor
 
 
 async def quick(name: str, seconds: float = 0.0) -> Any:
@@ -43,7 +21,7 @@ async def quick(name: str, seconds: float = 0.0) -> Any:
 
 
 async def test_concurrent_responses_share_a_call_with_separate_records() -> None:
-    actor = Actor(quick)
+    actor = LocalActor(quick)
     calls = RouterCalls(actor)
     records: list[Any] = await asyncio.gather(*(calls.score(f"r{i}") for i in range(10)))
     assert records == [f"record of r{i}" for i in range(10)]
@@ -55,7 +33,7 @@ async def test_concurrent_responses_share_a_call_with_separate_records() -> None
 async def test_full_batch_is_sent_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_calls, "MOST", 4)
     monkeypatch.setattr(router_calls, "GATHER_S", 0.5)
-    actor = Actor(quick)
+    actor = LocalActor(quick)
     calls = RouterCalls(actor)
     asked = [asyncio.create_task(calls.score(f"r{i}")) for i in range(9)]
     await asyncio.sleep(0.05)
@@ -65,7 +43,7 @@ async def test_full_batch_is_sent_immediately(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_slow_response_does_not_delay_others() -> None:
-    calls = RouterCalls(Actor(quick))
+    calls = RouterCalls(LocalActor(quick))
     slow = asyncio.create_task(calls.score("slow", 30.0))
     assert await asyncio.wait_for(calls.score("fast"), 5.0) == "record of fast"
     assert not slow.done()
@@ -73,42 +51,53 @@ async def test_slow_response_does_not_delay_others() -> None:
 
 
 async def test_error_affects_only_its_own_response() -> None:
-    calls = RouterCalls(Actor(quick))
+    calls = RouterCalls(LocalActor(quick))
     good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
     assert good == "record of good"
     assert isinstance(bad, ValueError)
 
 
 async def test_dead_actor_fails_all_responses_without_a_record() -> None:
-    async def dying(calls: bytes) -> AsyncIterator[Any]:
-        yield _value(pack([(1, "record of second")]))
-        raise ConnectionError("the actor died")
-
-    actor = Actor(quick)
-    actor.remote = dying  # type: ignore[method-assign, assignment]
+    actor = LocalActor(quick)
     calls = RouterCalls(actor)
-    first, second = await asyncio.gather(calls.score("first"), calls.score("second"), return_exceptions=True)
-    assert (str(first), second) == ("the actor died", "record of second")
+    working = actor.results.remote
+
+    async def dying(stream: str) -> AsyncIterator[Any]:
+        async for part in working(stream):
+            yield part
+            raise ConnectionError("the actor died")
+
+    actor.results.remote = dying
+    slow, fast = await asyncio.gather(calls.score("slow", 30.0), calls.score("fast"), return_exceptions=True)
+    assert (str(slow), fast) == ("the actor died", "record of fast")
+    actor.results.remote = working
+    assert await calls.score("again") == "record of again", "on a new stream"
+    assert len(actor.streams) == 2
 
 
-async def test_call_is_cancelled_only_if_all_waiters_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
+async def test_cancelled_waiters_cancel_only_their_own_responses() -> None:
     cancelled = []
-    monkeypatch.setattr(ray, "cancel", lambda stream, recursive: cancelled.append(recursive))
-    calls = RouterCalls(Actor(quick))
-    one, two = (asyncio.create_task(calls.score(name, 30.0)) for name in ("one", "two"))
+
+    async def score(name: str, seconds: float) -> Any:
+        try:
+            return await quick(name, seconds)
+        except asyncio.CancelledError:
+            cancelled.append(name)
+            raise
+
+    actor = LocalActor(score)
+    calls = RouterCalls(actor)
+    one, two, three = (asyncio.create_task(calls.score(name, 0.2)) for name in ("one", "two", "three"))
     await asyncio.sleep(0.05)
     one.cancel()
-    await asyncio.sleep(0.05)
-    assert cancelled == []
     two.cancel()
-    await asyncio.sleep(0.05)
-    assert cancelled == [False]
+    assert await three == "record of three"
+    assert cancelled == ["one", "two"]
+    assert actor.cancelled == [[0, 1]]
 
 
 async def test_response_cancelled_before_the_call_is_not_sent() -> None:
-    actor = Actor(quick)
+    actor = LocalActor(quick)
     calls = RouterCalls(actor)
     gone = asyncio.create_task(calls.score("gone"))
     await asyncio.sleep(0)
@@ -126,7 +115,7 @@ async def test_unpicklable_error_is_sent_as_text() -> None:
             raise Local("odd")
         return f"record of {name}"
 
-    calls = RouterCalls(Actor(score))
+    calls = RouterCalls(LocalActor(score))
     good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
     assert good == "record of good"
     assert isinstance(bad, RuntimeError) and "Local('odd')" in str(bad)
@@ -138,14 +127,15 @@ async def test_cancellation_inside_the_router_is_reported() -> None:
             raise asyncio.CancelledError
         return f"record of {name}"
 
-    calls = RouterCalls(Actor(score))
+    calls = RouterCalls(LocalActor(score))
     good, bad = await asyncio.gather(calls.score("good"), calls.score("bad"), return_exceptions=True)
     assert good == "record of good"
     assert isinstance(bad, RuntimeError) and "cancelled" in str(bad)
 
 
 async def test_call_that_cannot_be_sent_fails_its_responses() -> None:
-    calls = RouterCalls(Actor(quick))
+    calls = RouterCalls(LocalActor(quick))
     async with asyncio.timeout(5):
         with pytest.raises(Exception, match="pickle"):
             await calls.score(lambda: "not data")
+        assert await calls.score("data") == "record of data"

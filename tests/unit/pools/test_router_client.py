@@ -9,8 +9,8 @@ from ray.exceptions import RayActorError
 from hamr.calibration.cascade import Cascade
 from hamr.config.pools import RouterConfig
 from hamr.pools.router_actor import RouterClient
-from hamr.pools.router_calls import pack, unpack
 from hamr.types import RewardRecord, Rollout, SampleKey, Scored, ServiceSample
+from tests.local_actor import LocalActor
 
 SAMPLE = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
 ROLLOUT = Rollout(
@@ -36,28 +36,27 @@ RECORD = RewardRecord(
 )
 
 
-class CrashingActor:
+class CrashingActor(LocalActor):
     """An actor that dies under its first calls, and records its calls."""
 
     def __init__(self, deaths: int) -> None:
-        self.left, self.told = deaths, []
-        self.score_many = self
+        super().__init__(self.score)
+        self.left = deaths
 
-    def options(self, **how: Any) -> Any:
-        assert how == {"num_returns": "streaming"}
-        return self
+    async def score(self, *arguments: Any) -> Any:
+        return RECORD
 
-    async def remote(self, packed_calls: bytes) -> Any:
-        calls = unpack(packed_calls)
-        self.told += calls
+    def _start(self, stream: str, numbers: list[int], calls: bytes) -> Any:
+        started = super()._start(stream, numbers, calls)
         self.left -= 1
         if self.left >= 0:
+            started.close()
             raise RayActorError
-        yield _value(pack([(i, RECORD) for i in range(len(calls))]))
+        return started
 
-
-async def _value(value: Any) -> Any:
-    return value
+    @property
+    def told(self) -> list[Any]:
+        return [call for calls in self.calls for call in calls]
 
 
 async def test_restarted_router_receives_the_cascade_again() -> None:
