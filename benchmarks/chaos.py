@@ -2,6 +2,7 @@
 
     python benchmarks/chaos.py --runs 4
     python benchmarks/chaos.py --runs 4 --add        # continue the same file
+    python benchmarks/chaos.py --stops 20            # SIGTERM instead of kills
 
 Each run is `hamr train experiment=smoke` with the real Ray, vLLM and DeepSpeed on random models. benchmarks/README.md
 says what is killed and what is counted.
@@ -230,6 +231,41 @@ def _end(seen: Watched) -> dict[str, Any]:
     return end
 
 
+def stop_often(seen: Watched, rng: random.Random, stops: int, pause_s: float) -> list[dict[str, Any]]:
+    """Run to the end, with SIGTERM to the whole process group at `stops` random times. Return how each stop went."""
+    found: list[dict[str, Any]] = []
+    while len(found) < stops and len(seen.rows()) < seen.steps:
+        seen.start()
+        seen.until((seen.run / "config.yaml").is_file)
+        seen.until(_after(rng.uniform(0.0, pause_s)))
+        family, status = seen.family(), LiveStatus.read(seen.run)
+        if seen.process is None or seen.process.poll() is not None:
+            break
+        os.killpg(seen.process.pid, signal.SIGTERM)
+        since = time.monotonic()
+        end = _end(seen) | {"seconds": round(time.monotonic() - since, 1), "phase": status.phase if status else ""}
+        left = [process for process in family if process.is_running()]
+        resume = f"continue with: hamr train resume={seen.run}" in "".join(seen.errors()[-1:])
+        found.append(end | {"resume line": resume, "processes left": len(left)})
+    seen.start()
+    if code := _end(seen)["code"]:
+        sys.exit(f"the stopped run ended with exit code {code}: {seen.errors()[-1:]}")
+    return found
+
+
+def summarise_stops(stops: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    seconds = [stop["seconds"] for stop in stops]
+    return {
+        "stops": len(stops),
+        "exit code 0, one line with the resume command": sum(
+            (stop["code"], stop["lines"], stop["resume line"]) == (0, 1, True) for stop in stops
+        ),
+        "processes left": sum(stop["processes left"] for stop in stops),
+        "seconds": {"median": round(median(seconds), 1), "longest": max(seconds)},
+        "over 10 s": sum(value > 10.0 for value in seconds),
+    }
+
+
 def compare(seen: Watched, calm: Watched) -> dict[str, Any]:
     """Compare the responses and steps in the files of the disturbed run with those of the calm one."""
     due = {(s.key.step, s.key.prompt, s.key.sample): s for s in calm.records()}
@@ -303,6 +339,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--pause", type=float, default=6.0, help="longest pause between two kills, in seconds")
     parser.add_argument("--work", type=Path, help="folder that keeps the calm run; a temporary one if not given")
+    parser.add_argument("--stops", type=int, default=0, help="SIGTERM so often to one run, and no kills")
     parser.add_argument("--add", action="store_true", help="add the runs to those of the results file")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "chaos.json")
     args = parser.parse_args()
@@ -320,6 +357,19 @@ def main() -> None:
                 sys.exit(f"the calm run failed: {calm.errors()[-3:]}")
         if (found := len({r.key for r in calm.records()})) != (due := args.steps * PROMPTS * SAMPLES):
             sys.exit(f"the calm run has {found} responses, not {due}")
+        if args.stops:
+            with tempfile.TemporaryDirectory(prefix="stops-", dir=work) as folder:
+                seen = Watched(Path(folder), args.steps)
+                try:
+                    stops = stop_often(seen, random.Random(0), args.stops, 10 * args.pause)
+                finally:
+                    for process in seen.family():
+                        _kill(process)
+                found = {"sigterm": {"summary": summarise_stops(stops), "stops": stops, **compare(seen, calm)}}
+            former = json.loads(args.out.read_text()) if args.out.is_file() else {}
+            args.out.write_text(json.dumps(former | found, indent=1) + "\n")
+            print(json.dumps(found, indent=1))
+            return
         runs: list[dict[str, Any]] = former["runs"]
         for number in range(len(runs), len(runs) + args.runs):
             with tempfile.TemporaryDirectory(prefix=f"run-{number}-", dir=work) as folder:
@@ -334,7 +384,8 @@ def main() -> None:
                 runs.append({"seed": number, **found, **compare(seen, calm), "other_lines": other[:20]})
             known = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "steps": args.steps}
             args.out.parent.mkdir(exist_ok=True)
-            args.out.write_text(json.dumps({**known, "summary": summarise(runs), "runs": runs}, indent=1) + "\n")
+            found = known | {"summary": summarise(runs), "sigterm": former.get("sigterm"), "runs": runs}
+            args.out.write_text(json.dumps(found, indent=1) + "\n")
             print(json.dumps(runs[-1], indent=1), flush=True)
     print(json.dumps(summarise(runs), indent=1))
 
