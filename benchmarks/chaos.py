@@ -243,8 +243,9 @@ def stop_often(seen: Watched, rng: random.Random, stops: int, pause_s: float) ->
             break
         os.killpg(seen.process.pid, signal.SIGTERM)
         since = time.monotonic()
-        end = _end(seen) | {"seconds": round(time.monotonic() - since, 1), "phase": status.phase if status else ""}
-        left = [process for process in family if process.is_running()]
+        end = _end(seen) | {"phase": status.phase if status else ""}
+        _, left = psutil.wait_procs(family, timeout=LIMIT_S)
+        end["seconds"] = round(time.monotonic() - since, 1)
         resume = f"continue with: hamr train resume={seen.run}" in "".join(seen.errors()[-1:])
         found.append(end | {"resume line": resume, "processes left": len(left)})
     seen.start()
