@@ -110,7 +110,7 @@ def test_torch_is_installed_from_its_own_index_as_a_fallback(checkout: Path, tmp
 @pytest.mark.parametrize("code", [0, 1, 2])
 def test_ci_returns_the_exit_code_of_the_tests(code: int, checkout: Path, tmp_path: Path) -> None:
     shutil.copytree(ROOT / ".ci", checkout / ".ci")
-    program(tmp_path / "bin" / "make", f'echo "make $* CI=$CI"; cat; exit {code}')
+    program(tmp_path / "bin" / "make", f'echo "make $* CI=$CI"; cat; test "$1" = setup || exit {code}')
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     result = subprocess.run(
         ["bash", str(checkout / ".ci" / "run")],
@@ -120,7 +120,9 @@ def test_ci_returns_the_exit_code_of_the_tests(code: int, checkout: Path, tmp_pa
         env=clean_environment(PATH=path),
     )
     assert result.returncode == code
-    first, deep = result.stdout.splitlines()
+    prepare, tools, first, deep = result.stdout.splitlines()
+    assert prepare == "make setup CI=true"
+    assert tools == "hadolint and shellcheck are not available: their tests are skipped"
     assert first == "make test CI=true"
     assert deep.startswith("make test-deep ARGS=-m deep ") and deep.endswith(" CI=true")
 
