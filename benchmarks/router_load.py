@@ -290,7 +290,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--groups", type=int, default=128)
     parser.add_argument("--responses", type=int, default=16)
     parser.add_argument("--at-once", type=int, default=512)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1000.0, 1500.0, 2000.0], help="arrivals per second")
+    parser.add_argument(
+        "--rates", type=float, nargs="+", default=[250.0, 500.0, 1000.0, 1500.0], help="arrivals per second"
+    )
     parser.add_argument("--alone", type=int, default=300, help="responses for the latency")
     parser.add_argument("--profile", action="store_true", help="what the time in process goes to; no figures kept")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "router_load.json")

@@ -1,8 +1,8 @@
 """Batched transport of responses to the router and of records back.
 
 An actor call costs milliseconds in two processes, whatever its size. One call per response would limit a router that
-handles 2,000 responses per second to about 200. So the responses of `GATHER_S` share a call, and the records of all
-calls return on one stream, those of `GATHER_S` together.
+handles 2,000 responses per second to about 200. So one call is on its way at a time and takes all responses that have
+come meanwhile, and the records of all calls return on one stream, those of `GATHER_S` together.
 
 The stream belongs to one instance of the actor: when that dies, the stream fails, and with it every response without a
 record. The restarted actor gets a new stream.
@@ -22,7 +22,7 @@ from typing import Any
 
 from hamr.types import RewardRecord
 
-GATHER_S = 0.004
+GATHER_S = 0.001
 MOST = 64
 """Maximum number of responses in one call."""
 Arguments = tuple[Any, ...]
@@ -106,17 +106,15 @@ class RouterCalls:
         self._given_up: list[int] = []
         self._stream = ""
         self._reader: asyncio.Task[None] | None = None
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._sender: asyncio.Task[None] | None = None
 
     async def score(self, *arguments: Any) -> RewardRecord:
         """Return the record. Raises RayActorError if the actor dies first, and any error of the router."""
         loop = asyncio.get_running_loop()
         number, future = next(self._numbers), loop.create_future()
-        if not self._unsent:
-            loop.call_later(GATHER_S, self._send)
         self._futures[number], self._unsent[number] = future, arguments
-        if len(self._unsent) >= MOST:
-            self._send()
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send())
         try:
             return await future
         finally:
@@ -126,16 +124,15 @@ class RouterCalls:
                     loop.call_soon(self._cancel)
                 self._given_up.append(number)
 
-    def _send(self) -> None:
-        calls, self._unsent = self._unsent, {}
-        if not calls:
-            return
-        if self._reader is None or self._reader.done():
-            self._stream = uuid.uuid4().hex
-            self._reader = asyncio.create_task(self._read(self._stream))
-        task = asyncio.create_task(self._call(self._stream, list(calls), list(calls.values())))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+    async def _send(self) -> None:
+        """Send until nothing is unsent. A busy actor answers later, so its calls become larger instead of queueing."""
+        await asyncio.sleep(GATHER_S)
+        while self._unsent:
+            if self._reader is None or self._reader.done():
+                self._stream = uuid.uuid4().hex
+                self._reader = asyncio.create_task(self._read(self._stream))
+            calls = {number: self._unsent.pop(number) for number in list(self._unsent)[:MOST]}
+            await self._call(self._stream, list(calls), list(calls.values()))
 
     async def _call(self, stream: str, numbers: Sequence[int], arguments: Sequence[Arguments]) -> None:
         try:

@@ -30,16 +30,25 @@ async def test_concurrent_responses_share_a_call_with_separate_records() -> None
     assert len(actor.calls) == 2
 
 
-async def test_full_batch_is_sent_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_responses_wait_for_the_call_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(router_calls, "MOST", 4)
-    monkeypatch.setattr(router_calls, "GATHER_S", 0.5)
-    actor = LocalActor(quick)
+    actor, answered = LocalActor(quick), asyncio.Event()
+    accept = actor.start_scoring.remote
+
+    async def busy(*arguments: Any) -> None:
+        await accept(*arguments)
+        await answered.wait()
+
+    actor.start_scoring.remote = busy
     calls = RouterCalls(actor)
-    asked = [asyncio.create_task(calls.score(f"r{i}")) for i in range(9)]
+    first = asyncio.create_task(calls.score("r0"))
+    assert await asyncio.wait_for(first, 5.0) == "record of r0", "before its call has ended"
+    later = [asyncio.create_task(calls.score(f"r{i}")) for i in range(1, 8)]
     await asyncio.sleep(0.05)
-    assert [len(call) for call in actor.calls] == [4, 4], "the ninth waits for company"
-    await asyncio.gather(*asked)
-    assert [len(call) for call in actor.calls] == [4, 4, 1]
+    assert [len(call) for call in actor.calls] == [1]
+    answered.set()
+    await asyncio.gather(*later)
+    assert [len(call) for call in actor.calls] == [1, 4, 3]
 
 
 async def test_slow_response_does_not_delay_others() -> None:
