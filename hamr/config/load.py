@@ -23,7 +23,7 @@ from hamr.config.custom import names_function
 from hamr.config.explain import Contradiction, Origin, explain, yaml_error
 from hamr.config.overrides import config_folder, group_options, no_such_choice, quote, split_flags, to_hydra
 from hamr.config.resources import resource
-from hamr.config.safe_yaml import check_aliases, load_yaml
+from hamr.config.safe_yaml import load_yaml
 from hamr.config.schema import GROUPS, Config
 from hamr.errors import BadInput, ConfigError
 from hamr.security.redaction import name_secret_variables, redact
@@ -70,10 +70,10 @@ def load_with_origin(overrides: Sequence[str] = (), config_dir: Path | None = No
 
 
 def _check_files(folder: Path) -> None:
-    """Raise ConfigError for a file of a user's config folder whose aliases expand beyond bounds."""
+    """Raise ConfigError for a file of a user's config folder with a value that cannot be read or aliases beyond bounds."""
     for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml")):
         try:
-            check_aliases(file.read_text(encoding="utf-8"))
+            load_yaml(file.read_text(encoding="utf-8"))
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise yaml_error(error, str(file)) from None
 
@@ -201,7 +201,7 @@ def _set(raw: dict[str, Any], text: str) -> None:
         if not isinstance(raw, dict):
             raise ConfigError(key, value, f"{section} is a value, not a section")
     try:
-        raw[leaf] = value if names_function(text) else yaml.safe_load(value)
+        raw[leaf] = value if names_function(text) else load_yaml(value)
     except yaml.YAMLError:
         raise ConfigError(key, value, "cannot be read as a value; put it in quotes") from None
 

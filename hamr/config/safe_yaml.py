@@ -18,6 +18,9 @@ def load_yaml(text: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> Any
         return yaml.load(text, Loader=loader)
     except RecursionError:
         raise yaml.MarkedYAMLError(problem="is nested too deeply") from None
+    except (ValueError, KeyError, AttributeError, TypeError, OverflowError) as error:
+        # PyYAML converts values without a check: a date without such a month, a number of too many digits, `!!bool x`.
+        raise yaml.MarkedYAMLError(problem=f"has a value that cannot be read ({error!r:.100})") from None
 
 
 def check_aliases(text: str) -> None:

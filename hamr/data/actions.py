@@ -186,7 +186,7 @@ def _parse_call(body: str) -> ToolCall | MalformedResponse:
     arguments: Any = call.get("arguments", call.get("parameters", {}))
     if not isinstance(arguments, dict):
         return MalformedResponse(detail="tool call whose arguments are not an object")
-    if _deeper(arguments, MAX_DEPTH):
+    if is_deeper(arguments, MAX_DEPTH):
         return MalformedResponse(detail=f"tool call nested more than {MAX_DEPTH} deep")
     return ToolCall(name=name.strip(), parameters=arguments)
 
@@ -211,7 +211,7 @@ def parse_arguments(text: str) -> dict[str, Any] | MalformedResponse:
     return call if isinstance(call, MalformedResponse) else dict(call.parameters)
 
 
-def _deeper(value: Any, most: int) -> bool:
+def is_deeper(value: Any, most: int) -> bool:
     """Return True if lists and objects are nested more than `most` deep."""
     level = [value]
     for _ in range(most):

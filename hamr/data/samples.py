@@ -23,12 +23,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hamr.data.actions import finite_number, refuse_constant, render_action
+from hamr.data.actions import MAX_DEPTH, finite_number, is_deeper, refuse_constant, render_action
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError, did_you_mean
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
 T = TypeVar("T")
+MAX_NESTING = MAX_DEPTH + 16
+"""Maximum depth of lists and objects in a field: a tool call of MAX_DEPTH inside a turn."""
 _FIELDS = ("id", "ticket", "policy", "tools", "history", "references", "privileged", "meta", "documents")
 _TYPES: dict[type, str] = {str: "text", dict: "an object", list: "a list"}
 
@@ -207,7 +209,8 @@ def turn_json(turn: Turn) -> dict[str, Any]:
 def from_json(row: Any, *, where: str = "sample", own: Collection[str] = ()) -> ServiceSample:
     """Return the sample of a line object. DataError has the place `<where>: <field>`.
 
-    A line object that could not be written again as JSON is refused: NaN, lone surrogates, other types.
+    A line object that could not be written again as JSON is refused: NaN, lone surrogates, other types, and values
+    nested more than MAX_NESTING deep, which Python cannot send between processes.
     `own`: fields that the caller reads. Any other field than these and the sample's is refused.
     """
     if not isinstance(row, dict):
@@ -218,6 +221,8 @@ def from_json(row: Any, *, where: str = "sample", own: Collection[str] = ()) -> 
         except (TypeError, ValueError, RecursionError) as error:
             shown = "..." if isinstance(error, RecursionError) else value
             raise DataError(f"{where}: {field}", shown, f"cannot be written as JSON ({error}); correct it") from error
+        if is_deeper(value, MAX_NESTING):
+            raise DataError(f"{where}: {field}", "...", f"is nested more than {MAX_NESTING} deep; flatten it")
     identity = _get(row, "id", str, where)
     if not identity:
         raise DataError(f"{where}: id", identity, "must not be empty")

@@ -17,9 +17,12 @@ have to be listed as a network.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import re
 import socket
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
@@ -27,6 +30,9 @@ from hamr.errors import BadInput
 
 VARIABLE = "HAMR_ALLOWED_HOSTS"
 DEFAULT = "loopback,public"
+
+_WITH_IPV4 = (ipaddress.IPv6Network("::/96"), ipaddress.IPv6Network("64:ff9b::/96"))
+"""Networks whose last 32 bits are an IPv4 address: RFC 4291 and RFC 6052."""
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str], Sequence[str]]
@@ -78,14 +84,14 @@ def allowed_hosts(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
 
 
 def kind_of(address: Address) -> str:
-    """Classify an address: loopback, link-local, reserved, public or private. An IPv4-mapped IPv6 address is IPv4.
+    """Classify an address: loopback, link-local, reserved, public or private.
+
+    An IPv6 address that contains an IPv4 address is classified by the latter.
 
     >>> kind_of(ipaddress.ip_address("::ffff:10.0.0.1")), kind_of(ipaddress.ip_address("169.254.169.254"))
     ('private', 'link-local')
     """
-    mapped = getattr(address, "ipv4_mapped", None)
-    if mapped is not None:
-        return kind_of(mapped)
+    address = _contained(address)
     if address.is_loopback:
         return "loopback"
     if address.is_link_local:
@@ -93,6 +99,16 @@ def kind_of(address: Address) -> str:
     if address.is_unspecified or address.is_multicast:
         return "reserved"
     return "public" if address.is_global else "private"
+
+
+def _contained(address: Address) -> Address:
+    """Return the IPv4 address that a mapped, compatible, translated (NAT64), 6to4 or Teredo address contains."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return address
+    if any(address in network for network in _WITH_IPV4) and int(address) > 1:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    teredo = address.teredo
+    return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else address)
 
 
 def is_loopback(host: str) -> bool:
@@ -111,10 +127,15 @@ def look_up(host: str) -> list[str]:
 
 
 def _addresses(where: str, url: str, host: str, resolve: Resolve | None) -> list[Address]:
+    # What the resolver makes of a host: full-width digits and dots, numbers in octal or hexadecimal, fewer than four.
+    host = unicodedata.normalize("NFKC", host).replace("\u3002", ".").rstrip(".")
     try:
         return [ipaddress.ip_address(host.partition("%")[0])]
     except ValueError:
         pass
+    if re.fullmatch(r"[0-9a-fx.]+", host):
+        with contextlib.suppress(OSError):
+            return [ipaddress.IPv4Address(socket.inet_aton(host))]
     if host == "localhost":
         return [ipaddress.ip_address("127.0.0.1")]
     if resolve is None:
@@ -130,8 +151,7 @@ def _inside(address: Address, entry: str) -> bool:
         network = ipaddress.ip_network(entry, strict=False)
     except ValueError:
         return False
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return mapped in network
+    return _contained(address) in network or address in network
 
 
 def _matches(host: str, entry: str) -> bool:

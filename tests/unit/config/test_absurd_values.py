@@ -114,9 +114,14 @@ READERS: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("text", [BOMB, LOOP, "[" * 2000], ids=["bomb", "loop", "deep"])
+UNREADABLE = (
+    "a: 9999-99-99", f"a: {'9' * 5000}", "a: !!int x", "a: !!float x", "a: !!timestamp x", "a: !!bool x"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [BOMB, LOOP, "[" * 2000, *UNREADABLE], ids=range(9))
 @pytest.mark.parametrize("reader", READERS)
-def test_a_file_that_expands_beyond_bounds_is_one_line(tmp_path: Path, reader: str, text: str) -> None:
+def test_a_file_beyond_bounds_is_one_line(tmp_path: Path, reader: str, text: str) -> None:
     path = tmp_path / "file.yaml"
     path.write_text(text)
     with pytest.raises(BadInput) as refused:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hamr.data.samples import from_json, history_from_json, read_samples, to_json, write_samples
+from hamr.data.samples import MAX_NESTING, from_json, history_from_json, read_samples, to_json, write_samples
 from hamr.data.tools import compact, public_values
 from hamr.errors import DataError
 from hamr.types import Reference, Reply, ServiceSample, ToolCall, Turn
@@ -223,6 +223,16 @@ def test_valid_line_is_read(tmp_path):
 def test_object_that_is_no_json_is_rejected(value):
     with pytest.raises(DataError, match=r"^samples\[0\]: ticket: .*cannot be written as JSON"):
         from_json(_edited(ticket=value), where="samples[0]")
+
+
+@pytest.mark.parametrize("field", ["ticket", "meta", "privileged", "history", "tools", "documents"])
+def test_deeply_nested_field_is_rejected(field):
+    def nested(depth):
+        return json.loads('{"x": ' + "[" * (depth - 1) + "]" * (depth - 1) + "}")
+
+    with pytest.raises(DataError, match=rf"^samples\[0\]: {field}: .*nested more than {MAX_NESTING} deep"):
+        from_json(_edited(**{field: nested(900)}), where="samples[0]")
+    assert from_json(_edited(meta=nested(MAX_NESTING))).meta == nested(MAX_NESTING)
 
 
 def test_a_wrapped_tool_and_open_parameters_are_accepted():

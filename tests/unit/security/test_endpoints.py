@@ -58,6 +58,17 @@ def test_loopback_and_public_hosts_are_allowed_by_default(url: str) -> None:
         ("http://judge.corp/v1", "private"),
         ("http://two.faced/v1", "private"),
         ("http://metadata.cloud", "link-local"),
+        ("http://2852039166", "link-local"),
+        ("http://0xA9FEA9FE/v1", "link-local"),
+        ("http://169.254.43518", "link-local"),
+        ("http://0251.0376.0251.0376", "link-local"),
+        ("http://１６９.２５４.１６９.２５４", "link-local"),
+        ("http://10。0。0。1", "private"),
+        ("http://[64:ff9b::a9fe:a9fe]", "link-local"),
+        ("http://[::169.254.169.254]", "link-local"),
+        ("http://[2002:a9fe:a9fe::]", "link-local"),
+        ("http://[2001:0:5ef5:79fd::f5ff:fffe]", "private"),
+        ("http://[::]", "reserved"),
     ],
 )
 def test_private_networks_are_rejected_by_default(url: str, kind: str) -> None:
