@@ -70,7 +70,7 @@ def load_with_origin(overrides: Sequence[str] = (), config_dir: Path | None = No
 
 
 def _check_files(folder: Path) -> None:
-    """Raise ConfigError for a file of a user's config folder with a value that cannot be read or aliases beyond bounds."""
+    """Raise ConfigError for a file of a user's config folder with an unreadable value or too many aliases."""
     for file in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml")):
         try:
             load_yaml(file.read_text(encoding="utf-8"))

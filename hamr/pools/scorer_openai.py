@@ -206,6 +206,10 @@ class OpenAIScorer:
             unfit = not refused and getattr(e, "status_code", None) in UNFIT
             failure: Literal["unparsable", "unavailable"] = "unparsable" if unfit else "unavailable"
             return Answer(failure=failure, detail=_error_line(e) + remedy, call=charge(None))
+        except Exception as e:
+            # The HTTP client passes some errors on, e.g. of the operating system. Raised here, one would fail all
+            # questions of the batch.
+            return Answer(failure="unavailable", detail=_error_line(e), call=charge(None))
         try:
             reply = ChatReply.model_validate_json(raw.content)
         except ValidationError as e:

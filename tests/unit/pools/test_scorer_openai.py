@@ -271,6 +271,19 @@ async def test_invalid_usage_counts_as_none_and_keeps_the_answer(count: Any) -> 
         assert (answer.call.prompt_tokens, answer.call.cached_tokens, answer.call.output_tokens) == (0, 0, 7)
 
 
+@pytest.mark.parametrize("error", [httpx.InvalidURL("no URL"), OSError(24, "Too many open files"), ValueError("x")])
+async def test_any_error_of_the_client_fails_only_its_question(error: Exception) -> None:
+    def reply(request: httpx.Request) -> httpx.Response:
+        if "zz" in request.content.decode():
+            raise error
+        return httpx.Response(200, json=chat("Verdict: Yes"))
+
+    questions = [Question(variables={"history": "", "statement_a": "Hi.", "statement_b": text}) for text in ("zz", "b")]
+    failed, sound = await endpoint(reply).score(questions)
+    assert failed.failure == "unavailable" and type(error).__name__ in failed.detail
+    assert sound.score == 1.0
+
+
 class Handle:
     """A pool's deployment without Ray Serve: the scorer itself."""
 
