@@ -53,11 +53,18 @@ def local_cpus(cluster: ClusterConfig) -> int:
 def check_cluster(cluster: ClusterConfig) -> None:
     """Check that the cluster at `cluster.address` may be joined and accepts this process. Raises BadInput.
 
-    Call it before anything is prepared for the cluster.
+    Without an address, `cluster.temp_dir` is made if it is missing. Call it before anything is prepared for the
+    cluster.
     """
     if cluster.address is not None:
         check_cluster_address(cluster.address, allow_unauthenticated=cluster.allow_unauthenticated)
         check_joinable(cluster.address)
+    elif cluster.temp_dir is not None:
+        try:
+            Path(cluster.temp_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            remedy = f"the folder cannot be made ({error.strerror}); give another one"
+            raise BadInput("cluster.temp_dir", cluster.temp_dir, remedy) from None
 
 
 @contextlib.contextmanager
@@ -252,7 +259,9 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
         yield folder
         keep = given
     except BaseException:
-        keep = given or signals.pending_signal() is None
+        # After an error the logs of a Ray that has started are kept.
+        started = any((folder / RAY).iterdir())
+        keep = given or (started and signals.pending_signal() is None)
         raise
     finally:
         if logs is not None:

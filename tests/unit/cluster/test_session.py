@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 
 import pytest
 import ray
 
-from hamr.cluster.session import OWNER, _keep_logs, ray_session
+from hamr.cluster.session import OWNER, _keep_logs, check_cluster, ray_session
 from hamr.config.load import load_config
 from hamr.errors import BadInput, HamrError
 from hamr.security import processes
@@ -27,8 +28,10 @@ from hamr.security import processes
     ],
 )
 def test_failed_ray_start_is_reported_in_one_line(
-    raised: Exception, kind: type[HamrError], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+    raised: Exception, kind: type[HamrError], code: int, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
     def init(**options: object) -> None:
         raise raised
 
@@ -37,6 +40,15 @@ def test_failed_ray_start_is_reported_in_one_line(
         pass
     assert (caught.value.exit_code, type(caught.value)) == (code, kind)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == [], "Ray has written nothing that would be kept"
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "file/folder"])
+def test_temporary_folder_that_cannot_be_made_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    cluster = load_config(["experiment=smoke", f"cluster.temp_dir={tmp_path / name}"]).cluster
+    with pytest.raises(BadInput, match=r"^cluster\.temp_dir: .*cannot be made \("):
+        check_cluster(cluster)
 
 
 def ray_folder(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
