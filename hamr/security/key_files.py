@@ -9,6 +9,7 @@ from pathlib import PurePath
 
 _DATA = "{yaml,yml,json,toml,ini,cfg,conf,env,txt,xml,csv,properties}"
 _SERVICES = "{openai,anthropic,deepseek,gemini,mistral,openrouter,wandb,hf,huggingface,github,gitlab,aws,azure,gcp}"
+_ACCOUNTS = "{admin,db,database,kubeadmin,mysql,postgres,redis,root,smtp}"
 _PATTERNS = (
     # environments
     ".env", ".env[-_.]*", "*.env", ".envrc",
@@ -26,6 +27,7 @@ _PATTERNS = (
     "credentials", f"*credentials.{_DATA}", f"credentials*.{_DATA}", "credential", f"credential.{_DATA}",
     "secrets", f"*secrets.{_DATA}", f"secrets*.{_DATA}", f"secret.{_DATA}", f"*[-_.]secret.{_DATA}", "*.secret",
     "*.secrets", ".secrets*", "secrets.sh", f"passwords.{_DATA}", f"password.{_DATA}", "master.key",
+    f"{_ACCOUNTS}[-_]password.{_DATA}", f"{_ACCOUNTS}[-_]password", f"*api[-_]keys.{_DATA}", "*token_cache.json",
     "client_secret*.json", "*service[-_]account*.json", "*service[-_]account*.key", "*[-_]sa.json",
     "*serviceaccount*.json", "*firebase-adminsdk*.json", "sftp-config.json", "*api[-_]key.txt", "*apikey.txt",
     "auth_token", ".auth_token", "token", "*.token", "tokens.json", "token.json", "auth.json", "*hf_token",
@@ -44,6 +46,8 @@ _CONTENT = {
         # A key with hyphens, unlike a name with hyphens, is long and has digits and capitals inside words.
         "key of a model service": rb"sk-(?<!\wsk-)(?:(?:[a-z0-9]{1,8}-){0,3}\w{20}"
         rb"|(?=[\w-]{0,99}\d)(?=[\w-]{0,99}[a-z\d][A-Z])[\w-]{40})",
+        "key of Groq": rb"gsk_(?<!\wgsk_)[A-Za-z0-9]{48}",
+        "key of xAI": rb"xai-(?<!\wxai-)[A-Za-z0-9]{70}",
         "key of Stripe": rb"[rs]k_live_\w{20,}",
         "token of GitHub": rb"gh[oprsu]_[A-Za-z0-9]{36}|github_pat_\w{40}",
         "token of GitLab": rb"glpat-[\w-]{20}",
@@ -63,7 +67,7 @@ _CONTENT = {
 def _expand(pattern: str) -> list[str]:
     before, _, rest = pattern.partition("{")
     choices, _, after = rest.partition("}")
-    return [f"{before}{choice}{after}" for choice in choices.split(",")] if rest else [pattern]
+    return [p for choice in choices.split(",") for p in _expand(f"{before}{choice}{after}")] if rest else [pattern]
 
 
 def _any_of(patterns: Sequence[str]) -> re.Pattern[str]:

@@ -82,6 +82,7 @@ KEY_FILES = (
     "putty.ppk", "vpn.ovpn", "auth_token", "serviceAccountKey.json", "app-firebase-adminsdk-1.json", "hf_token",
     "openai_api_key.txt", "token.txt", ".bash_history", "secrets.sh", "api_key", ".api_key", "openai_key.txt",
     ".env-prod", "kubeconfig-prod", "kubeconfig-prod.yaml", "wp-config.php", "ssh_host_ed25519_key",
+    "api_keys.json", "db_password.txt", "kubeadmin-password", "msal_token_cache.json",
 )  # fmt: skip
 KEYS = {
     "private key": "-----BEGIN " + "RSA PRIVATE KEY-----\nMII",
@@ -90,6 +91,8 @@ KEYS = {
     "token of GitHub": "ghp_" + "a1B2" * 9,
     "token of Hugging Face": "hf_" + "abCD" * 8 + "ef",
     "token of Slack": "xoxb-" + "123456789012-abcdef",
+    "key of Groq": "gsk_" + "aB1c" * 12,
+    "key of xAI": "xai-" + "aB1cd" * 14,
     "key of age": "AGE-SECRET-" + "KEY-1" + "QZ" * 29,
     "webhook of Slack": "https://hooks.slack.com/" + "services/T01234567/B01234567/" + "aB1c" * 6,
     "key of PuTTY": "PuTTY-User-Key-" + "File-3: ssh-ed25519",
