@@ -1,4 +1,4 @@
-"""Runs that are stopped and resumed: they exit, leave no process and keep finished steps."""
+"""Runs that are stopped, or end on a full disk, and are resumed: they leave no process and keep finished steps."""
 
 from __future__ import annotations
 
@@ -151,6 +151,40 @@ def test_groups_of_a_killed_rollout_worker_are_sampled_again_once(tmp_path: Path
         _, err = process.communicate(timeout=250)
     assert process.returncode == 0, err
     check_groups(tmp_path / "run", 8)
+
+
+FULL_DISK = """
+set -e
+mkdir disk; mount -t tmpfs -o size=200m tmpfs disk
+"$@" 2> errors & run=$!
+until [ "$(grep -c '"stage": "rl"' disk/run/metrics.jsonl)" -ge 2 ]; do kill -0 $run; sleep 0.2; done 2> /dev/null
+dd if=/dev/zero of=disk/fill bs=1M 2> /dev/null || true
+wait $run || echo $? > code
+rm disk/fill
+cp -r disk/run full
+"$1" -m hamr train resume=disk/run
+cp -r disk/run resumed
+"""
+"""Fills the disk of a run after two steps, makes room again after its end, and resumes it."""
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(600)
+def test_run_on_a_full_disk_ends_and_resumes(tmp_path: Path, settings: dict[str, object]) -> None:
+    """The disk is of a mount namespace, which not every machine lets a user make."""
+    own = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*own, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True).returncode:
+        pytest.skip("needs user namespaces")
+    few = {"experiment.run_dir": "disk/run", "experiment.steps": 8, "logging.console": False}
+    script = [*own, "bash", "-c", FULL_DISK, "bash", *hamr("train", **settings | few)]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True)
+    assert (tmp_path / "code").read_text() == "1\n", done.stderr
+    lines = (tmp_path / "errors").read_text().splitlines()
+    assert lines[-1].startswith("hamr: ") and "no space left on the disk; free some" in lines[-1]
+    assert len(lines) <= 3, "and one each for the status and the logs of Ray"
+    assert (done.returncode, done.stderr) == (0, "")
+    steps = [row["step"] for row in read_metrics(tmp_path / "resumed" / "metrics.jsonl") if row["stage"] == "rl"]
+    assert steps == list(range(1, 9))
 
 
 def check_groups(run: Path, steps: int) -> set[tuple[int, str, int]]:
