@@ -103,7 +103,7 @@ class WeightSender:
         with unchanged_attention():
             from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
         self._engine = WeightTransferTrainerFactory.trainer_init(
-            trainer_info(address, rank), client=client, source=weight_source(metadata, weights)
+            trainer_info(address, rank, metadata()), client=client, source=weight_source(metadata, weights)
         )
 
     def send(self) -> None:
@@ -126,12 +126,17 @@ def unchanged_attention() -> Iterator[None]:
         torch.backends.cuda.enable_cudnn_sdp(enabled)
 
 
-def trainer_info(address: NcclAddress | None, rank: int) -> Any:
-    """Return vLLM's settings of the sending side."""
+def trainer_info(
+    address: NcclAddress | None, rank: int, metadata: Sequence[tuple[str, Any, tuple[int, ...]]] = ()
+) -> Any:
+    """Return vLLM's settings of the sending side for tensors of these names, dtypes and shapes."""
     if address is None:
-        from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+        from vllm.distributed.weight_transfer.ipc_engine import DEFAULT_PACKED_BUFFER_SIZE_BYTES, IPCTrainerInitInfo
 
-        return IPCTrainerInitInfo(rank=rank, packed=True)
+        # vLLM refuses a tensor that its buffer does not hold. The default of 1 GiB is less than a large embedding.
+        largest = max((math.prod(shape) * dtype.itemsize for _, dtype, shape in metadata), default=0)
+        size = max(DEFAULT_PACKED_BUFFER_SIZE_BYTES, largest)
+        return IPCTrainerInitInfo(rank=rank, packed=True, packed_buffer_size_bytes=size)
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
     return NCCLTrainerInitInfo(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hamr.config.pools import EngineConfig
-from hamr.models.weights import NcclAddress, engine_init, trainer_info, weight_source
+from hamr.models.weights import NcclAddress, WeightSender, engine_init, trainer_info, weight_source
 from hamr.rollout.vllm_settings import engine_env
 from hamr.trainer.weight_sync import RolloutClient
 
@@ -55,6 +55,27 @@ def test_ipc_settings_match_vllm_and_have_no_ranks() -> None:
         if info.is_sender:
             told.append(engine_init({"packed": info.packed}, engine=1, tensor_parallel_size=1))
     assert IPCWeightTransferInitInfo(**told[0]).packed
+
+
+def test_ipc_buffer_holds_the_largest_tensor() -> None:
+    """vLLM refuses a larger one. The embedding of Qwen3-8B has 1.24 GB."""
+    import torch
+    from vllm.distributed.weight_transfer.packed_tensor import DEFAULT_PACKED_BUFFER_SIZE_BYTES
+
+    norm = ("model.norm.weight", torch.bfloat16, (4096,))
+    embedding = ("model.embed_tokens.weight", torch.bfloat16, (151_936, 4096))
+    assert trainer_info(None, 0, [norm]).packed_buffer_size_bytes == DEFAULT_PACKED_BUFFER_SIZE_BYTES
+    assert trainer_info(None, 0, [embedding, norm]).packed_buffer_size_bytes == 151_936 * 4096 * 2
+
+
+def test_sender_passes_the_sizes_of_its_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+    from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+
+    given: list[Any] = []
+    monkeypatch.setattr(WeightTransferTrainerFactory, "trainer_init", lambda info, **_: given.append(info))
+    WeightSender(None, 0, None, lambda: [("w", torch.float32, (1 << 15, 10_000))], lambda: iter(()))
+    assert given[0].packed_buffer_size_bytes == 4 * 10_000 << 15
 
 
 def test_ipc_handles_reach_the_core_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hamr.apps.plan.costs import (
     GIB,
     GPUS,
     RESTING_GIB,
+    TRANSFER_GIB,
     Memory,
     engine_memory,
     host_memory,
@@ -28,7 +29,7 @@ def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
     Optimiser states on the host are a part of their own, of the node's memory.
 
     Engines have all concurrent requests in their cache. A rank that shares its GPU with an engine needs room for its
-    step next to the sleeping engine, and for its weights next to the one that generates.
+    step next to the sleeping engine, and for its weights and a transfer of them next to the one that generates.
     """
     gpu, prompt, answer = GPUS[config.plan.gpu], config.plan.prompt_tokens, response_tokens(config)
     found = {}
@@ -75,7 +76,7 @@ def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
         found["trainer.ranks, while engines generate"] = Memory(
             weights_gib=per_parameter * model.parameters / GIB,
             cache_gib=0.0,
-            other_gib=RESTING_GIB,
+            other_gib=RESTING_GIB + (TRANSFER_GIB if rollout.transfer == "ipc" else 0.0),
             have_gib=gpu.memory_gib * (1 - engine.gpu_memory_utilization),
         )
     if trainer.offload_optimizer:

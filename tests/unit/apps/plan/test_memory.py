@@ -7,7 +7,7 @@ import re
 import pytest
 
 from hamr.apps.plan.build import build_workload
-from hamr.apps.plan.costs import GIB, RESTING_GIB, Memory
+from hamr.apps.plan.costs import GIB, RESTING_GIB, TRANSFER_GIB, Memory
 from hamr.apps.plan.memory import memory_per_gpu
 from hamr.cluster.placement import check_placement
 from hamr.config.load import load_config
@@ -77,3 +77,9 @@ def test_rank_beside_a_generating_engine_keeps_its_weights_and_reference(
 ) -> None:
     resting = memory_of(*overrides)["trainer.ranks, while engines generate"]
     assert resting.weights_gib == pytest.approx(4.02e9 * bytes_each / GIB)
+
+
+def test_rank_beside_an_engine_has_room_for_the_buffer_of_cuda_ipc() -> None:
+    part, base = "trainer.ranks, while engines generate", "experiment=gpu_80gb"
+    over_ipc, by_file = memory_of(base, "rollout.transfer=ipc"), memory_of(base, "rollout.transfer=shared_memory")
+    assert over_ipc[part].other_gib == by_file[part].other_gib + TRANSFER_GIB
