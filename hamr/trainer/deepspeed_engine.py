@@ -39,18 +39,23 @@ def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -
         torch.set_num_threads(config.threads)
     import deepspeed
     import transformers.modeling_utils  # noqa: F401  (what loads the model, so that it is loaded once per process)
+    from deepspeed.utils import groups
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    timeout = timedelta(seconds=NCCL_TIMEOUT_S if gpu else config.deadline_s)
     dist.init_process_group(
         config.backend,
         init_method=init_method,
         rank=rank,
         world_size=world,
-        timeout=timedelta(seconds=NCCL_TIMEOUT_S if gpu else config.deadline_s),
+        timeout=timeout,
         # NCCL connects now, where an error has a cause, and barriers do not have to guess the device.
         device_id=torch.device("cuda:0") if gpu else None,
     )
     deepspeed.init_distributed(dist_backend=config.backend, auto_mpi_discovery=False, verbose=False)
+    # DeepSpeed's collectives run on a clone of the world group, which it would create with torch's default timeout (10
+    # minutes with NCCL). It has no argument for another one.
+    groups._WORLD_GROUP = dist.new_group(range(world), timeout=timeout)
 
 
 def device_of(config: TrainerConfig) -> str:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import deepspeed
 import pytest
 import torch
+from deepspeed.utils import groups
 
 from hamr.config.schema import TrainerConfig
 from hamr.trainer.actors import trainer_env
@@ -24,6 +29,10 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         monkeypatch.setenv(name, "")
     monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **settings: given.update(settings))
     monkeypatch.setattr(deepspeed, "init_distributed", lambda **settings: None)
+    monkeypatch.setattr(
+        torch.distributed, "new_group", lambda ranks, timeout: given.update(clone=(list(ranks), timeout))
+    )
+    monkeypatch.setattr(groups, "_WORLD_GROUP", None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: given.update(current=device))
     return given
 
@@ -31,6 +40,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def test_nccl_has_its_own_timeout_and_knows_its_device(joined: dict[str, Any]) -> None:
     join_world(GPU, 1, 2, "tcp://host:1")
     assert joined["timeout"] == timedelta(seconds=NCCL_TIMEOUT_S) != timedelta(seconds=GPU.deadline_s)
+    assert joined["clone"] == ([0, 1], joined["timeout"])
     assert (joined["device_id"], joined["current"]) == (torch.device("cuda:0"), 0)
 
 
@@ -38,6 +48,20 @@ def test_gloo_waits_for_the_deadline_of_a_call(joined: dict[str, Any]) -> None:
     join_world(TrainerConfig(deadline_s=77), 0, 1, "tcp://host:1")
     assert (joined["timeout"], joined["device_id"]) == (timedelta(seconds=77), None)
     assert "current" not in joined
+
+
+@pytest.mark.slow
+def test_collectives_of_deepspeed_have_the_timeout_of_the_world(tmp_path: Path) -> None:
+    script = (
+        "import torch; from deepspeed.utils import groups; from hamr.config.schema import TrainerConfig\n"
+        "from hamr.trainer.deepspeed_engine import join_world\n"
+        f"join_world(TrainerConfig(deadline_s=77), 0, 1, 'file://{tmp_path}/store')\n"
+        "clone = groups._get_data_parallel_group()\n"
+        "print(clone is torch.distributed.group.WORLD, clone._get_backend(torch.device('cpu')).options._timeout)"
+    )
+    env = {**os.environ, **trainer_env(TrainerConfig())}
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False 0:01:17"
 
 
 def test_segments_of_gpu_memory_may_grow() -> None:
