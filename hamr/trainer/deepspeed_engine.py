@@ -49,8 +49,9 @@ def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -
         rank=rank,
         world_size=world,
         timeout=timeout,
-        # NCCL connects now, where an error has a cause, and barriers do not have to guess the device.
-        device_id=torch.device("cuda:0") if gpu else None,
+        # NCCL connects now, where an error has a cause, and barriers do not have to guess the device. A single rank
+        # has nothing to connect to; like DeepSpeed, hamr does not bind it.
+        device_id=torch.device("cuda:0") if gpu and world > 1 else None,
     )
     deepspeed.init_distributed(dist_backend=config.backend, auto_mpi_discovery=False, verbose=False)
     # DeepSpeed's collectives run on a clone of the world group, which it would create with torch's default timeout (10

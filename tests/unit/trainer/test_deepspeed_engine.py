@@ -44,6 +44,11 @@ def test_nccl_has_its_own_timeout_and_knows_its_device(joined: dict[str, Any]) -
     assert (joined["device_id"], joined["current"]) == (torch.device("cuda:0"), 0)
 
 
+def test_single_rank_with_nccl_is_not_bound_to_its_device(joined: dict[str, Any]) -> None:
+    join_world(GPU, 0, 1, "tcp://host:1")
+    assert (joined["device_id"], joined["current"]) == (None, 0)
+
+
 def test_gloo_waits_for_the_deadline_of_a_call(joined: dict[str, Any]) -> None:
     join_world(TrainerConfig(deadline_s=77), 0, 1, "tcp://host:1")
     assert (joined["timeout"], joined["device_id"]) == (timedelta(seconds=77), None)
