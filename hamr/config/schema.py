@@ -305,8 +305,9 @@ class ClusterConfig(Section):
     temp_dir: str | None = None
     """Folder for the files of a local Ray. null: the system's folder for temporary files."""
     start_timeout_s: PositiveFloat = 300.0
-    """Maximum time for the start of actors and pools, in seconds. With GPUs it is 1,800 unless it is set: loading a
-    model of 32B parameters and capturing its CUDA graphs takes minutes."""
+    """Maximum time for the start of actors and pools, in seconds. Rollout workers and trainer ranks have at least the
+    deadline of their section. With GPUs it is 1,800 unless it is set: loading a model of 32B parameters and capturing
+    its CUDA graphs takes minutes."""
     allow_unauthenticated: bool = False
     """Join a remote cluster although no Ray token is set. Everyone who can reach it can run code on it."""
     dashboard: str = "http://127.0.0.1:8265"

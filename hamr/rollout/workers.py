@@ -109,8 +109,16 @@ class _StartFailed(Exception):
 class RolloutWorkers:
     """All workers behind one `generate` (protocols.RolloutEngine). Needs a running Ray."""
 
-    def __init__(self, config: RolloutConfig, slots: Sequence[_Slot], spawn: Callable[[int], ActorHandle]) -> None:
+    def __init__(
+        self,
+        config: RolloutConfig,
+        slots: Sequence[_Slot],
+        spawn: Callable[[int], ActorHandle],
+        start_timeout_s: float = 0.0,
+    ) -> None:
         self.config = config
+        self.start_timeout_s = start_timeout_s
+        """Maximum time for the start of a worker, in seconds, if it is more than `rollout.deadline_s`."""
         self.replaced = 0
         self.version = 0
         self.last_prompt: tuple[int, ...] = ()
@@ -134,12 +142,14 @@ class RolloutWorkers:
         *,
         place: Reservation | None = None,
         adapter_rank: int = 0,
+        start_timeout_s: float = 0.0,
     ) -> RolloutWorkers:
         """Start `config.workers` actors and wait until their engines are ready. Worker i uses bundle i of `place`.
 
         With an `adapter_rank` the engines serve an adapter of at most this rank (`load_adapter`).
 
-        Raises EngineDied if one does not start.
+        Raises EngineDied if one does not start within `start_timeout_s` or `config.deadline_s`, whichever is longer.
+        The same limit holds for the start of a replacement.
         """
         import ray
 
@@ -158,7 +168,7 @@ class RolloutWorkers:
             return remote.remote(str(model_path), config, model, worker_seed, adapter_rank)
 
         slots = [_Slot(seed=seed + i, actor=spawn(seed + i)) for i in range(config.workers)]
-        workers = cls(config, slots, spawn)
+        workers = cls(config, slots, spawn, start_timeout_s)
         try:
             await workers.pids()
         except BaseException:
@@ -356,7 +366,7 @@ class RolloutWorkers:
         slot.actor = self._spawn(slot.seed)
         slot.life += 1
         self.replaced += 1
-        await self._in_time(slot.actor.pid.remote(), "start")
+        await self._in_time(slot.actor.pid.remote(), "start", self.start_timeout_s)
         if self.rejoin is not None:
             await self._in_time(self.rejoin(), "rejoin the weight transfer")
             return
@@ -365,17 +375,20 @@ class RolloutWorkers:
                 method, argument = self._newest
                 await self._in_time(getattr(slot.actor, method).remote(argument, self.version), "load weights")
 
-    async def _in_time(self, reference: Awaitable[Any], doing: str) -> Any:
-        """Return a worker's answer. Raises EngineDied if the worker dies, fails or does not answer within the deadline.
+    async def _in_time(self, reference: Awaitable[Any], doing: str, at_least_s: float = 0.0) -> Any:
+        """Return a worker's answer. Raises EngineDied if the worker dies, fails or does not answer in time.
 
-        After a failed update the weights of its engine are unknown, so it is replaced like a dead one.
+        The limit is `rollout.deadline_s`, or `at_least_s` if that is longer. After a failed update the weights of its
+        engine are unknown, so it is replaced like a dead one.
         """
         from ray.exceptions import RayActorError, RayTaskError
 
+        limit_s = max(self.config.deadline_s, at_least_s)
+        keys = "cluster.start_timeout_s and rollout.deadline_s" if at_least_s else "rollout.deadline_s"
         try:
-            return await asyncio.wait_for(reference, self.config.deadline_s)
+            return await asyncio.wait_for(reference, limit_s)
         except TimeoutError as error:
-            raise EngineDied(f"a rollout worker did not {doing} in {self.config.deadline_s:g} s") from error
+            raise EngineDied(f"a rollout worker did not {doing} in {limit_s:g} s; see {keys}") from error
         except RayActorError as error:
             raise EngineDied(f"a rollout worker died before it could {doing}: {death_reason(error)}") from error
         except RayTaskError as error:
@@ -383,7 +396,8 @@ class RolloutWorkers:
 
     async def pids(self) -> list[int]:
         """Return the process ids of the workers, in order."""
-        return list(await asyncio.gather(*(self._in_time(s.actor.pid.remote(), "start") for s in self._slots)))
+        limit_s = self.start_timeout_s
+        return list(await asyncio.gather(*(self._in_time(s.actor.pid.remote(), "start", limit_s) for s in self._slots)))
 
     @property
     def handles(self) -> list[ActorHandle]:

@@ -93,8 +93,9 @@ class TrainerRank:
 class TrainerGroup:
     """All ranks as one trainer (protocols.Trainer). Needs a running Ray.
 
-    Every wait ends after `config.deadline_s` at the latest. An error of a rank is raised unchanged. If a rank dies,
-    this call and all later ones raise EngineDied, because a process group cannot continue without a rank.
+    Every wait ends after `config.deadline_s` at the latest, except that for the start (see `start`). An error of a rank
+    is raised unchanged. If a rank dies, this call and all later ones raise EngineDied, because a process group cannot
+    continue without a rank.
     """
 
     def __init__(self, config: TrainerConfig, model: ModelConfig, actors: Sequence[ActorHandle]) -> None:
@@ -118,6 +119,7 @@ class TrainerGroup:
         loss: FunctionSource | None = None,
         exports: bool = False,
         asynchronous: bool = False,
+        start_timeout_s: float = 0.0,
     ) -> TrainerGroup:
         """Start `config.ranks` actors and wait until all have loaded the model.
 
@@ -127,6 +129,7 @@ class TrainerGroup:
             loss: The user's loss function.
             exports: Engines read the weights over CUDA IPC.
             asynchronous: `copy_state` will be called.
+            start_timeout_s: Maximum time for loading the model, in seconds, if it is more than `config.deadline_s`.
         """
         import ray
 
@@ -154,7 +157,8 @@ class TrainerGroup:
             )
             group.pids = tuple(
                 await group._wait(
-                    [a.set_up.remote(config, algorithm, Path(model_path), **settings) for a in group._actors]
+                    [a.set_up.remote(config, algorithm, Path(model_path), **settings) for a in group._actors],
+                    start_timeout_s,
                 )
             )
         except BaseException:
@@ -267,15 +271,18 @@ class TrainerGroup:
         """Call a method of rank 0's actor, not of its trainer."""
         return _rank_0s(await self._wait([getattr(a, method).remote(*args) for a in self._actors[:1]]))
 
-    async def _wait(self, refs: Sequence[Any]) -> list[Any]:
-        """Return one result per rank, or raise the error that explains the others."""
+    async def _wait(self, refs: Sequence[Any], at_least_s: float = 0.0) -> list[Any]:
+        """Return one result per rank, or raise the error that explains the others.
+
+        The limit is `trainer.deadline_s`, or `at_least_s` if that is longer.
+        """
         if not refs:
             return []
+        limit_s = max(self.config.deadline_s, at_least_s)
+        keys = "cluster.start_timeout_s and trainer.deadline_s" if at_least_s else "trainer.deadline_s"
         tasks = [asyncio.ensure_future(_result(ref)) for ref in refs]
         try:
-            done, pending = await asyncio.wait(
-                tasks, timeout=self.config.deadline_s, return_when=asyncio.FIRST_EXCEPTION
-            )
+            done, pending = await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_EXCEPTION)
             if pending and any(t.exception() for t in done):
                 await asyncio.wait(pending, timeout=GRACE_S)
             errors = {r: e for r, t in enumerate(tasks) if t.done() and (e := t.exception())}
@@ -283,9 +290,7 @@ class TrainerGroup:
                 raise _explaining(errors)
             late = [rank for rank, t in enumerate(tasks) if not t.done()]
             if late:
-                raise EngineDied(
-                    f"trainer rank {late[0]} did not answer in {self.config.deadline_s:g} s; see trainer.deadline_s"
-                )
+                raise EngineDied(f"trainer rank {late[0]} did not answer in {limit_s:g} s; see {keys}")
             return [t.result() for t in tasks]
         finally:
             for task in tasks:

@@ -199,6 +199,7 @@ async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, pre
                 seed=config.experiment.seed,
                 temperature=TEMPERATURE,
                 asynchronous=config.experiment.checkpoint.asynchronous,
+                start_timeout_s=config.cluster.start_timeout_s,
             )
         try:
             run = SftRun(

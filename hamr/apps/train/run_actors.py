@@ -93,6 +93,7 @@ async def start_run_actors(
             loss=None if (loss := config.algorithm.loss) is None else FunctionSource.of_config("algorithm.loss", loss),
             exports=transfer == "ipc",
             asynchronous=config.experiment.checkpoint.asynchronous,
+            start_timeout_s=config.cluster.start_timeout_s,
         )
     )
 
@@ -107,6 +108,7 @@ async def start_run_actors(
             config.experiment.seed,
             place=for_workers,
             adapter_rank=STAGES * lora.rank if (lora := config.trainer.lora) and transfer == "adapter" else 0,
+            start_timeout_s=config.cluster.start_timeout_s,
         )
 
     async def start_all_pools() -> None:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 
 from benchmarks import simulated_time
 from hamr.config.pools import EngineConfig
-from hamr.config.schema import RolloutConfig
+from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout import workers as module
@@ -283,6 +284,43 @@ def test_deadline_starts_when_an_engine_has_the_request() -> None:
         workers = several(Actor(seconds=2.0))
         workers.config = workers.config.model_copy(update={"deadline_s": 3.0})
         assert await asyncio.gather(*(all_of(workers, name) for name in "abc")) == [4, 4, 4]
+
+    simulated_time.run(run())
+
+
+def opens_after(seconds: float) -> Actor:
+    """Return an actor that takes this long to start."""
+    late = Actor()
+    late.open.clear()
+    asyncio.get_running_loop().call_later(seconds, late.open.set)
+    return late
+
+
+def start_of(monkeypatch: pytest.MonkeyPatch, seconds: float, start_timeout_s: float) -> list[int]:
+    async def run() -> list[int]:
+        late = opens_after(seconds)
+        factory = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: late))
+        monkeypatch.setattr(ray, "remote", lambda actor: factory)
+        config = RolloutConfig(workers=1, deadline_s=600)
+        workers = await RolloutWorkers.start(config, ModelConfig(), Path("m"), 0, start_timeout_s=start_timeout_s)
+        return await workers.pids()
+
+    return simulated_time.run(run())
+
+
+def test_start_has_a_longer_limit_than_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert start_of(monkeypatch, 1000, start_timeout_s=1800) == [7]
+    assert start_of(monkeypatch, 500, start_timeout_s=300) == [7]
+    with pytest.raises(EngineDied, match="did not start in 600 s; see cluster.start_timeout_s and rollout.deadline_s"):
+        start_of(monkeypatch, 1000, start_timeout_s=300)
+
+
+def test_replacement_has_the_limit_of_a_start() -> None:
+    async def run() -> None:
+        workers = several(Actor(lasts=0), replacements=iter([opens_after(1000)]))
+        workers.start_timeout_s = 1800
+        assert await all_of(workers, "a") == 4
+        assert workers.replaced == 1
 
     simulated_time.run(run())
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ray
 from ray.exceptions import ActorDiedError, RayTaskError
 from torch.distributed import TCPStore
 
+from benchmarks import simulated_time
+from hamr.config.algorithm import AlgorithmConfig
+from hamr.config.schema import ModelConfig, TrainerConfig
 from hamr.errors import EngineDied, TrainingDiverged
-from hamr.trainer.actors import TrainerRank, _explaining
+from hamr.trainer.actors import TrainerGroup, TrainerRank, _explaining
 
 
 def died(text: str) -> ActorDiedError:
@@ -46,6 +53,32 @@ def test_reason_is_the_error_of_the_constructor_or_the_shortage_of_memory() -> N
 def test_error_of_hamr_comes_before_that_of_a_library() -> None:
     diverged = TrainingDiverged("five steps")
     assert _explaining({0: RuntimeError("peer closed"), 1: diverged}) is diverged
+
+
+class SlowRank:
+    """Stand-in for a rank's actor that takes 60 s to load the model."""
+
+    def __init__(self) -> None:
+        self.meeting_point = SimpleNamespace(remote=lambda: asyncio.sleep(0, ("host", 1)))
+        self.set_up = SimpleNamespace(remote=lambda *_, **__: asyncio.sleep(60, 7))
+
+
+def test_start_may_take_longer_than_other_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: SlowRank()))
+    monkeypatch.setattr(ray, "remote", lambda actor: factory)
+    monkeypatch.setattr(ray, "kill", lambda actor: None)
+    config, model = TrainerConfig(deadline_s=30), ModelConfig()
+
+    async def start(timeout_s: float) -> tuple[int, ...]:
+        group = await TrainerGroup.start(
+            config, AlgorithmConfig(), model, Path("m"), 1, 0, 1.0, start_timeout_s=timeout_s
+        )
+        return group.pids
+
+    assert simulated_time.run(start(90)) == (7,)
+    limits = "did not answer in 30 s; see cluster.start_timeout_s and trainer.deadline_s"
+    with pytest.raises(EngineDied, match=limits):
+        simulated_time.run(start(20))
 
 
 def test_port_of_the_meeting_point_is_held_until_a_server_listens() -> None:

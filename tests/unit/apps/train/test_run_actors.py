@@ -27,6 +27,7 @@ class Parts:
 
     def __init__(self, trainers_fail: bool = False) -> None:
         self.log: list[str] = []
+        self.limits: list[float] = []
         self.trainers_fail = trainers_fail
 
     async def reserve(self, *args: Any) -> tuple[None, None]:
@@ -34,6 +35,7 @@ class Parts:
 
     async def trainers(self, *args: Any, **kwargs: Any) -> Any:
         self.log.append("trainers begin")
+        self.limits.append(kwargs["start_timeout_s"])
         await asyncio.sleep(0.01)
         if self.trainers_fail:
             raise EngineDied("rank 0 died")
@@ -48,10 +50,12 @@ class Parts:
 
     async def workers(self, *args: Any, **kwargs: Any) -> Any:
         self.log.append("workers begin")
+        self.limits.append(kwargs["start_timeout_s"])
         return SimpleNamespace()
 
     async def pools(self, *args: Any, **kwargs: Any) -> None:
         self.log.append("pools begin")
+        self.limits.append(kwargs["timeout_s"])
 
     async def router(self, *args: Any) -> Any:
         self.log.append("router begins")
@@ -101,3 +105,9 @@ async def test_colocated_engines_do_not_start_if_trainers_fail(start: Any) -> No
     with pytest.raises(EngineDied, match="rank 0 died"):
         await start(parts, "rollout.colocated=true", *GPUS)
     assert parts.log == ["trainers begin", "pools begin", "pools end"]
+
+
+async def test_all_actors_start_within_the_limit_of_the_cluster(start: Any) -> None:
+    parts = Parts()
+    await start(parts, "cluster.start_timeout_s=77")
+    assert parts.limits == [77, 77, 77]
