@@ -78,6 +78,11 @@ class RolloutWorker:
     async def pid(self) -> int:
         return os.getpid()
 
+    async def check(self) -> None:
+        """Raise EngineDied if the engine cannot answer any more. On GPUs its core process may die before this one."""
+        if not self.engine.alive:
+            raise EngineDied("its engine has stopped")
+
     async def count_unfinished(self) -> int:
         return await self.engine.count_unfinished()
 
@@ -280,12 +285,15 @@ class RolloutWorkers:
             await asyncio.shield(self._replace(slot, life, error))
 
     async def commit_version(self, version: int) -> None:
-        """Set the version of weights received over NCCL in every engine, and drop the old ones' KV cache."""
+        """Set the version of weights received over NCCL in every engine, and drop the old ones' KV cache.
+
+        Raises EngineDied if a worker dies meanwhile. It is not replaced.
+        """
         await asyncio.gather(*(self._in_time(s.actor.commit_version.remote(version), "commit") for s in self._slots))
         self.version = version
 
     async def settle(self) -> None:
-        """Wait until every worker is alive and has its weights, and replace those that have died.
+        """Wait until every worker and its engine are alive and have their weights, and replace those that have died.
 
         Raises EngineDied if one dies too often.
         """
@@ -296,16 +304,20 @@ class RolloutWorkers:
             await asyncio.shield(slot.replacement)
         life = slot.life
         try:
-            await self._in_time(slot.actor.pid.remote(), "answer")
+            await self._in_time(slot.actor.check.remote(), "answer")
         except EngineDied as error:
             await asyncio.shield(self._replace(slot, life, error))
 
     async def sleep(self, level: int) -> None:
-        """Release the GPU memory of all engines until `wake_up`. A replacement loads its weights before it sleeps."""
+        """Release the GPU memory of all engines until `wake_up`. A replacement loads its weights before it sleeps.
+
+        Workers that have died before are replaced. Raises EngineDied if one dies meanwhile.
+        """
         await self.settle()
         await asyncio.gather(*(self._in_time(s.actor.sleep.remote(level), "fall asleep") for s in self._slots))
 
     async def wake_up(self) -> None:
+        """Allocate the GPU memory of all engines again. Raises EngineDied if one has died; it is not replaced."""
         await asyncio.gather(*(self._in_time(s.actor.wake_up.remote(), "wake up") for s in self._slots))
 
     # --- lifecycle ---

@@ -126,8 +126,8 @@ class DeviceSync:
     """Weight transfer between GPUs: a broadcast from trainer rank 0 over NCCL, or CUDA IPC (`rollout.transfer`).
 
     `open` connects both sides. A worker that is replaced has neither the connection nor the weights: all connect again,
-    and the weights are sent again. `sync` first replaces workers that have died. One that dies during a transfer leaves
-    the others in it, which ends the run.
+    and the weights are sent again. `sync` first replaces workers that have died, or whose engine has. One that dies
+    later, during the transfer or before it has the new version, leaves the others in it, which ends the run.
     """
 
     def __init__(self, trainers: SendingTrainers, rollout: RolloutWorkers) -> None:

@@ -20,8 +20,8 @@ from hamr.config.schema import ModelConfig, RolloutConfig
 from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout import workers as module
-from hamr.rollout.workers import MAX_REPLACEMENTS, RolloutWorkers, _Slot
-from hamr.trainer.weight_sync import SharedMemorySync, _compare
+from hamr.rollout.workers import MAX_REPLACEMENTS, RolloutWorker, RolloutWorkers, _Slot
+from hamr.trainer.weight_sync import DeviceSync, SharedMemorySync, _compare
 from hamr.types import Rollout, SampleKey
 
 KEYS = tuple(SampleKey(run="r", step=1, prompt="p", sample=i) for i in range(3))
@@ -224,14 +224,44 @@ async def test_sleep_waits_until_a_replacement_has_its_weights() -> None:
     assert "sleep" not in late.called + other.called
     late.open.set()
     await sleeping
-    assert late.called == ["pid", "load_weights", "pid", "sleep"]
+    assert late.called == ["pid", "load_weights", "check", "sleep"]
 
 
-async def test_worker_that_died_between_two_calls_is_replaced_before_it_is_needed() -> None:
-    new = Actor()
-    workers = crew(Actor("pid"), iter([new]))
+DEAD = pytest.mark.parametrize("dead", [{"dies_at": "check"}, {"fails_at": "check"}], ids=["worker", "core process"])
+
+
+@DEAD
+async def test_worker_that_died_between_two_calls_is_replaced_before_sleep(dead: Any) -> None:
+    """The process of a worker answers after vLLM's core process has died."""
+    old, new = Actor(**dead), Actor()
+    workers = crew(old, iter([new]))
     await workers.sleep(1)
-    assert (workers.replaced, new.called[-1]) == (1, "sleep")
+    assert (workers.replaced, new.called[-1], old.called) == (1, "sleep", ["check"])
+
+
+@DEAD
+async def test_worker_that_died_between_two_calls_is_replaced_before_sync(dead: Any) -> None:
+    old, new = Actor(**dead), Actor()
+    workers = crew(old, iter([new]), transfer="ipc", check_logprobs=False)
+    sent: list[Any] = []
+
+    class Trainers:
+        async def open_transfer(self, address: None, client: Any) -> None: ...
+
+        async def send_weights(self) -> None:
+            sent.append(workers.handles)
+
+    await DeviceSync(Trainers(), workers).sync(1)  # type: ignore[arg-type]
+    assert (sent, old.called, new.called) == ([[new]], ["check"], ["pid", "commit_version"])
+
+
+async def test_check_fails_once_the_engine_has_stopped() -> None:
+    worker = RolloutWorker.__new__(RolloutWorker)
+    worker.engine = SimpleNamespace(alive=True)  # type: ignore[assignment]
+    await worker.check()
+    worker.engine = SimpleNamespace(alive=False)  # type: ignore[assignment]
+    with pytest.raises(EngineDied, match="its engine has stopped"):
+        await worker.check()
 
 
 async def test_replaced_worker_rejoins_the_transfer_between_gpus() -> None:
