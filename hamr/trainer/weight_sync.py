@@ -183,7 +183,12 @@ class RolloutClient:
         self._tensor_parallel_size = tensor_parallel_size
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Connect every engine, each with ranks of its own."""
+        """Connect every engine, each with ranks of its own.
+
+        vLLM would overwrite the communicator of an earlier connection without destroying it, so the engines leave that
+        connection first.
+        """
+        self._all("shutdown_weight_transfer_engine")
         per_engine = [engine_init(init_info, i, self._tensor_parallel_size) for i in range(len(self._handles))]
         self._all("init_weight_transfer_engine", [(info,) for info in per_engine])
 

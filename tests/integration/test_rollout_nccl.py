@@ -125,13 +125,35 @@ def test_client_implements_vllm_calls_and_assigns_ranks(monkeypatch: pytest.Monk
     client.start_weight_update()
     client.update_weights({"names": ["w"]})
     client.finish_weight_update()
-    offsets = [handle.calls[0][1]["rank_offset"] for handle in handles]
+    offsets = [handle.calls[1][1]["rank_offset"] for handle in handles]
     assert offsets == [1, 3]
     for handle in handles:
         assert [call[0] for call in handle.calls] == [
+            "shutdown_weight_transfer_engine",
             "init_weight_transfer_engine",
             "start_weight_update",
             "update_weights",
             "finish_weight_update",
         ]
-        assert handle.calls[2][1] == {"names": ["w"]}
+        assert handle.calls[3][1] == {"names": ["w"]}
+
+
+def test_engine_that_joins_again_leaves_its_first_communicator() -> None:
+    """vLLM's worker without a GPU: only its methods for the transfer run."""
+    from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
+    from vllm.v1.worker.gpu_worker import Worker
+
+    class Communicator:
+        destroyed = 0
+
+        def destroy(self) -> None:
+            self.destroyed += 1
+
+    worker, first = Worker.__new__(Worker), Communicator()
+    worker._weight_update_active = False
+    worker.weight_transfer_engine = NCCLWeightTransferEngine.__new__(NCCLWeightTransferEngine)
+    for joined in (None, first, None):  # an engine that has not joined yet or has left has none
+        worker.weight_transfer_engine.model_update_group = joined
+        worker.shutdown_weight_transfer_engine()
+        assert worker.weight_transfer_engine.model_update_group is None
+    assert first.destroyed == 1
