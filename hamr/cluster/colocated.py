@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Protocol
 
+from hamr.cluster.actor_death import death_reason
 from hamr.config.schema import TrainerConfig
+from hamr.errors import EngineDied
 from hamr.protocols import Metrics, Trainer
 from hamr.types import TrainBatch
+
+log = logging.getLogger(__name__)
+
+OFFLOAD_S = 60.0
+"""Longest wait for the trainer to release memory after an error. A rank may still wait for one that failed."""
 
 
 class SleepingEngines(Protocol):
@@ -33,8 +42,8 @@ class ColocatedTrainer(Trainer, Protocol):
 class TimeSharedTrainer:
     """Wrapper of a trainer that puts the engines on its GPUs to sleep while it needs the memory of its optimiser.
 
-    Engines are woken up after an error too. After `train` they need new weights, which a step sends anyway, unless
-    they `serve_adapter`: then the weights of their start wait on the host.
+    Engines are woken up after an error too, which is raised even if they cannot wake up. After `train` they need new
+    weights, which a step sends anyway, unless they `serve_adapter`: then the weights of their start wait on the host.
     """
 
     def __init__(self, trainer: ColocatedTrainer, engines: SleepingEngines, serve_adapter: bool = False) -> None:
@@ -56,9 +65,25 @@ class TimeSharedTrainer:
         try:
             yield
             await self._trainer.offload_states()
-        finally:
+        except BaseException as error:
             self._alone = False
+            await self._wake_up_after(error)
+            raise
+        self._alone = False
+        await self._engines.wake_up()
+
+    async def _wake_up_after(self, error: BaseException) -> None:
+        """Make room for the engines and wake them up. Errors are logged, so that they do not replace `error`."""
+        if isinstance(error, Exception) and not isinstance(error, EngineDied):
+            try:
+                async with asyncio.timeout(OFFLOAD_S):
+                    await self._trainer.offload_states()
+            except Exception as failed:
+                log.warning("the trainer did not release memory after an error: %s", death_reason(failed))
+        try:
             await self._engines.wake_up()
+        except Exception as failed:
+            log.warning("engines did not wake up after an error of the trainer: %s", death_reason(failed))
 
     async def train(self, batch: TrainBatch) -> Metrics:
         async with self.alone():

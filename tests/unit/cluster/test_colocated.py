@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from hamr.cluster.colocated import TimeSharedTrainer
+from benchmarks import simulated_time
+from hamr.cluster.colocated import OFFLOAD_S, TimeSharedTrainer
 from hamr.config.schema import TrainerConfig
-from hamr.errors import EngineDied
+from hamr.errors import EngineDied, TrainingDiverged
 from hamr.types import TrainBatch
 
 BATCH = TrainBatch(groups=())
@@ -19,24 +21,29 @@ BATCH = TrainBatch(groups=())
 class FakeActors:
     """Trainer and engines that note what happens."""
 
-    def __init__(self, fails: bool = False) -> None:
+    def __init__(self, fails: Exception | None = None, wakes: bool = True) -> None:
         self.log: list[str] = []
-        self.fails = fails
+        self.fails, self.wakes = fails, wakes
+        self.offloads = asyncio.Event()
+        self.offloads.set()
 
     async def sleep(self, level: int) -> None:
         self.log.append(f"sleep {level}")
 
     async def wake_up(self) -> None:
         self.log.append("wake up")
+        if not self.wakes:
+            raise EngineDied("a rollout worker could not wake up: CUDA out of memory")
 
     async def train(self, batch: TrainBatch) -> dict[str, float]:
         self.log.append("train")
         if self.fails:
-            raise EngineDied("rank 0 died")
+            raise self.fails
         return {"policy/loss": 1.0}
 
     async def offload_states(self) -> None:
         self.log.append("offload")
+        await self.offloads.wait()
 
     async def save(self, folder: Path) -> None:
         self.log.append(f"save {folder}")
@@ -95,7 +102,28 @@ async def test_engines_sleep_once_over_several_steps() -> None:
 
 
 async def test_engines_wake_up_after_a_failed_step() -> None:
-    both = FakeActors(fails=True)
+    both = FakeActors(fails=EngineDied("rank 0 died"))
     with pytest.raises(EngineDied):
         await TimeSharedTrainer(both, both).train(BATCH)
     assert both.log == ["sleep 2", "train", "wake up"]
+
+
+async def test_error_of_a_step_is_raised_though_engines_cannot_wake_up(caplog: pytest.LogCaptureFixture) -> None:
+    both = FakeActors(fails=TrainingDiverged("5 consecutive steps"), wakes=False)
+    with pytest.raises(TrainingDiverged, match="5 consecutive steps"):
+        await TimeSharedTrainer(both, both).train(BATCH)
+    assert both.log == ["sleep 2", "train", "offload", "wake up"]
+    assert "CUDA out of memory" in caplog.text
+
+
+def test_error_of_a_step_does_not_wait_for_a_rank_that_hangs(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> float:
+        both = FakeActors(fails=TrainingDiverged("5 consecutive steps"))
+        both.offloads.clear()
+        with pytest.raises(TrainingDiverged):
+            await TimeSharedTrainer(both, both).train(BATCH)
+        assert both.log[-1] == "wake up"
+        return asyncio.get_running_loop().time()
+
+    assert simulated_time.run(run()) == OFFLOAD_S
+    assert "did not release memory" in caplog.text
