@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -20,11 +22,20 @@ def gpu_bench() -> ModuleType:
 
 def test_parts_fit_into_nine_minutes(gpu_bench: ModuleType) -> None:
     assert gpu_bench.TOTAL_S <= 540
-    assert all(limit <= gpu_bench.TOTAL_S for _, limit in gpu_bench.PARTS.values())
+    limits = [limit for _, limit in gpu_bench.PARTS.values()]
+    assert sum(limits) <= gpu_bench.TOTAL_S
     assert all(f"    {name} " in gpu_bench.__doc__ for name in gpu_bench.PARTS)
 
 
+def test_part_gets_the_time_that_earlier_parts_left(gpu_bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_bench, "PARTS", {"a": (None, 10), "b": (None, 20), "c": (None, 30)})
+    assert gpu_bench.limit_of(["a", "b", "c"], 60) == 10
+    assert gpu_bench.limit_of(["b", "c"], 58) == 28
+    assert gpu_bench.limit_of(["c"], 30) == 30
+
+
 def test_shapes_have_the_size_of_their_names(gpu_bench: ModuleType) -> None:
+    assert gpu_bench.parameters("31M") == pytest.approx(31e6, rel=0.02)
     assert gpu_bench.parameters("135M") == pytest.approx(135e6, rel=0.02)
     assert gpu_bench.parameters("4B") == pytest.approx(4e9, rel=0.05)
 
@@ -39,17 +50,45 @@ def test_operations_count_the_head_for_the_rows_that_it_reads(gpu_bench: ModuleT
     ("name", "peak"),
     [
         ("NVIDIA H100 80GB HBM3", 989.0), ("NVIDIA H100 PCIe", 756.0), ("NVIDIA L40", 181.0), ("NVIDIA L4", 121.0),
-        ("NVIDIA A100-SXM4-80GB", 312.0), ("NVIDIA A10G", None),
+        ("NVIDIA A100-SXM4-80GB", 312.0), ("NVIDIA A10G", None), ("NVIDIA B200", 2250.0),
     ],
 )  # fmt: skip
 def test_peak_is_that_of_the_gpu_with_this_name(gpu_bench: ModuleType, name: str, peak: float | None) -> None:
     assert gpu_bench.peak_tflops(name) == peak
 
 
+def test_difference_above_its_limit_fails_the_part(gpu_bench: ModuleType) -> None:
+    limits = {"nats": 1e-3, "gradient": 1e-2}
+    assert gpu_bench.above({"nats": 5e-4, "gradient": 5e-3}, limits) == {}
+    assert gpu_bench.above({"nats": 0.06, "gradient": 5e-3}, limits) == {"failed": "nats 0.06 is above 0.001"}
+    assert "failed" in gpu_bench.above({"nats": float("nan"), "gradient": 5e-3}, limits)
+
+
+def test_wrong_attention_fails_exactness_and_gap(gpu_bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [row for row in [*gpu_bench.exactness(True), *gpu_bench.gap(True)] if "failed" in row] == []
+    right = gpu_bench.evaluated
+
+    def blind(path: Path, groups: list[Any], layout: str, *rest: str) -> Any:
+        """Miss the first half of the prompt."""
+        changed = [replace(group, prompt_ids=group.prompt_ids[len(group.prompt_ids) // 2 :]) for group in groups]
+        return right(path, changed if layout == "shared_prompt" else groups, layout, *rest)
+
+    monkeypatch.setattr(gpu_bench, "evaluated", blind)
+    for part in ("exactness", "gap"):
+        assert all("failed" in row for row in gpu_bench.PARTS[part][0](True))
+
+
+def test_goals_are_those_of_shared_prompts_of_four_billion_weights(gpu_bench: ModuleType) -> None:
+    row = {"shape": "4B", "layout": "shared_prompt", "tokens_per_s": 5.0, "mfu": 0.3}
+    assert gpu_bench.goals(row, 2.0) == {"speedup": 2.5, "met": {"speedup": True, "mfu": False}}
+    assert gpu_bench.goals(row, None) == {"met": {"mfu": False}}
+    assert gpu_bench.goals(row | {"layout": "plain"}, 5.0) == {"speedup": 1.0}
+
+
 def test_stages_must_take_the_same_steps_and_resume(gpu_bench: ModuleType) -> None:
     row = {"stage": 0, "grad_norm": 1.0, "next_norm": 0.5, "resumed_norm": 0.5}
     assert gpu_bench.verdict([row, row | {"stage": 1, "grad_norm": 1.01}])["verdict"] == "works"
-    for bad in ({"grad_norm": 1.03}, {"resumed_norm": 0.6}):
+    for bad in ({"grad_norm": 1.03}, {"resumed_norm": 0.6}, {"crossed_norm": 0.52}):
         assert "failed" in gpu_bench.verdict([row, row | bad])
 
 
@@ -69,14 +108,14 @@ def test_part_that_dies_or_is_late_keeps_its_rows(
     (tmp_path / "gpu_bench.sh").write_text(SCRIPT)
     monkeypatch.setattr(gpu_bench, "__file__", str(tmp_path / "gpu_bench.sh"))
     monkeypatch.setattr(sys, "executable", "/bin/sh")
-    monkeypatch.setitem(gpu_bench.PARTS, "step", (None, 0.5))
+    monkeypatch.setattr(gpu_bench, "PARTS", {"attention": (None, 2.0), "step": (None, 0.5), "gap": (None, 5.0)})
+    monkeypatch.setattr(gpu_bench, "TOTAL_S", 7.5)
     monkeypatch.setattr(sys, "argv", ["gpu_bench.py", "attention", "step", "gap"])
     assert gpu_bench.main() == 1
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(r["part"], r["failed"]) for r in rows if "failed" in r] == [
-        ("attention", "exit code 3: broken"),
-        ("step", "no end within 0.5 s"),
-    ]
+    failed = {r["part"]: r["failed"] for r in rows if "failed" in r}
+    assert failed == {"attention": "exit code 3: broken", "step": failed["step"]}
+    assert failed["step"].startswith("no end within")
     assert [r["part"] for r in rows if r.get("seconds") == 1.235] == ["attention", "step", "gap"]
 
 
@@ -95,6 +134,8 @@ def test_parts_run_in_tiny_shapes(tmp_path: Path) -> None:
     assert {row["part"] for row in rows} == set(parts)
     exact = [row for row in rows if row["part"] == "exactness"]
     assert all(row["max_difference_nats"] < 1e-5 and row["gradient_difference"] < 1e-4 for row in exact)
-    assert [row["verdict"] for row in rows if "verdict" in row] == ["works"]
+    [found] = [row for row in rows if "verdict" in row]
+    assert found["verdict"] == "works" and len(found["crossed"]) == 1
     steps = {row["layout"]: row for row in rows if row["part"] == "step"}
+    assert steps["shared_prompt"]["speedup"] > 0
     assert steps["shared_prompt"]["computed_tokens"] < steps["padded"]["computed_tokens"]
