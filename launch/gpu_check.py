@@ -8,7 +8,11 @@
     colocated            `hamr train experiment=smoke` with trainer and engine on one GPU: warm-up, reference policy,
                          checkpoints; they must agree about every token after each sync
     colocated over ipc   the same with weights over CUDA IPC
-    nccl weight transfer the same with trainer and engine on a GPU each
+    colocated with adapter
+                         the same with LoRA: only the adapter is sent
+    two ranks            colocated, with two ranks under ZeRO-3 and an engine on the GPU of each
+    two ranks over ipc   the same with weights over CUDA IPC
+    nccl weight transfer a run with trainer and engine on a GPU each
     in flight            the same while responses are being generated (asynchronous training)
     replaced engine      an engine is killed: its replacement joins the transfer and agrees with the trainer
 
@@ -254,12 +258,24 @@ def _logprobs(engine: Any) -> list[float]:
     return [entry[token].logprob for token, entry in zip(PROMPT[1:], answer.prompt_logprobs[1:], strict=True)]
 
 
-def colocated(transfer: str = "shared_memory") -> str:
-    return smoke_run(colocated_overrides(transfer))
+def colocated() -> str:
+    return smoke_run(colocated_overrides("shared_memory"))
 
 
 def colocated_over_ipc() -> str:
-    return colocated("ipc")
+    return smoke_run(colocated_overrides("ipc"))
+
+
+def colocated_with_adapter() -> str:
+    return smoke_run(["trainer=lora", *colocated_overrides("adapter")])
+
+
+def two_ranks() -> str:
+    return smoke_run(two_ranks_overrides("shared_memory"))
+
+
+def two_ranks_over_ipc() -> str:
+    return smoke_run(two_ranks_overrides("ipc"))
 
 
 def weight_transfer() -> str:
@@ -299,6 +315,10 @@ def colocated_overrides(transfer: str) -> list[str]:
     more = ["experiment.sft.steps=2", "experiment.checkpoint.every=1", "algorithm.kl.measure=true"]
     shares = gpu_overrides(trainer=0.5, engine=0.5, share=0.4)
     return [*shares, "rollout.colocated=true", f"rollout.transfer={transfer}", *more]
+
+
+def two_ranks_overrides(transfer: str) -> list[str]:
+    return [*colocated_overrides(transfer), "trainer.ranks=2", "rollout.workers=2", "trainer.zero_stage=3"]
 
 
 def apart_overrides() -> list[str]:
@@ -364,6 +384,9 @@ CHECKS = (
     Check(name="sleep mode", run=sleep_mode, optional=True),
     Check(name="colocated", run=colocated),
     Check(name="colocated over ipc", run=colocated_over_ipc, optional=True),
+    Check(name="colocated with adapter", run=colocated_with_adapter, optional=True),
+    Check(name="two ranks", run=two_ranks, gpus=2),
+    Check(name="two ranks over ipc", run=two_ranks_over_ipc, gpus=2, optional=True),
     Check(name="nccl weight transfer", run=weight_transfer, gpus=2),
     Check(name="in flight", run=in_flight, gpus=2, optional=True),
     Check(name="replaced engine", run=replaced_engine, gpus=2, optional=True),

@@ -88,16 +88,28 @@ def test_trainer_engine_agreement_is_read_from_the_metrics(gpu_check: ModuleType
             gpu_check.agreement(rows(bad))
 
 
-def test_runs_of_the_checks_need_only_the_gpus_that_they_name(gpu_check: ModuleType) -> None:
+def test_runs_of_the_checks_need_only_the_gpus_that_they_name(
+    gpu_check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     apart = load_config(gpu_check.apart_overrides())
     assert (apart.rollout.transfer, apart.trainer.backend, apart.rollout.check_logprobs) == ("nccl", "nccl", True)
-    for config, gpus in (
-        (apart, 2),
-        *((load_config(gpu_check.colocated_overrides(t)), 1) for t in ("shared_memory", "ipc")),
-    ):
+    runs: list[list[str]] = []
+    monkeypatch.setattr(gpu_check, "smoke_run", runs.append)
+    trained = ("colocated", "two ranks", "nccl weight", "in flight")
+    checks = [check for check in gpu_check.CHECKS if check.name.startswith(trained)]
+    for check in checks:
+        check.run()
+    configs = {check.name: load_config(overrides) for check, overrides in zip(checks, runs, strict=True)}
+    for check in checks:
+        config = configs[check.name]
+        rank, engine = config.trainer.num_gpus, config.rollout.engine.num_gpus
         assert not config.with_asked_pools().pools, "vLLM's build for GPUs has no engines on CPUs"
-        assert config.trainer.num_gpus + config.rollout.engine.num_gpus == gpus
-    assert config.rollout.colocated and config.experiment.sft.steps and config.algorithm.kl.measure
+        assert config.trainer.ranks * rank + config.rollout.workers * engine == check.gpus
+        if not check.name.startswith(("nccl", "in flight")):
+            assert config.rollout.colocated and config.experiment.sft.steps and config.algorithm.kl.measure
+    assert [configs[f"two ranks{how}"].rollout.transfer for how in ("", " over ipc")] == ["shared_memory", "ipc"]
+    assert {configs[f"two ranks{how}"].trainer.zero_stage for how in ("", " over ipc")} == {3}
+    assert configs["colocated with adapter"].trainer.lora is not None
 
 
 def test_checks_share_a_budget_and_are_written_as_json(
@@ -147,4 +159,5 @@ def test_flash_check_compares_outputs_and_gradients(gpu_check: ModuleType, monke
 def test_every_gpu_part_has_a_check(gpu_check: ModuleType) -> None:
     names = {check.name for check in gpu_check.CHECKS}
     assert {"nccl weight transfer", "flash-attention", "tensor parallel", "sleep mode", "replaced engine"} <= names
-    assert {"colocated", "colocated over ipc", "in flight"} <= names
+    assert {"colocated", "colocated over ipc", "colocated with adapter", "in flight"} <= names
+    assert {"two ranks", "two ranks over ipc"} <= names
