@@ -43,6 +43,7 @@ def check_consistent(c: Config) -> None:
     _check_schedules(c)
     _check_sampling(c)
     _check_transfer(c)
+    _check_attention(c)
 
 
 def _check_scorers(c: Config) -> None:
@@ -92,12 +93,26 @@ def _check_transfer(c: Config) -> None:
     if how == "nccl" and c.trainer.backend != "nccl":
         why = ", whose weights are on a CPU; use trainer.backend='nccl' or transfer='shared_memory'"
         raise c.clash("rollout.transfer", "trainer.backend", why)
-    for key, wanted in (("backend", "nccl"), ("dtype", "bfloat16")) if c.trainer.attention_kernel == "flash" else ():
-        if getattr(c.trainer, key) != wanted:
-            why = f"; flash-attn computes on GPUs in 16 bits: set {key}={wanted!r}, or attention_kernel='auto'"
-            raise c.clash("trainer.attention_kernel", f"trainer.{key}", why)
     if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
         raise c.clash("trainer.backend", "trainer.num_gpus", "; use backend='gloo' on CPUs")
+
+
+_KERNEL_NEEDS = {
+    "flex": ({"backend": "nccl"}, "FlexAttention has no backward pass on CPUs"),
+    "flash": ({"backend": "nccl", "dtype": "bfloat16"}, "flash-attn computes on GPUs in 16 bits"),
+}
+
+
+def _check_attention(c: Config) -> None:
+    """Check that the attention kernel can run, and that the layout uses it."""
+    needs, reason = _KERNEL_NEEDS.get(c.trainer.attention_kernel, ({}, ""))
+    for key, wanted in needs.items():
+        if getattr(c.trainer, key) != wanted:
+            why = f"; {reason}: set {key}={wanted!r}, or attention_kernel='auto'"
+            raise c.clash("trainer.attention_kernel", f"trainer.{key}", why)
+    if needs and c.trainer.attention == "padded":
+        why = ", which has torch's attention; set attention='shared_prompt', or attention_kernel='auto'"
+        raise c.clash("trainer.attention_kernel", "trainer.attention", why)
 
 
 def _check_schedules(c: Config) -> None:

@@ -148,9 +148,9 @@ class TrainerConfig(FootprintConfig):
     """`shared_prompt` computes each group's prompt once; `packed` concatenates; `padded` is the plain reference
     implementation."""
     attention_kernel: AttentionKernel = "auto"
-    """Kernel of the attention of `shared_prompt` and `packed`: `flex`, one compiled FlexAttention call per layer;
-    `flash`, flash-attn's kernels (the extra `hamr[flash]`); `sdpa`, torch's kernels block by block. `auto`: `flex` on
-    GPUs, `sdpa` on CPUs."""
+    """Kernel of the attention of `shared_prompt` and `packed`: `flex`, one compiled FlexAttention call per layer, on
+    GPUs; `flash`, flash-attn's kernels, on GPUs in bfloat16 (the extra `hamr[flash]`); `sdpa`, torch's kernels block by
+    block. `auto`: `flex` on GPUs, `sdpa` on CPUs."""
     tokens_per_microbatch: PositiveInt = 2048
     """Maximum number of tokens per forward and backward pass of a rank."""
     learning_rate: PositiveFloat = 5e-6

@@ -202,6 +202,8 @@ HALF = {"num_gpus": 0.5, "backend": "nccl"}
         ({"offload_optimizer": True, "zero_stage": 0}, {}, r"set trainer\.zero_stage=1"),
         ({"attention_kernel": "flash"}, {}, r"set backend='nccl', or attention_kernel='auto'"),
         (HALF | {"attention_kernel": "flash", "dtype": "float32"}, {}, "set dtype='bfloat16', or"),
+        ({"attention_kernel": "flex"}, {}, r"no backward pass on CPUs: set backend='nccl', or attention_kernel='auto'"),
+        (HALF | {"attention_kernel": "flex", "attention": "padded"}, {}, "set attention='shared_prompt', or"),
         ({"node_labels": {"z": "a"}}, {"engine": {"node_labels": {"z": "b"}}}, "give both the same"),
         ({"num_gpus": 1.5}, {}, "round it"),
         ({"custom_resources": {"GPU": 1}}, {}, "set num_gpus"),
@@ -213,6 +215,21 @@ HALF = {"num_gpus": 0.5, "backend": "nccl"}
 def test_contradictions_name_the_remedy(trainer: dict, rollout: dict, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         config(trainer=trainer, rollout=rollout)
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        {},
+        {"attention": "padded"},
+        {"attention": "padded", "attention_kernel": "sdpa"},
+        HALF | {"attention_kernel": "flex", "dtype": "float32"},
+        HALF | {"attention_kernel": "flash", "attention": "packed", "dtype": "bfloat16"},
+    ],
+    ids=str,
+)
+def test_attention_kernel_of_the_layout_and_device_is_accepted(trainer: dict) -> None:
+    config(trainer=trainer)
 
 
 @pytest.mark.parametrize(
