@@ -11,11 +11,24 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from hamr.types import TrainGroup
 
 Layout = Literal["shared_prompt", "packed", "padded"]
+
+
+def padding_reason(config: Any) -> str | None:
+    """Return why a model supports padded rows only, by the attributes of its configuration (config.json), or None."""
+    types, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
+    window = window if getattr(config, "use_sliding_window", True) else None
+    layers = set(types or ["full_attention"])
+    if layers != {"full_attention"} or (window and types is None):
+        return f"its layers are {sorted(layers)}, sliding_window={window}"
+    for key in ("attn_logit_softcapping", "attention_dropout"):
+        if getattr(config, key, None):
+            return f"it has {key}={getattr(config, key)}"
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,7 +220,7 @@ class DeepSpeedTrainer:
         metrics |= {f"{area}/learning_rate": rate, f"{area}/tokens": float(batch.tokens)}
         metrics[f"{area}/update_ratio"] = _update_ratio(before, self._watched_weights())
         metrics[f"{area}/skipped_steps"] = float(self.progress.skipped)
-        metrics[f"{area}/shared_prompt"] = float(self.model.layout == "shared_prompt")
+        metrics |= {f"{area}/{name}": float(self.model.layout == name) for name in ("shared_prompt", "padded")}
         return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
 
     def _watched_weights(self) -> list[Tensor]:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from hamr.algorithms.packing import Layout
+from hamr.algorithms.packing import Layout, padding_reason
 from hamr.config.lora import LoraConfig
 from hamr.config.schema import AttentionKernel, Checkpointing, choose_kernel
 from hamr.errors import ConfigError
@@ -175,13 +175,6 @@ def _use_attention(model: Any, layout: Layout) -> Layout:
 
 def _no_blocks(model: Any) -> str | None:
     """Return the reason why the model's attention cannot be replaced, or None."""
-    config = model.config
     if not getattr(model, "_supports_attention_backend", False):
         return f"{type(model).__name__} has its own attention"
-    layers = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if layers != {"full_attention"} or (getattr(config, "sliding_window", None) and not hasattr(config, "layer_types")):
-        return f"its layers are {sorted(layers)}, sliding_window={getattr(config, 'sliding_window', None)}"
-    for key in ("attn_logit_softcapping", "attention_dropout"):
-        if getattr(config, key, None):
-            return f"it has {key}={getattr(config, key)}"
-    return None
+    return padding_reason(model.config)

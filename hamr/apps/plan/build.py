@@ -11,7 +11,7 @@ import numpy as np
 
 from hamr.apps.plan.costs import GPUS, answer_time, sync_time, train_time, trained_share
 from hamr.apps.plan.measured import Fit, MeasuredStep, fit, pool_times
-from hamr.apps.plan.models import model_size
+from hamr.apps.plan.models import model_size, trainer_in_use
 from hamr.apps.plan.overlap import Overlap
 from hamr.apps.plan.simulation import Service, Station
 from hamr.apps.plan.sizing import Cluster
@@ -285,7 +285,7 @@ def trained_tokens(config: Config) -> float:
     """
     groups, samples = config.experiment.prompts_per_step, config.rollout.samples_per_prompt
     later = groups * samples * (turns_of(config) - 1)
-    prompts = later + (groups if config.trainer.attention == "shared_prompt" else groups * samples)
+    prompts = later + (groups if trainer_in_use(config).attention == "shared_prompt" else groups * samples)
     return prompts * config.plan.prompt_tokens + (groups * samples + later) * response_tokens(config)
 
 

