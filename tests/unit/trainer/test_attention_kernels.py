@@ -167,12 +167,26 @@ def test_attention_to_later_tokens_is_refused() -> None:
         shared_prompt_attention(x, x, x, x, None, hamr_row=types.SimpleNamespace(), is_causal=False)  # type: ignore[arg-type]
 
 
+def parameters_of(function: Any) -> set[str]:
+    """Return the names of the parameters, also of a custom operator, whose call takes any."""
+    return set(inspect.signature(getattr(function, "_init_fn", function)).parameters)
+
+
+def test_parameters_of_a_custom_operator_are_those_of_its_function() -> None:
+    """flash-attn registers its functions as operators."""
+
+    @torch.library.custom_op("hamr_test::scaled", mutates_args=())
+    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    assert parameters_of(scaled) == {"x", "factor"}
+
+
 def test_signatures_are_those_that_the_kernels_are_called_with() -> None:
     """The installed library, where there is one, takes what is passed."""
     library = pytest.importorskip("flash_attn.flash_attn_interface")
     for name, ours in (("_flash_attn_varlen_forward", forward), ("_flash_attn_varlen_backward", backward)):
-        theirs = set(inspect.signature(getattr(library, name)).parameters)
-        assert set(inspect.signature(ours).parameters) <= theirs
+        assert set(inspect.signature(ours).parameters) <= parameters_of(getattr(library, name))
 
 
 def test_kernel_is_chosen_by_device() -> None:
