@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -152,8 +153,10 @@ def _check_head(model: Any, path: Path) -> None:
 
 def _check_dense(config: Any, path: Path) -> None:
     """transformers keeps the experts of a layer in one tensor; published files and engines have one per expert."""
-    for key in ("num_experts", "num_local_experts", "n_routed_experts"):
-        if (count := getattr(config, key, None) or 0) > 1:
+    inner = (getattr(config, name, None) for name in ("text_config", "ffn_config"))
+    keys = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    for part, key in itertools.product((config, *inner), keys):
+        if (count := getattr(part, key, None) or 0) > 1:
             remedy = f"it is a mixture of experts ({key}={count}), whose weights hamr cannot export; use a dense model"
             raise ConfigError("model.path", str(path), remedy)
 

@@ -210,11 +210,19 @@ def test_head_with_more_than_one_layer_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "key"), [("Qwen3Moe", "num_experts"), ("Mixtral", "num_local_experts"), ("DeepseekV3", "n_routed_experts")]
+    ("kind", "keys"),
+    [
+        ("Qwen3Moe", {"num_experts": 4}),
+        ("Mixtral", {"num_local_experts": 4}),
+        ("DeepseekV3", {"n_routed_experts": 4}),
+        ("Llama4", {"text_config": {"num_local_experts": 4}}),
+        ("Qwen3VLMoe", {"text_config": {"num_experts": 4}}),
+        ("Dbrx", {"ffn_config": {"moe_num_experts": 4}}),
+    ],
 )
-def test_mixture_of_experts_is_refused_by_name(tmp_path: Path, kind: str, key: str) -> None:
+def test_mixture_of_experts_is_refused_by_name(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
     """Before its weights are read: the folder has none. transformers has several names for the number."""
-    getattr(transformers, f"{kind}Config")(**{key: 4}).save_pretrained(tmp_path)
+    getattr(transformers, f"{kind}Config")(**keys).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=r"it is a mixture of experts \(\w+_experts=4\), .*; use a dense model"):
         load_policy(tmp_path, dtype=torch.float32, layout="shared_prompt")
 
