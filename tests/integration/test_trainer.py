@@ -225,6 +225,7 @@ def test_copy_written_during_a_step_equals_a_checkpoint(
 
 
 ADAPTER = LoraConfig(rank=4)
+BFLOAT16_STAGE_1 = {"ranks": 2, "zero_stage": 1, "dtype": "bfloat16"}
 SPREAD = {"embedding_rate": 0.5, "weight_decay": 0.1}
 """Parameter groups with settings of their own."""
 
@@ -238,9 +239,12 @@ SPREAD = {"embedding_rate": 0.5, "weight_decay": 0.1}
         pytest.param({"ranks": 2, "zero_stage": 0}, {"ranks": 1, "zero_stage": 0}, marks=pytest.mark.deep),
         ({"ranks": 2, "zero_stage": 3, "lora": ADAPTER}, {"ranks": 1, "zero_stage": 2, "lora": ADAPTER}),
         pytest.param(
-            {"ranks": 2, "zero_stage": 1, "dtype": "bfloat16"}, {"ranks": 1, "zero_stage": 3, "dtype": "bfloat16"},
+            BFLOAT16_STAGE_1, {"ranks": 1, "zero_stage": 3, "dtype": "bfloat16"},
             marks=pytest.mark.deep,
         ),
+        # DeepSpeed has another class of optimiser for one of the two.
+        pytest.param(BFLOAT16_STAGE_1, BFLOAT16_STAGE_1 | {"offload_optimizer": True}, marks=pytest.mark.deep),
+        pytest.param(BFLOAT16_STAGE_1 | {"offload_optimizer": True}, BFLOAT16_STAGE_1, marks=pytest.mark.deep),
     ],
     ids=lambda changes: "-".join(str(value) for value in changes.values() if isinstance(value, int | str)),
 )  # fmt: skip
