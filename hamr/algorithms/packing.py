@@ -19,7 +19,7 @@ Layout = Literal["shared_prompt", "packed", "padded"]
 
 
 def padding_reason(config: Any) -> str | None:
-    """Return why a model supports padded rows only, by the attributes of its configuration (config.json), or None."""
+    """Return the reason why a model supports padded rows only, by the attributes of its config.json, or None."""
     types, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
     window = window if getattr(config, "use_sliding_window", True) else None
     layers = set(types or ["full_attention"])
