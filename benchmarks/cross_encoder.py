@@ -1,6 +1,7 @@
 """Train a small cross-encoder on replies of many kinds of services: a model for `pools.<name>.type=cross_encoder`.
 
     python benchmarks/cross_encoder.py FOLDER
+    python benchmarks/cross_encoder.py --topic FOLDER       # the defaults of pools.<name>.topic, no training
     python benchmarks/scorers.py --keep --cross-encoder FOLDER --pairs FILE     # measure it
 
 It starts from the bundled MiniLM and reads two replies, no dialogue. It learns the groups of varied_pairs.yaml, and
@@ -124,6 +125,25 @@ def train(args: argparse.Namespace) -> None:
     print(f"{sum(map(len, steps))} pairs in {time.monotonic() - started:.0f} s; written to {args.folder}")
 
 
+def fit_topic(args: argparse.Namespace) -> tuple[float, float]:
+    """Return slope and middle of `pools.<name>.topic` for the embedding: a text of the own group against another's.
+
+    Both kinds have the same weight, because their share among a pool's questions is unknown.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sklearn.linear_model import LogisticRegression
+
+    rng, groups = Random(args.seed), load_yaml(args.groups.read_text(encoding="utf-8"))
+    pairs = [pair for _ in range(args.epochs) for pair in varied_pairs(groups, args.others, rng)]
+    texts = list(dict.fromkeys(text for a, b, _ in pairs for text in (a, b)))
+    encoder = SentenceTransformer(str(resolve_model(args.model)), device="cpu", local_files_only=True)
+    vectors = dict(zip(texts, encoder.encode(texts, normalize_embeddings=True), strict=True))
+    cosines = [[float(vectors[a] @ vectors[b])] for a, b, _ in pairs]
+    fit = LogisticRegression(C=1e6, class_weight="balanced").fit(cosines, [target > 0 for *_, target in pairs])
+    slope = float(fit.coef_[0, 0])
+    return slope, -float(fit.intercept_[0]) / slope
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="where to write the model")
@@ -137,7 +157,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seed", type=int, default=13, help="draw of the pairs and dialogues; the quickstart's is 13")
-    train(parser.parse_args(argv))
+    parser.add_argument("--topic", action="store_true", help="only fit the defaults of pools.<name>.topic")
+    args = parser.parse_args(argv)
+    if args.topic:
+        slope, middle = fit_topic(args)
+        print(f"slope={slope:.2f} middle={middle:.3f}")
+    else:
+        train(args)
 
 
 if __name__ == "__main__":

@@ -234,18 +234,20 @@ def versions() -> dict[str, str]:
 def wanted(args: argparse.Namespace) -> dict[str, tuple[dict[str, Any], Path] | str]:
     """Name -> (pool, model folder), or why the scorer is not at hand."""
     out: dict[str, tuple[dict[str, Any], Path] | str] = {}
-    given = {"embedding": args.embedding or None, "cross_encoder": args.cross_encoder}
-    for kind, name in given.items():
-        pool = {"role": "reranker", "type": kind, "model": name or "", "dtype": "float32"}
+    given: list[tuple[str, str | None, dict[str, Any]]]
+    given = [("embedding", args.embedding, {}), ("cross_encoder", args.cross_encoder, {})]
+    given += [("cross_encoder with topic", args.cross_encoder, {"topic": {}})]
+    for title, name, more in given:
+        pool = {"role": "reranker", "type": title.split()[0], "model": name or "", "dtype": "float32", **more}
         if not name:
-            out[kind] = "no model given"
+            out[title] = "no model given"
             continue
         try:
             model = resolve_model(name)
-            check_scorer(kind, PoolConfig.model_validate(pool), model)
-            out[kind] = (pool, model)
+            check_scorer(title, PoolConfig.model_validate(pool), model)
+            out[title] = (pool, model)
         except BadInput as error:
-            out[kind] = str(error)
+            out[title] = str(error)
     pools = load_config(["experiment=quickstart"]).pools
     for role, folder in (("reranker", args.reranker), ("judge", args.judge)):
         pool = pools[role].model_dump(mode="json")

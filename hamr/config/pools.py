@@ -136,6 +136,21 @@ class AutoscalingConfig(Section):
         return self
 
 
+class TopicConfig(Section):
+    """Factor of a cross-encoder's score: the probability that both texts are about the same thing.
+
+    It is sigmoid(slope (cos - middle)), with the cosine of an embedding model. The defaults are fitted to the training
+    groups of `benchmarks/cross_encoder.py`.
+    """
+
+    model: str = "all-minilm-l6-v2"
+    """The embedding model: a bundled one, or a folder that sentence-transformers saved."""
+    slope: PositiveFloat = 18.9
+    """Steepness of the rise with the cosine, above 0."""
+    middle: Annotated[float, Field(ge=-1.0, le=1.0)] = 0.3
+    """Cosine at which the probability is 0.5, in [-1, 1]."""
+
+
 class PoolConfig(Section):
     """A named pool of scorers. Pools scale independently."""
 
@@ -198,6 +213,9 @@ class PoolConfig(Section):
     `reason`."""
     activation: Literal["sigmoid", "identity"] = "sigmoid"
     """Cross-encoder only: conversion of its logit to a score in [0, 1]. `identity` clips it."""
+    topic: TopicConfig | None = None
+    """Cross-encoder only: lowers the score of texts about different things, which a cross-encoder that was trained on
+    other services tells apart worse than an embedding does. null: none."""
     endpoint: str | None = None
     """Base URL of an OpenAI-compatible server. `type: openai` only."""
     api_key_env: str | None = None
@@ -217,7 +235,7 @@ class PoolConfig(Section):
         if not isinstance(given, Mapping) or given.get("type") != "openai":
             return given
         default = f"{given['role']}.en" if given.get("role") in ("reranker", "judge") else ""
-        return {**given, "finetune": None, "prompt": given.get("prompt") or default}
+        return {**given, "finetune": None, "topic": None, "prompt": given.get("prompt") or default}
 
     @model_validator(mode="after")
     def _resolve_dtype(self) -> PoolConfig:
@@ -231,6 +249,8 @@ class PoolConfig(Section):
         if self.type != "vllm" and self.engine.extra:
             why = "; only a vllm pool has an engine of its own: remove engine.extra"
             raise self.clash("type", "engine.extra", why)
+        if self.topic and self.type != "cross_encoder":
+            raise self.clash("type", "topic", "; only a cross_encoder has one: set topic=null")
         if self.compares:
             self._check_comparing()
             return self

@@ -9,8 +9,9 @@ response), not the dialogue before them. Both run in a thread of their replica, 
 |                 | to [0, 1], for models that were trained to output the score itself                   |
 | `embedding`     | (1 + cos(a, b)) / 2: order and distances are the cosine's, opposite vectors are 0    |
 
-A cross-encoder decides between two classes, so its verdict (`rewards.consistency.mode=hard_judge`) is yes above 0.5 and
-no otherwise. An embedding gives no verdict.
+With a `topic` section, a cross-encoder's score is multiplied by sigmoid(slope (cos(a, b) - middle)) of an embedding
+model. A cross-encoder decides between two classes, so its verdict (`rewards.consistency.mode=hard_judge`) is yes above
+0.5 and no otherwise. An embedding gives no verdict.
 
 An embedding represents the topic of a text, not whether two texts agree: a reply and its negation are close (the first
 paper's Appendix C.1 and Table 6). It serves as a baseline, and for pools that cannot afford more.
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
-from hamr.models.bundled import PAIRS_INSTALL
+from hamr.models.bundled import PAIRS_INSTALL, resolve_model
 from hamr.pools.pair_training import MARKED, mark_numbers
 from hamr.pools.scorer_call import record_call
 from hamr.types import Answer, Question
@@ -106,8 +107,13 @@ class CrossEncoderModel:
         _take_literally(self.encoder.tokenizer)
         self.most = min(int(self.encoder.max_length or config.max_context), config.max_context)
         self.marks_numbers = bool(_json(model / "config.json").get(MARKED))
+        self.topic = EmbeddingModel(config, resolve_model(config.topic.model)) if config.topic else None
 
     def tokens(self, pair: Pair) -> tuple[int, int]:
+        if self.topic is not None:
+            tokens, most = self.topic.tokens(pair)
+            if tokens > most:
+                return tokens, most
         return len(self.encoder.tokenizer(*self._read(pair), truncation=False, verbose=False)["input_ids"]), self.most
 
     def scores(self, pairs: Sequence[Pair]) -> list[float]:
@@ -121,7 +127,12 @@ class CrossEncoderModel:
             convert_to_numpy=False,
             convert_to_tensor=True,
         )
-        return [activate(float(z), self.config.activation) for z in logits.float().flatten()]
+        scores = [activate(float(z), self.config.activation) for z in logits.float().flatten()]
+        if self.topic is None or self.config.topic is None:
+            return scores
+        slope, middle = self.config.topic.slope, self.config.topic.middle
+        cosines = [2.0 * similar - 1.0 for similar in self.topic.scores(pairs)]
+        return [s * activate(slope * (cos - middle), "sigmoid") for s, cos in zip(scores, cosines, strict=True)]
 
     def _read(self, pair: Pair) -> Pair:
         return mark_numbers(*pair) if self.marks_numbers else pair
@@ -203,10 +214,14 @@ def check_pair_model(pool: str, config: PoolConfig, model: Path) -> None:
     check_installed(pool, config)
     where = f"pools.{pool}.model"
     if config.type == "embedding":
-        if not (model / "modules.json").is_file():
-            remedy = "has no modules.json, so it is not an embedding model; give one that sentence-transformers saved"
-            raise BadInput(where, config.model, remedy)
+        _check_embedding(where, config.model, model)
         return
+    if config.topic:
+        where_topic = f"pools.{pool}.topic.model"
+        try:
+            _check_embedding(where_topic, config.topic.model, resolve_model(config.topic.model))
+        except BadInput as error:
+            raise BadInput(where_topic, config.topic.model, error.remedy) from None
     facts = _json(model / "config.json")
     if not is_cross_encoder(model):
         remedy = f"is a {(facts.get('architectures') or ['model without a head'])[0]} and no cross-encoder; give one"
@@ -214,6 +229,12 @@ def check_pair_model(pool: str, config: PoolConfig, model: Path) -> None:
     labels = len(facts.get("id2label") or ()) or 2  # a config without labels means two
     if _classifies(facts) and labels != 1:
         raise BadInput(where, config.model, f"has {labels} labels; give a cross-encoder with one, a score")
+
+
+def _check_embedding(where: str, name: str, model: Path) -> None:
+    if not (model / "modules.json").is_file():
+        remedy = "has no modules.json, so it is not an embedding model; give one that sentence-transformers saved"
+        raise BadInput(where, name, remedy)
 
 
 def is_cross_encoder(model: Path) -> bool:

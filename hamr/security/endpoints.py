@@ -91,7 +91,7 @@ def kind_of(address: Address) -> str:
     >>> kind_of(ipaddress.ip_address("::ffff:10.0.0.1")), kind_of(ipaddress.ip_address("169.254.169.254"))
     ('private', 'link-local')
     """
-    address = _contained(address)
+    address = _ipv4_inside(address)
     if address.is_loopback:
         return "loopback"
     if address.is_link_local:
@@ -101,7 +101,7 @@ def kind_of(address: Address) -> str:
     return "public" if address.is_global else "private"
 
 
-def _contained(address: Address) -> Address:
+def _ipv4_inside(address: Address) -> Address:
     """Return the IPv4 address that a mapped, compatible, translated (NAT64), 6to4 or Teredo address contains."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
@@ -151,7 +151,7 @@ def _inside(address: Address, entry: str) -> bool:
         network = ipaddress.ip_network(entry, strict=False)
     except ValueError:
         return False
-    return _contained(address) in network or address in network
+    return _ipv4_inside(address) in network or address in network
 
 
 def _matches(host: str, entry: str) -> bool:

@@ -84,6 +84,21 @@ def test_cross_encoder_score_is_the_sigmoid_of_its_logit(cross_encoder: Path) ->
     assert len({a.score for a in answers}) == 3, "the model tells the pairs apart"
 
 
+def test_topic_lowers_the_score_of_texts_about_other_things(cross_encoder: Path) -> None:
+    alone = pool(model=str(cross_encoder))
+    judged = pool(model=str(cross_encoder), topic={"slope": 10.0, "middle": 0.5})
+    embedding = resolve_model("all-minilm-l6-v2")
+    similar = pool(type="embedding", model="all-minilm-l6-v2")
+    check_scorer("r", judged, cross_encoder)
+    both, own, close = (
+        [answer.score or 0.0 for answer in asyncio.run(build_scorer("r", config, folder).score(QUESTIONS))]
+        for config, folder in ((judged, cross_encoder), (alone, cross_encoder), (similar, embedding))
+    )
+    for score, alone_score, similarity in zip(both, own, close, strict=True):
+        assert score == pytest.approx(alone_score / (1 + math.exp(-10.0 * (2 * similarity - 1 - 0.5))), abs=1e-5)
+    assert both[1] < 0.1 * own[1] and both[2] > 0.9 * own[2]
+
+
 def test_identity_activation_returns_the_raw_logit(cross_encoder: Path) -> None:
     config = pool(model=str(cross_encoder), activation="identity")
     through = asyncio.run(build_scorer("r", config, cross_encoder).score(QUESTIONS))

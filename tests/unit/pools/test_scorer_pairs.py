@@ -154,6 +154,12 @@ def test_cross_encoder_may_be_a_judge_with_full_fine_tuning() -> None:
         config(type="cross_encoder", finetune={"num_gpus": 1})
 
 
+def test_only_a_cross_encoder_has_a_topic() -> None:
+    assert config(type="cross_encoder", topic={}).topic is not None
+    with pytest.raises(ValidationError, match="set topic=null"):
+        config(topic={})
+
+
 def test_a_pool_of_another_type_still_needs_its_prompt() -> None:
     with pytest.raises(ValidationError, match="need a prompt"):
         config(type="vllm")
@@ -194,6 +200,14 @@ def test_missing_library_is_reported_with_the_install_command(monkeypatch: pytes
     )
     with pytest.raises(BadInput, match=r"pools\.reranker\.type.*pip install"):
         prepare_scorers(job, (), (), lambda line: None)
+
+
+def test_topic_model_without_an_embedding_is_refused(installed: None, tmp_path: Path) -> None:
+    model = write(tmp_path, config={"architectures": ["BertForSequenceClassification"], "id2label": {"0": "x"}})
+    for name, said in ((str(tmp_path), "no modules.json"), (str(tmp_path / "absent"), "absent")):
+        with pytest.raises(BadInput, match=said) as refused:
+            check_pair_model("cheap", config(type="cross_encoder", topic={"model": name}), model)
+        assert refused.value.where == "pools.cheap.topic.model"
 
 
 def test_bundled_embedding_model_is_found_without_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
