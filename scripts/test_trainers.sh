@@ -9,6 +9,8 @@ if ! cmp -s locks/trainers.txt "$own/installed.txt"; then
   "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' \
     > "$("$own/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/hamr.pth"
   "$own/bin/python" -m pip install -q --disable-pip-version-check --no-deps -r locks/trainers.txt
+  # OpenRLHF and verl install their own tests as `tests`, which would hide those of this repository.
+  rm -rf "$("$own/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/tests"
   cp locks/trainers.txt "$own/installed.txt"
 fi
 # The tests skip a package that is missing elsewhere.
