@@ -150,7 +150,7 @@ class TrainerConfig(FootprintConfig):
     attention_kernel: AttentionKernel = "auto"
     """Kernel of the attention of `shared_prompt` and `packed`: `flex`, one compiled FlexAttention call per layer, on
     GPUs; `flash`, flash-attn's kernels, on GPUs in bfloat16 (the extra `hamr[flash]`); `sdpa`, torch's kernels block by
-    block. `auto`: `flex` on GPUs, `sdpa` on CPUs."""
+    block, except cuDNN's, which would plan anew for each shape. `auto`: `flex` on GPUs, `sdpa` on CPUs."""
     tokens_per_microbatch: PositiveInt = 2048
     """Maximum number of tokens per forward and backward pass of a rank."""
     learning_rate: PositiveFloat = 5e-6

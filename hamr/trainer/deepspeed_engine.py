@@ -35,6 +35,9 @@ def join_world(config: TrainerConfig, rank: int, world: int, init_method: str) -
 
     if gpu:
         torch.cuda.set_device(0)
+        # Micro-batches differ in shape, and cuDNN's attention plans anew for each shape. torch then chooses between
+        # its own flash, memory-efficient and math kernels.
+        torch.backends.cuda.enable_cudnn_sdp(False)
     else:
         torch.set_num_threads(config.threads)
     import deepspeed
