@@ -1,6 +1,7 @@
 """Speed, memory and exactness of hamr's training on one GPU, in at most nine minutes:  python launch/gpu_bench.py
 
-    machine      GPU, versions, torch's attention priorities; which kernel runs for {causal, mask} x {GQA} x {cuDNN}
+    machine      GPU, versions, torch's attention priorities; which kernel runs for {causal, mask} x {GQA} x {cuDNN},
+                 which may be another one than the first of the priorities
     exactness    log-probabilities and gradient of the shared-prompt path on the GPU against the padded batch on the CPU
                  in float32 (flash-attn has bfloat16 only); fails above EXACT
     attention    FlexAttention, flash-attn and torch's kernels on one layer of a packed row: first and later calls, a
@@ -11,7 +12,7 @@
     deepspeed    ZeRO 0 to 3 with one rank, and 2 with the optimiser on the host: the same gradient norms, also after
                  loading a checkpoint, for 2 also that of 3; memory at the peak and with states and reference on the
                  host; seconds to move these, to save and to load
-    trl          the loss of TRL's GRPOTrainer on the same batch, where TRL is installed
+    trl          the log-probabilities of TRL's GRPOTrainer and their gradient on the same batch, where TRL is installed
     ipc          a tensor handed to another process through CUDA IPC: GB/s of reading it
     gap          bfloat16 on the GPU against float32 on the CPU: mean difference of log-probabilities in nats; fails
                  above GAP_NATS
@@ -231,6 +232,7 @@ def evaluated(path: Path, groups: list[Any], layout: str, kernel: str, on: str, 
     from hamr.trainer.policy_batch import build_batch
     from hamr.trainer.policy_model import load_policy
 
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as in the trainer
     model = load_policy(path, dtype=getattr(torch, dtype), layout=layout, kernel=kernel).to(on)  # type: ignore[arg-type]
     [[microbatch]] = pack(groups, budget=10**9, layout=model.layout)
     found = model(build_batch(groups, microbatch, model.layout, on))[0].float()
@@ -243,6 +245,7 @@ def attention(small: bool) -> Iterator[Row]:
     import torch
     from torch._dynamo.utils import counters
 
+    torch.backends.cuda.enable_cudnn_sdp(False)  # as in the trainer
     work = WORK[small]
     other = work | dict(prompt=work["prompt"] // 2 + 5, samples=work["samples"] // 2)
     for kernel in (*kernels(), "sdpa"):
@@ -295,11 +298,9 @@ def step(small: bool) -> Iterator[Row]:
 
     import torch
 
-    shared = [("shared_prompt", kernel) for kernel in (*kernels(), "sdpa")]
-    others = [("padded", "auto"), ("packed", "auto")]
+    shared = [("shared_prompt", kernel) for kernel in kernels()]
+    layouts = [("plain", ""), *shared, ("padded", "auto"), ("packed", "auto"), ("shared_prompt", "sdpa")]
     for shape in ("tiny",) if small else ("135M", "4B"):
-        # Padded and packed batches of 4B take as long as all of its other rows, and no goal needs them.
-        layouts = [("plain", ""), *shared, *(others if shape != "4B" else [])]
         plain: float | None = None
         with tempfile.TemporaryDirectory() as folder:
             groups = groups_of(**WORK[small], vocabulary=SHAPES[shape]["vocab_size"])
@@ -342,6 +343,7 @@ def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str
     sequences = groups[0].sequences
     trained = sum(len(groups[0].prompt_ids) + len(s.token_ids) for s in sequences)
     dtype = torch.bfloat16
+    torch.backends.cuda.enable_cudnn_sdp(layout == "plain")  # off in the trainer
     if layout == "plain":
         from transformers import AutoModelForCausalLM
 
@@ -489,6 +491,7 @@ def zero(stage: int, small: bool) -> Iterator[Row]:
 
 def trl(small: bool) -> Iterator[Row]:
     import importlib.util
+    from types import SimpleNamespace
 
     if importlib.util.find_spec("trl") is None:
         yield {"not_here": "trl is not installed"}
@@ -496,6 +499,7 @@ def trl(small: bool) -> Iterator[Row]:
     import torch
     from transformers import AutoModelForCausalLM
     from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.utils import add_fused_lm_head
 
     work, shape = WORK[small], "tiny" if small else "135M"
     with tempfile.TemporaryDirectory() as folder:
@@ -511,7 +515,10 @@ def trl(small: bool) -> Iterator[Row]:
             completion[i, : len(s.token_ids)], mask[i, : len(s.token_ids)] = torch.tensor(s.token_ids), 1
         prompt = torch.tensor([group.prompt_ids] * len(group.sequences), device=device())
         ids, seen = torch.cat([prompt, completion], 1), torch.cat([torch.ones_like(prompt), mask], 1)
+        # What the trainer's own constructor sets, which would also load data and a processor.
+        add_fused_lm_head(model, temperature=1.0)
         trainer.temperature, trainer.args = 1.0, arguments
+        trainer.accelerator = SimpleNamespace(autocast=contextlib.nullcontext, is_main_process=False)
         trainer.model_kwarg_keys = {"logits_to_keep"}
 
         def call() -> None:

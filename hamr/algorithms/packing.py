@@ -9,6 +9,7 @@ the same policy and tools.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +22,9 @@ Layout = Literal["shared_prompt", "packed", "padded"]
 def padding_reason(config: Any) -> str | None:
     """Return the reason why a model supports padded rows only, by the attributes of its config.json, or None."""
     types, window = getattr(config, "layer_types", None), getattr(config, "sliding_window", None)
-    window = window if getattr(config, "use_sliding_window", True) else None
+    first = getattr(config, "max_window_layers", 0)  # Qwen2: layers before it have no window
+    if not getattr(config, "use_sliding_window", True) or first >= getattr(config, "num_hidden_layers", math.inf):
+        window = None
     layers = set(types or ["full_attention"])
     if layers != {"full_attention"} or (window and types is None):
         return f"its layers are {sorted(layers)}, sliding_window={window}"

@@ -120,14 +120,19 @@ def _library_attention(q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, b: Block, sc
     mask = (
         None if length == keys else torch.ones(length, keys, dtype=torch.bool, device=q_THD.device).tril(keys - length)
     )
+    k_BKSD, v_BKSD = with_prefix(k_TKD), with_prefix(v_TKD)
+    each = q_THD.shape[1] // k_TKD.shape[1]
+    if each > 1 and mask is not None and q_THD.is_cuda:
+        # With a mask, only the math kernel computes grouped queries on CUDA, in float32.
+        k_BKSD, v_BKSD, each = k_BKSD.repeat_interleave(each, 1), v_BKSD.repeat_interleave(each, 1), 1
     out_BHLD = F.scaled_dot_product_attention(
         _pad(q_THD, b).transpose(1, 2),
-        with_prefix(k_TKD),
-        with_prefix(v_TKD),
+        k_BKSD,
+        v_BKSD,
         attn_mask=mask,
         is_causal=mask is None,
         scale=scale,
-        enable_gqa=q_THD.shape[1] != k_TKD.shape[1],
+        enable_gqa=each > 1,
     )
     return _unpad(out_BHLD.transpose(1, 2), b)
 

@@ -138,7 +138,7 @@ def test_client_implements_vllm_calls_and_assigns_ranks(monkeypatch: pytest.Monk
         assert handle.calls[3][1] == {"names": ["w"]}
 
 
-def test_engine_that_joins_again_leaves_its_first_communicator() -> None:
+def test_shut_down_transfer_destroys_the_communicator_of_vllm() -> None:
     """vLLM's worker without a GPU: only its methods for the transfer run."""
     from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
     from vllm.v1.worker.gpu_worker import Worker

@@ -1,8 +1,12 @@
-"""TRL 1.16's AsyncGRPOTrainer: its own scoring of a group. `make test-trainers`."""
+"""TRL 1.16: its AsyncGRPOTrainer's own scoring of a group, and its part of gpu_bench. `make test-trainers`."""
 
 from __future__ import annotations
 
+import json
 import pickle
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,3 +38,11 @@ async def test_response_without_a_reward_gets_advantage_zero_in_the_asynchronous
         samples = await _AsyncRolloutLoop._score_group(loop, group)
     assert [round(s.advantage, 3) for s in samples] == [-1.0, 0.0, 1.0]
     assert samples[0].metrics["rewards/hamr"] == 0.4
+
+
+def test_bench_measures_the_training_part_of_trl() -> None:
+    script = Path(__file__).parents[2] / "launch" / "gpu_bench.py"
+    done = subprocess.run([sys.executable, str(script), "--part", "trl", "--small"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    [row] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert row["shape"] == "tiny" and row["tokens_per_s"] > 0

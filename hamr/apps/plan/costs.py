@@ -30,8 +30,8 @@ TRAINER_GIB = 6.0
 RESTING_GIB = 2.0
 """Memory of a CUDA context and of what stays with a sleeping engine or a resting rank, without weights."""
 TRANSFER_GIB = 2.0
-"""Memory of a rank during a transfer over CUDA IPC: vLLM's buffer, which holds 1 GiB or the largest tensor if that is
-larger, and as many weights that are gathered or cast."""
+"""Memory of a rank during a transfer over CUDA IPC, for tensors of at most 1 GiB: vLLM's buffer, and as many weights
+that are gathered or cast. An embedding of 1.5 GiB, of a model of 32B parameters, takes 1 GiB more."""
 ADAPTED = 0.01
 """Share of a model's parameters in an adapter of rank 16 on all linear layers of a block."""
 LINK_GB_S = 25.0

@@ -21,7 +21,7 @@ from hamr.apps.shared.pool_room import local_node
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import check_checkpoint_room
 from hamr.apps.shared.sinks import open_sinks
-from hamr.apps.shared.summary import machine, versions
+from hamr.apps.shared.summary import attention, machine, versions
 from hamr.apps.train.run import Job, stoppable
 from hamr.apps.train.stages import how_to_resume
 from hamr.cluster.model_folders import POLICY, check_models
@@ -37,6 +37,7 @@ from hamr.models.precision import precision_notes, trainer_computation
 from hamr.report.terminal import WIDTH, tables
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
+from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import write_summary
@@ -278,6 +279,9 @@ def summarise(run: SftRun, seconds: dict[str, float], memory_gb: float) -> dict[
         "steps": run.prepared.steps,
         "seed": run.config.experiment.seed,
         "versions": versions(),
-        "machine": machine(),
+        "machine": {
+            **machine(),
+            "attention": attention(run.config.trainer, read_metrics(RunFolder(run.folder, locked=False).metrics)),
+        },
         "memory_gb_peak": memory_gb,
     }

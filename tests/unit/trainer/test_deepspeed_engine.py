@@ -43,6 +43,12 @@ def test_nccl_has_its_own_timeout_and_knows_its_device(joined: dict[str, Any]) -
     assert joined["timeout"] == timedelta(seconds=NCCL_TIMEOUT_S) != timedelta(seconds=GPU.deadline_s)
     assert joined["clone"] == ([0, 1], joined["timeout"])
     assert (joined["device_id"], joined["current"]) == (torch.device("cuda:0"), 0)
+
+
+def test_only_trainers_on_gpus_turn_off_cudnn_attention(joined: dict[str, Any]) -> None:
+    join_world(TrainerConfig(), 0, 1, "tcp://host:1")
+    assert "cudnn" not in joined
+    join_world(GPU, 0, 1, "tcp://host:1")
     assert joined["cudnn"] is False
 
 
@@ -54,7 +60,7 @@ def test_single_rank_with_nccl_is_not_bound_to_its_device(joined: dict[str, Any]
 def test_gloo_waits_for_the_deadline_of_a_call(joined: dict[str, Any]) -> None:
     join_world(TrainerConfig(deadline_s=77), 0, 1, "tcp://host:1")
     assert (joined["timeout"], joined["device_id"]) == (timedelta(seconds=77), None)
-    assert "current" not in joined and "cudnn" not in joined
+    assert "current" not in joined
 
 
 @pytest.mark.slow

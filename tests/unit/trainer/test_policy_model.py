@@ -187,6 +187,11 @@ def test_sliding_windows_fall_back_to_padding_with_one_warning(
     [
         ("Qwen2", {"use_sliding_window": False, "sliding_window": 131072}, False),
         ("Qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}, True),
+        (
+            "Qwen2",
+            {"use_sliding_window": True, "sliding_window": 4, "num_hidden_layers": 2, "max_window_layers": 2},
+            False,
+        ),
         ("Mistral", {"sliding_window": 4}, True),
         ("Mistral", {"sliding_window": None}, False),
         ("Gemma2", {"sliding_window": 4}, True),

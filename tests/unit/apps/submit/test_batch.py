@@ -124,9 +124,9 @@ def test_configured_rayjob_is_applied(tools: Tools, capsys: pytest.CaptureFixtur
         name: yaml.safe_load((tools.folder / f"applied-{name}").read_text())
         for name in ("configmap.yaml", "rayjob.yaml")
     }
-    for manifest in sent.values():
-        jsonschema.Draft202012Validator(schemas.schema(manifest["kind"])).validate(manifest)
-        assert manifest["metadata"]["namespace"] == "ml"
+    assert sent["configmap.yaml"]["kind"] == "ConfigMap"
+    jsonschema.Draft202012Validator(schemas.schema("RayJob")).validate(sent["rayjob.yaml"])
+    assert {manifest["metadata"]["namespace"] for manifest in sent.values()} == {"ml"}
     (tmp_path / "conf" / "experiment").mkdir(parents=True)
     (tmp_path / "conf" / "experiment" / "launched.yaml").write_text(sent["configmap.yaml"]["data"]["launched.yaml"])
     there = load_config(["--config-dir", str(tmp_path / "conf"), "experiment=launched", "pools=null"])
