@@ -245,6 +245,8 @@ async def through_actor(args: argparse.Namespace, scales: Mapping[float, float])
     """The same through Ray, asked by the driver's own client."""
     import ray
 
+    collect_rarely()  # as `hamr` does
+
     remote = ray.remote(InstantRouter).options(num_cpus=0.1, max_concurrency=CONCURRENT_CALLS)
     actor = remote.remote()
     await actor.ready.remote()
