@@ -46,10 +46,13 @@ EQUAL = (
     "rewards.length.weight=0",
     "rewards.rules.weight=0",
     "trainer.embedding_rate=1.0",
+    "trainer.schedule=constant",
+    "experiment.prompts_per_step=12",
+    "rollout.samples_per_prompt=8",
     "scorers.check_every=0",
     "experiment.eval_every=0",
 )
-"""Settings that make hamr's steps those of TRL: one reward, one learning rate, every group trained on."""
+"""Settings that make hamr's steps those of TRL: one reward, one learning rate, every group of 12 x 8 trained on."""
 
 
 def warm_up(out: Path) -> Path:
