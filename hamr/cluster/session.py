@@ -260,7 +260,7 @@ def _private_folder(cluster: ClusterConfig, logs: Path | None) -> Iterator[Path]
         keep = given
     except BaseException:
         # After an error the logs of a Ray that has started are kept.
-        started = any((folder / RAY).iterdir())
+        started = any(folder.glob(f"{RAY}/*"))
         keep = given or (started and signals.pending_signal() is None)
         raise
     finally:
