@@ -265,7 +265,7 @@ async def test_group_stays_on_one_replica_after_losing_its_own() -> None:
         return {(await client.ask(about("pid"))).verdict for _ in range(count)}
 
     async def both_reached() -> bool:
-        """Whether the questions of sixteen groups go to two processes, of which none is the killed one."""
+        """Return True if the questions of sixteen groups go to two processes, of which none is the killed one."""
         pids = {(await client.ask(about("pid", f"g{i}"))).verdict for i in range(16)}
         return len(pids) == 2 and first not in pids
 
