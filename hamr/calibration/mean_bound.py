@@ -111,7 +111,19 @@ def audits_needed(width: float, spread: float, most: int = 20_000) -> int | None
     bound = MeanBound()
     while bound.count < most:
         bound.add(spread if bound.count % 2 else -spread)
-        low, high = bound.interval
-        if high - low <= 2.0 * width:
+        if _half_width(bound) <= width:
             return bound.count
     return None
+
+
+def half_width(audits: int, spread: float) -> float:
+    """Return the half width after `audits` values of this standard deviation."""
+    bound = MeanBound()
+    for i in range(audits):
+        bound.add(spread if i % 2 else -spread)
+    return _half_width(bound)
+
+
+def _half_width(bound: MeanBound) -> float:
+    low, high = bound.interval
+    return (high - low) / 2.0

@@ -82,6 +82,17 @@ class CascadeController:
         figures |= {"cascade/tau_a": now[0], "cascade/tau_b": now[1], "cascade/window": float(len(self._seen))}
         return {**figures, **known, "cascade/moved": moved}
 
+    def certificate_line(self) -> str | None:
+        """Return the bound on the mean gap inside the interval as a line. None without audits there."""
+        found = self._certificate.metrics() if self._certificate is not None else {}
+        if not found:
+            return None
+        return (
+            f"certificate: inside the trust interval rewards are {found['audit/bound_lower']:+.3f} to "
+            f"{found['audit/bound_upper']:+.3f} above the auditor's on average (95 %, "
+            f"{found['audit/bound_audits']:.0f} audits)"
+        )
+
     def state(self) -> dict[str, Any]:
         """Return the JSON state for a checkpoint, as accepted by `restore`."""
         return {
@@ -127,8 +138,11 @@ class CascadeController:
         assert certificate.limit is not None
         if not excess:
             return now, known
-        goal = self._certificate.largest_part(now, certificate.limit)
-        return (goal if self._judge_frac(evidence, goal) <= certificate.max_judge_frac else now), known
+        most = max(certificate.max_judge_frac, self._judge_frac(evidence, now))
+        goal = self._certificate.largest_part(
+            now, certificate.limit, lambda ends: self._judge_frac(evidence, ends) <= most
+        )
+        return goal, known
 
     def _judge_frac(self, evidence: ReplyWindow, ends: Ends) -> float:
         outside = float(evidence.escalated_share(np.array([ends[0]]), np.array([ends[1]]))[0])

@@ -13,12 +13,12 @@ error probability.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hamr.calibration.mean_bound import MeanBound, audits_needed, lower_bound
+from hamr.calibration.mean_bound import MeanBound, audits_needed, half_width, lower_bound
 from hamr.config.rewards import ConsistencyConfig
 
 WINDOW = 800
@@ -35,24 +35,42 @@ Ends = tuple[float, float]
 def feasibility(config: ConsistencyConfig, *, replies: int, steps: int) -> str | None:
     """Return the requirements of the configured limit with at most `replies` replies a step, None without a limit.
 
-    The number of audits assumes no gap on average and a standard deviation of SPREAD.
+    The numbers of audits assume no gap on average and a standard deviation of SPREAD. A sequence that ends after WINDOW
+    audits confirms no smaller limit, however long the run is.
     """
     limit = config.certificate.limit
     if limit is None:
         return None
-    needed = audits_needed(limit, SPREAD)
+    calls = config.certificate.max_judge_frac
+    budget = f"; narrowing calls the judge for at most {calls:.0%} of the replies" if config.certificate.narrow else ""
+    needed = audits_needed(limit, SPREAD, WINDOW)
     if needed is None:
-        return f"certificate: limit {limit:g} is too small for any run; raise rewards.consistency.certificate.limit"
-    first = math.ceil(needed / (config.audit_frac * replies))
+        return (
+            f"certificate: a mean gap of at most {limit:g} cannot be confirmed, because a sequence ends after {WINDOW} "
+            f"audits, which confirm {_limit_after(WINDOW):.2g}; raise rewards.consistency.certificate.limit, otherwise "
+            f"only violations are found{budget}"
+        )
+    available = round(config.audit_frac * replies * steps)
     head = (
         f"certificate: to confirm a mean gap of at most {limit:g} inside the trust interval takes about {needed} "
-        f"audits, at least {first} steps at audit_frac={config.audit_frac:g}"
+        f"audits, at least {math.ceil(needed / (config.audit_frac * replies))} steps at "
+        f"audit_frac={config.audit_frac:g}"
     )
-    if first <= steps:
-        return head
+    if needed <= available:
+        return head + budget
     enough = needed / (steps * replies)
-    remedy = f"raise audit_frac to {enough:.2g} or more" if enough <= 1.0 else "raise the limit"
-    return f"{head}, and the run has {steps}: {remedy}, otherwise only violations are found"
+    remedy = f"raise audit_frac to {math.ceil(enough * 1000) / 1000:g} or more" if enough <= 1.0 else "raise the limit"
+    return (
+        f"{head}, and the run has {steps}, whose {available} audits confirm {_limit_after(available):.2g}: {remedy}, "
+        f"otherwise only violations are found{budget}"
+    )
+
+
+def _limit_after(audits: int) -> float:
+    """Return the limit that so many audits confirm, rounded up to two digits."""
+    width = half_width(audits, SPREAD)
+    scale = 10.0 ** (math.floor(math.log10(width)) - 1)
+    return math.ceil(width / scale) * scale
 
 
 class Certificate:
@@ -84,24 +102,34 @@ class Certificate:
         """Return by how much the mean gap has certainly been above the limit, 0.0 if it may always have been within."""
         return max(0.0, lower_bound([gap for _, gap in self._gaps]) - limit)
 
-    def largest_part(self, now: Ends, limit: float) -> Ends:
+    def largest_part(self, now: Ends, limit: float, affordable: Callable[[Ends], bool] = lambda _: True) -> Ends:
         """Return the part of the interval with a mean gap of at most `limit` that holds the most audited replies.
 
         Audits are a fair sample of the replies inside, so it is the part with the fewest additional judge calls.
-        Without such a part the interval becomes its upper end.
+        Without such a part the interval becomes its upper end. If that is not `affordable` either, the part is the
+        affordable one with the smallest mean gap.
         """
         s_r, gap = np.array(sorted(self._gaps)).T
         seen = np.unique(s_r)
         if seen.size > _ENDS:
             seen = seen[np.linspace(0, seen.size - 1, _ENDS).round().astype(int)]
         total = np.concatenate([[0.0], np.cumsum(gap)])
-        best, kept = (now[1], now[1]), FEWEST - 1
+        within, smallest = (0, now), (math.inf, now)
         for low in (now[0], *seen.tolist()):
             for high in (now[1], *seen.tolist()):
                 first, past = int(np.searchsorted(s_r, low)), int(np.searchsorted(s_r, high, "right"))
-                if past - first > kept and total[past] - total[first] <= limit * (past - first):
-                    best, kept = (low, high), past - first
-        return best
+                count = past - first
+                if count < FEWEST:
+                    continue
+                mean = float(total[past] - total[first]) / count
+                if mean <= limit and count > within[0] and affordable((low, high)):
+                    within = count, (low, high)
+                elif mean < smallest[0] and affordable((low, high)):
+                    smallest = mean, (low, high)
+        if within[0]:
+            return within[1]
+        end = (now[1], now[1])
+        return end if affordable(end) else smallest[1]
 
     def state(self) -> dict[str, Any]:
         """Return the JSON state for a checkpoint, as accepted by `restore`."""

@@ -73,7 +73,8 @@ class CertificateConfig(Section):
     narrow: bool = False
     """Also narrow the trust interval to the largest part whose audits are within the limit. It never widens again."""
     max_judge_frac: Fraction = 1.0
-    """Highest share of judged replies, audits included, to which narrowing may lead. Beyond it the interval stays."""
+    """Highest share of judged replies, audits included, to which narrowing may lead. If no part within the limit
+    can be had for it, the part with the smallest mean gap is taken."""
 
 
 class BudgetConfig(Section):

@@ -316,6 +316,8 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
             await measure(run, done)  # measurements that a preempted run skipped
             for step in range(done + 1, experiment.steps + 1):
                 await rl_step(run, step, controller, rewarder, counted, stream)
+        if line := run.cascade_controller.certificate_line():
+            run.console.note(line)
     finally:
         if run.experience is not None:
             await run.experience.close()

@@ -121,7 +121,9 @@ def test_narrowing_keeps_the_bound_on_judge_calls():
     for number in range(1, 12):
         made = step(controller, rng, number, judge=lambda s_r: 0.0, audit_frac=0.2)
         figures = controller.step_ended(made)
-    assert controller.cascade.tau_b == 0.98
+    ends = controller.cascade.tau_a, controller.cascade.tau_b
+    assert ends != (0.3, 0.98), "the interval narrows as far as the calls allow"
+    assert figures["cascade/judge_frac"] <= 0.55, "the share of the window, not of the next replies, is bounded"
     assert figures["audit/bound_excess"] > 0.0, "the alarm stays"
 
 
@@ -303,11 +305,19 @@ def test_audits_of_an_earlier_interval_do_not_enter_the_certificate():
         (
             0.05,
             0.05,
-            "about 351 audits, at least 28 steps at audit_frac=0.05, and the run has 20: raise audit_frac to 0.069",
+            "at least 28 steps at audit_frac=0.05, and the run has 20, whose 256 audits confirm 0.066: raise "
+            "audit_frac to 0.069",
         ),
-        (0.0001, 0.5, "limit 0.0001 is too small"),
+        (0.02, 0.5, "at most 0.02 cannot be confirmed, because a sequence ends after 800 audits, which confirm 0.027"),
     ],
 )
 def test_feasibility_says_what_a_limit_takes(limit, audit_frac, says):
     line = feasibility(config({"certificate": {"limit": limit}, "audit_frac": audit_frac}), replies=256, steps=20)
     assert line is None if says is None else says in line
+
+
+def test_feasibility_names_the_calls_that_narrowing_may_make():
+    wanted = {"certificate": {"limit": 0.1, "narrow": True, "max_judge_frac": 0.4}, "audit_frac": 0.05}
+    line = feasibility(config(wanted), replies=256, steps=20)
+    assert line is not None
+    assert line.endswith("narrowing calls the judge for at most 40% of the replies")
