@@ -82,6 +82,13 @@ def find_auditor(config: ConsistencyConfig, truth: ExactAct | None) -> ExactAct 
     return read_labels(config.audit.file) if config.audit.file is not None else None
 
 
+def check_pool_auditor(config: ConsistencyConfig) -> None:
+    """Raise ConfigError if audits are drawn that only `hamr train` can answer."""
+    if config.audit_frac and config.audit.by not in POOL_AUDITORS:
+        remedy = f"answers in hamr train only; use {' or '.join(POOL_AUDITORS)}, or rewards.consistency.audit_frac=0"
+        raise ConfigError("rewards.consistency.audit.by", config.audit.by, remedy)
+
+
 class _LabelRow(Shape):
     sample: str
     reply: str

@@ -57,6 +57,7 @@ class GenerateCommand(ConfiguredCommand):
 
     def check(self) -> Config:
         from hamr.apps.shared.pools_up import writing_pool
+        from hamr.cascade.auditors import check_pool_auditor
         from hamr.rewards.judged import check_reward_files
 
         config = self.config()
@@ -70,4 +71,5 @@ class GenerateCommand(ConfiguredCommand):
             raise BadInput("step", self.step, f"{self.policy} is not a run folder; remove it")
         if self.with_rewards:
             check_reward_files(config.rewards)
+            check_pool_auditor(config.rewards.consistency)
         return config

@@ -23,6 +23,7 @@ from hamr.apps.score.background_loop import BackgroundLoop
 from hamr.apps.scorer.prepare import prepare_scorers
 from hamr.apps.shared.pool_room import check_pool_room
 from hamr.apps.shared.reply_clusters import scorer_splits
+from hamr.cascade.auditors import check_pool_auditor
 from hamr.cluster.model_folders import POLICY, pool_model
 from hamr.cluster.session import ray_session
 from hamr.config.load import load_config, load_dumped
@@ -59,12 +60,13 @@ class RewardSystem:
         note: Callable[[str], None] = lambda line: None,
         scorer_factory: ScorerFactory = build_scorer,
     ) -> None:
-        """Create a reward system; nothing is started yet.
+        """Create a reward system; nothing is started yet. Raises ConfigError for an auditor other than pools.
 
         Args:
             run: Name in the records' keys, next to the group number. Use distinct names if records are merged.
             note: Callback for messages about slow operations.
         """
+        check_pool_auditor(config.rewards.consistency)
         self.config = config.with_asked_pools()
         self._run, self._note, self._factory = run, note, scorer_factory
         # Several systems may share a cluster, so their pools and routers get unique names.

@@ -16,6 +16,7 @@ from hamr.apps.score.output import SIDECAR, ScoreOutput
 from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.summary import Tally, plot, summary_tables
 from hamr.apps.shared.outputs import output_file
+from hamr.cascade.auditors import check_pool_auditor
 from hamr.cascade.replay import replay
 from hamr.config.load import load_dumped
 from hamr.config.pools import SPEED_ONLY
@@ -42,6 +43,7 @@ def score(
     output_file(target, overwrite=True)
     config = config.model_copy(update={"rewards": check_functions(config.rewards)})
     check_reward_files(config.rewards)
+    check_pool_auditor(config.rewards.consistency)
     tally = Tally(audit_by=config.rewards.consistency.audit.by)
     faults = SkippedRows(note) if skip else None
     checked = check_input(source, skip=faults)

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.serve.app import Routes
+from hamr.cascade.auditors import check_pool_auditor
 from hamr.config.schema import Config
 from hamr.config.use import ServeConfig
 from hamr.errors import BadInput, HamrError
@@ -24,6 +25,7 @@ from hamr.security.redaction import name_secret_variables
 
 def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: Any) -> None:
     """Serve until a stop signal. The port is bound before anything starts."""
+    check_pool_auditor(config.rewards.consistency)
     token = read_token(config.serve)
     with bind_socket(config.serve) as listener, _open_output(config.serve.records) as keep:
         host, port = listener.getsockname()[:2]

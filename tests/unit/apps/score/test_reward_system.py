@@ -43,6 +43,12 @@ def test_system_is_configured_by_overrides_yaml_or_run_folder(tmp_path: Path) ->
         RewardSystem.from_config(tmp_path / "none.yaml")
 
 
+def test_auditor_of_training_is_refused_before_the_start() -> None:
+    wanted = ["rewards.consistency.audit_frac=0.1", "rewards.consistency.audit.by=rules"]
+    with pytest.raises(ConfigError, match="rewards.consistency.audit.by.*rules.*answers in hamr train only"):
+        RewardSystem.from_config(wanted)
+
+
 def test_package_loads_reward_system_lazily() -> None:
     assert hamr.RewardSystem is RewardSystem
     with pytest.raises(AttributeError, match="no attribute 'Rewards'"):
