@@ -66,28 +66,46 @@ def with_labels(records: Iterable[RewardRecord]) -> list[tuple[RewardRecord, boo
     return [(record, label >= 0.5) for record, label in audits if label is not None]
 
 
-def joint_errors(replies: Iterable[tuple[RewardRecord, bool]]) -> dict[str, float]:
-    """Return `truth/*_wrong_frac` over the replies that reranker and judge have scored, audits included.
+@dataclass(frozen=True, kw_only=True)
+class _Errors:
+    """Errors of the scorers about one reply; the judge's: None without its score. `hidden`: only an audit tells it."""
 
-    `replies`: records, each with whether its reply is right. A score of at least 0.5 takes it for right. Where both are
-    wrong together, no audit by the judge corrects the reward.
+    reranker: bool
+    judge: bool | None
+    hidden: bool
+
+
+class JointErrors:
+    """Shares of the last replies about which reranker and judge are wrong. Where both are, no audit by the judge helps.
+
+    A score of at least 0.5 takes a reply for right. Audited replies stand for all those that only an audit tells. If
+    none of these is audited, because another auditor than the judge is configured, the shares are those of the replies
+    that the cascade has sent to the judge.
     """
-    wrong: list[tuple[bool, bool]] = []
-    for record, right in replies:
-        s_j = record.s_j
-        if s_j is None and (audit := judge_audit(record)) is not None:
-            s_j = audit.s_j
-        if record.s_r is not None and s_j is not None:
-            wrong.append(((record.s_r >= 0.5) != right, (s_j >= 0.5) != right))
-    if not wrong:
-        return {}
-    reranker, judge = (fmean(errors) for errors in zip(*wrong, strict=True))
-    both = fmean(by_reranker and by_judge for by_reranker, by_judge in wrong)
-    return {
-        "truth/reranker_wrong_frac": reranker,
-        "truth/judge_wrong_frac": judge,
-        "truth/both_wrong_frac": both,
-    }
+
+    def __init__(self, *, replies: int = REPLIES) -> None:
+        self._replies: deque[_Errors] = deque(maxlen=replies)
+
+    def add(self, replies: Iterable[tuple[RewardRecord, bool]]) -> dict[str, float]:
+        """Add records, each with whether its reply is right, and return `truth/*_wrong_frac`, empty without data."""
+        for record, right in replies:
+            if record.s_r is not None:
+                audit = judge_audit(record)
+                s_j = record.s_j if record.s_j is not None else audit.s_j if audit is not None else None
+                judge = None if s_j is None else (s_j >= 0.5) != right
+                hidden = record.s_j is None
+                self._replies.append(_Errors(reranker=(record.s_r >= 0.5) != right, judge=judge, hidden=hidden))
+        unjudged = sum(r.hidden for r in self._replies)
+        audited = sum(r.hidden and r.judge is not None for r in self._replies)
+        weights = [(r, unjudged / audited if r.hidden else 1.0) for r in self._replies if r.judge is not None]
+        if not weights:
+            return {}
+        total = math.fsum(weight for _, weight in weights)
+        return {
+            "truth/reranker_wrong_frac": math.fsum(weight for r, weight in weights if r.reranker) / total,
+            "truth/judge_wrong_frac": math.fsum(weight for r, weight in weights if r.judge) / total,
+            "truth/both_wrong_frac": math.fsum(weight for r, weight in weights if r.reranker and r.judge) / total,
+        }
 
 
 def is_auditable(record: RewardRecord, by: AuditBy) -> bool:
@@ -96,16 +114,18 @@ def is_auditable(record: RewardRecord, by: AuditBy) -> bool:
     return record.band == "inside" if by == "judge" else value_of(record) is not None
 
 
-RewardRow = tuple[str, float, bool, float | None]
-"""Of one reply: consistency or total, its value as if not audited, whether it may be audited, and its residual."""
+RewardRow = tuple[str, str, float, bool, float | None]
+"""Of one reply: consistency or total, its prompt, its value as if not audited, whether it may be audited, and its
+residual."""
 
 
 def reward_rows(record: RewardRecord, by: AuditBy) -> tuple[RewardRow, ...]:
     """Return the rows of one record for `DebiasedRewards`. Failures have none."""
+    prompt = record.key.prompt
     part = next((c for c in record.components if c.name == "consistency" and c.value is not None), None)
     total = [record.total.value] if isinstance(record.total, Scored) else []
     if part is None or part.value is None:
-        return tuple(("total", value, False, None) for value in total)
+        return tuple(("total", prompt, value, False, None) for value in total)
     value = value_of(record) if is_auditable(record, by) else None
     known = value is not None
     moved = 0.0 if value is None else value - part.value
@@ -113,22 +133,31 @@ def reward_rows(record: RewardRecord, by: AuditBy) -> tuple[RewardRow, ...]:
     residual = None if mixed is None else mixed - (part.value + moved)
     own = None if residual is None else part.weight * residual
     return (
-        ("consistency", part.value + moved, known, residual),
-        *(("total", reward + part.weight * moved, known, own) for reward in total),
+        ("consistency", prompt, part.value + moved, known, residual),
+        *(("total", prompt, reward + part.weight * moved, known, own) for reward in total),
     )
 
 
 class DebiasedRewards:
-    """Mean consistency and mean total reward as if every reply that may be audited had been, with intervals."""
+    """Mean consistency and mean total reward as if every reply that may be audited had been, with intervals.
+
+    The responses to one prompt are a cluster: their values and residuals are alike.
+    """
 
     def __init__(self, rows: Iterable[RewardRow] = ()) -> None:
-        self._means = {"consistency": DebiasedMean(), "total": DebiasedMean()}
+        self._means = {"consistency": DebiasedMean(), "total": DebiasedMean(limits=None)}
         self.add(rows)
+
+    @classmethod
+    def of(cls, records: Sequence[RewardRecord]) -> DebiasedRewards:
+        """Return the means over records whose audits have one auditor."""
+        by: AuditBy = next((r.audit.by for r in records if r.audit is not None), "judge")
+        return cls(row for record in records for row in reward_rows(record, by))
 
     def add(self, rows: Iterable[RewardRow]) -> None:
         """Add the rows of one or more records."""
-        for name, value, auditable, residual in rows:
-            self._means[name].add(value, auditable=auditable, residual=residual)
+        for name, prompt, value, auditable, residual in rows:
+            self._means[name].add(value, auditable=auditable, residual=residual, cluster=prompt)
 
     def estimates(self) -> dict[str, dict[str, float]]:
         """Return `DebiasedMean.estimate` of `consistency` and `total`, without those of too few audits."""

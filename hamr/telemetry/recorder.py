@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from hamr.algorithms.group_outcomes import metric_word
-from hamr.cascade.audit import AuditWindow, joint_errors, with_labels
+from hamr.cascade.audit import AuditWindow, JointErrors, with_labels
 from hamr.config.logging import AlarmsConfig
 from hamr.data.samples import action_json
 from hamr.errors import Preempted
@@ -80,7 +80,7 @@ class RunRecorder:
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._limits = limits or AlarmsConfig()
         self._audits = AuditWindow(audit_by) if audit_by else None
-        self._truth, self._truths = truth, TruthWindow()
+        self._truth, self._truths, self._errors = truth, TruthWindow(), JointErrors()
         self._replies = RecentReplies()
         self._callbacks = callbacks
 
@@ -146,12 +146,12 @@ class RunRecorder:
         """Return truth/* of a step; empty without a rule, except for what independent audits tell."""
         known = [(r, self._prompts[r.key.prompt]) for r in records if r.key.prompt in self._prompts]
         if self._truth is None or not known:
-            return joint_errors(with_labels(records))
+            return self._errors.add(with_labels(records))
         by_act = self._truth.by_act([r.action for r, _ in known], [sample for _, sample in known])
         share = sum(map(sum, by_act.values())) / len(known)
         metrics = {"truth/exact_act": share}
         metrics |= {f"truth/exact_by_act/{metric_word(act)}": mean(held) for act, held in by_act.items()}
-        metrics |= joint_errors((r, self._truth.is_exact(r.action, sample)) for r, sample in known)
+        metrics |= self._errors.add((r, self._truth.is_exact(r.action, sample)) for r, sample in known)
         if rewards := total_rewards(records):
             metrics["truth/drop"] = self._truths.add(mean(rewards), share)
         return metrics

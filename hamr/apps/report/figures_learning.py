@@ -65,6 +65,7 @@ def learning_curve(data: ReportData) -> Figure | None:
             ax.fill_between(at, bottom, top, color=BLUE, alpha=alpha, lw=0, label=label)
     ax.plot(steps, mean, color=BLUE, lw=1.0, alpha=0.65, label="mean of the step")
     ax.plot(steps, smooth(mean), color=BLUE, lw=2.8, label="smoothed")
+    _audited_curve(data, ax)
     held = held_out_curve(data)
     if held:
         ax.plot(
@@ -82,6 +83,16 @@ def learning_curve(data: ReportData) -> Figure | None:
     _truth_curve(data, ax)
     legend(ax, ncols=3)
     return figure
+
+
+def _audited_curve(data: ReportData, ax: Axes) -> None:
+    """Draw the mean reward that audits correct, with its interval, over the last 2,000 responses."""
+    steps, mean = data.series("audit/total_debiased/mean")
+    if not steps:
+        return
+    low, high = (dict(zip(*data.series(f"audit/total_debiased/{end}"), strict=True)) for end in ("low", "high"))
+    ax.fill_between(steps, [low[x] for x in steps], [high[x] for x in steps], color=ORANGE, alpha=0.16, lw=0)
+    ax.plot(steps, mean, color=ORANGE, lw=1.8, label="corrected by audits (95 %)")
 
 
 def _truth_curve(data: ReportData, ax: Axes) -> None:

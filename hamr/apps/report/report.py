@@ -199,10 +199,10 @@ def _scoring_lead(data: ReportData) -> str:
         )
     wrong = {name: data.series(f"truth/{name}_wrong_frac")[1] for name in ("reranker", "judge", "both")}
     if all(wrong.values()):
-        reranker, judge, both = (f"{sum(shares) / len(shares):.1%}" for shares in wrong.values())
+        reranker, judge, both = (f"{shares[-1]:.1%}" for shares in wrong.values())
         parts.append(
-            f"of the replies that both scored and whose truth is known, the reranker was wrong about {reranker}, the "
-            f"judge about {judge}, and both about {both}"
+            f"of the last replies whose truth is known, the reranker was wrong about {reranker}, the judge about "
+            f"{judge}, and both about {both} (audits stand for the replies that the judge has not scored)"
         )
     return "; ".join(parts) + "." if parts else ""
 

@@ -13,6 +13,7 @@ from hamr.apps.shared.preparation import Prepared
 from hamr.apps.train.customers import pool_customers
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.bench.tau2.episodes import Tau2Environment
+from hamr.cascade.audit import DebiasedRewards, debiased_metrics
 from hamr.cascade.retry import patient
 from hamr.config.schema import Config
 from hamr.config.tau2 import Tau2Config
@@ -122,6 +123,7 @@ async def evaluate_customers(
     }
     if any(map(has_reward, records)):
         figures["turn_reward"] = mean(total_rewards(records) or [0.0])
+        figures |= debiased_metrics(DebiasedRewards.of(records).estimates())
     if "episodes/reward/mean" in found:
         figures["reward"] = found["episodes/reward/mean"]
     if exact:

@@ -12,13 +12,13 @@ from typing import Any
 
 from hamr.algorithms.group_outcomes import metric_word
 from hamr.bench.statistics import share_interval
-from hamr.cascade.audit import DebiasedRewards, debiased_metrics, reward_rows
+from hamr.cascade.audit import DebiasedRewards, debiased_metrics
 from hamr.config.matching import MatchingConfig
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.truth import ExactAct
-from hamr.types import Action, AuditBy, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
+from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,6 @@ def summarise(
         acts[str(sample.meta.get("act", "all"))].append(ok)
     n = len(samples)
     known = {} if truth is None else truth.by_act([r.action for r in records], samples)
-    by: AuditBy = next((r.audit.by for r in records if r.audit is not None), "judge")
     return HeldOutResult(
         n=n,
         action_accuracy=sum(right) / n,
@@ -157,7 +156,7 @@ def summarise(
         records=tuple(records),
         exact_act=sum(map(sum, known.values())) / n if known else None,
         exact_by_act={act: _share(held) for act, held in known.items()},
-        debiased=DebiasedRewards(row for record in records for row in reward_rows(record, by)).estimates(),
+        debiased=DebiasedRewards.of(records).estimates(),
     )
 
 

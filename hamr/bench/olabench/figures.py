@@ -86,7 +86,7 @@ def _group(outcomes: Sequence[ItemOutcome], resamples: int, seed: int) -> dict[s
 
 def _corrected_mean(outcomes: Sequence[ItemOutcome], name: str) -> dict[str, float]:
     """Return the mean of a judge corrected by people's labels of the same responses; empty with too few labels."""
-    means = DebiasedMean()
+    means = DebiasedMean(limits=(1.0, 5.0), unseen=2.0) if name in GRADES else DebiasedMean()
     for outcome in outcomes:
         if name in outcome.judgements:
             value = _value(outcome, name)

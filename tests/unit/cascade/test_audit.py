@@ -79,7 +79,7 @@ def test_every_part_of_the_key_affects_the_draw(part):
 
 
 def reply(number, s_r, s_j, cascade, frac):
-    key = SampleKey(run="r", step=1, prompt="p", sample=number)
+    key = SampleKey(run="r", step=1, prompt=f"p{number}", sample=0)
     band = cascade.band(s_r)
     known = cascade.needs_judge(s_r)
     value = cascade.mix(s_r, s_j)

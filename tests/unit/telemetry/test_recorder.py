@@ -87,7 +87,8 @@ def test_replies_with_a_known_truth_show_joint_errors_of_reranker_and_judge(fold
         recorder.metrics(1, {})
     [row] = read_metrics(folder.metrics)
     shares = [row[f"truth/{who}_wrong_frac"] for who in ("reranker", "judge", "both")]
-    assert shares == [3 / 4, 3 / 4, 2 / 4]
+    # The two audits with an answer stand for the four replies that the judge has not scored.
+    assert shares == [5 / 6, 4 / 6, 3 / 6]
 
 
 def test_labels_of_a_person_are_the_truth_of_joint_errors(folder):

@@ -95,9 +95,10 @@ def test_audits_add_the_debiased_means() -> None:
     tally, reward = Tally(), Scored(value=0.8)
     inside = record(0, reward, components=(Component(name="consistency", outcome=reward, weight=2.0),), band="inside")
     inside = replace(inside, s_r=0.8, reference_scores=(ReferenceScore(reference=0, s_r=0.8),))
-    tally.add([replace(inside, audit=Audit(s_r=0.8, s_j=0.5, mix=0.5) if i % 2 else None) for i in range(80)])
+    audits = [Audit(s_r=0.8, s_j=0.5, mix=0.5) if i % 2 else None for i in range(80)]
+    tally.add([replace(inside, key=replace(inside.key, prompt=f"p{i}"), audit=audit) for i, audit in enumerate(audits)])
     rows = dict(summary_tables(tally, "title")[-1].rows)
-    assert rows["consistency, by audits"] == "0.5000 (95 %: 0.5000 to 0.5000; 40 audits)"
+    assert rows["consistency, by audits"] == "0.5000 (95 %: 0.4753 to 0.5247; 40 audits)"
     assert str(rows["total, by audits"]).startswith("0.2000"), "0.8 - 2.0 * 0.3"
 
 
