@@ -28,10 +28,15 @@ def computes_bfloat16(flags: frozenset[str], environment: Mapping[str, str]) -> 
         flags: CPU flags as in /proc/cpuinfo.
         environment: `ATEN_CPU_CAPABILITY` and `ONEDNN_MAX_CPU_ISA` can disable instruction sets that the CPU has.
     """
-    if environment.get("ATEN_CPU_CAPABILITY", "").lower() in _ATEN_WITHOUT:
+    if disables_avx512(environment):
         return False
     isa = environment.get("ONEDNN_MAX_CPU_ISA", "").upper() or "DEFAULT"
     return bool(flags & BFLOAT16_FLAGS) and (isa in _ONEDNN_WITH or "AMX" in isa)
+
+
+def disables_avx512(environment: Mapping[str, str]) -> bool:
+    """Return True if `ATEN_CPU_CAPABILITY` disables AVX-512."""
+    return environment.get("ATEN_CPU_CAPABILITY", "").lower() in _ATEN_WITHOUT
 
 
 def resolve_dtype(dtype: DType, *, on_gpu: bool) -> Literal["bfloat16", "float32"]:

@@ -28,6 +28,7 @@ from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout.vllm_adapter import adapter_request, load_adapter
 from hamr.rollout.vllm_core import fail_when_core_dies, is_core_dead, pause_core, resume_core
+from hamr.rollout.vllm_kernels import follow_cpu_capability
 from hamr.rollout.vllm_requests import (
     Classified,
     Completion,
@@ -316,6 +317,7 @@ class VllmEngine:
 
     def _live(self, started: threading.Event) -> None:
         try:
+            follow_cpu_capability()
             with no_collection():
                 from vllm import EngineArgs, envs
                 from vllm.v1.engine.llm_engine import LLMEngine

@@ -8,9 +8,22 @@ used: torch's two operations take less than half of its time.
 from __future__ import annotations
 
 import functools
+import os
 from typing import Any
 
 import torch
+
+from hamr.hardware import disables_avx512
+
+
+def follow_cpu_capability() -> None:
+    """Let vLLM load its AVX2 kernels if `ATEN_CPU_CAPABILITY` disables AVX-512. Call it before vLLM is imported.
+
+    vLLM asks torch for the features of the CPU, which that variable does not change.
+    """
+    if disables_avx512(os.environ):
+        for feature in ("avx512", "avx512_bf16", "amx_tile"):
+            setattr(torch.cpu, f"_is_{feature}_supported", lambda: False)
 
 
 def use_fused_kernels(model: torch.nn.Module) -> int:

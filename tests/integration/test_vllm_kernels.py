@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from hamr.config.pools import EngineConfig
+from hamr.rollout.vllm_settings import engine_env
 
 pytestmark = pytest.mark.integration  # it imports vLLM
 
@@ -60,3 +66,17 @@ def test_only_supported_modules_are_replaced() -> None:
         torch.testing.assert_close(now, was)
     # A norm whose weights are of another type than its input takes the plain way.
     assert plain(whole.bfloat16()).dtype == torch.bfloat16
+
+
+KERNELS = """
+from hamr.rollout.vllm_kernels import follow_cpu_capability
+follow_cpu_capability()
+import vllm._custom_ops
+print(*{line.rsplit("/", 1)[-1].strip() for line in open("/proc/self/maps") if "/vllm/_C" in line})
+"""
+
+
+def test_avx2_capability_loads_the_avx2_kernels():
+    environment = os.environ | engine_env(EngineConfig()) | {"ATEN_CPU_CAPABILITY": "avx2"}
+    done = subprocess.run([sys.executable, "-c", KERNELS], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["_C_AVX2.abi3.so"]
