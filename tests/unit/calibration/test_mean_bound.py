@@ -25,14 +25,14 @@ def ever_missed(values, means):
 
 @pytest.mark.parametrize("moving", [False, True])
 def test_coverage_at_all_times(moving):
-    """60 runs of a skewed gap; the thousand runs are in benchmarks/hacking.py."""
+    """400 runs of a skewed gap; the thousand runs are in benchmarks/hacking.py."""
     rng = np.random.default_rng(0)
     share = np.linspace(0.05, 0.4, 150) if moving else np.full(150, 0.15)
     missed = 0
-    for _ in range(60):
+    for _ in range(400):
         fooled = rng.random(150) < share
         missed += ever_missed(np.where(fooled, 0.8, -0.1), 0.9 * share - 0.1)
-    assert missed <= 6
+    assert missed <= 20
 
 
 def test_betting_bound_is_rarely_above_a_mean_that_never_is():
