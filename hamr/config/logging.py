@@ -35,8 +35,8 @@ SinkName = Literal["tensorboard", "mlflow", "trackio", "prometheus"]
 
 
 class AlarmsConfig(Section):
-    """Limits of step metrics. Beyond a limit, an alarm is raised (a line on the terminal, `alarm/<name>` = 1). null: no
-    limit."""
+    """Limits of step metrics, upper ones unless stated otherwise. Beyond a limit, an alarm is raised (a line on the
+    terminal, `alarm/<name>` = 1). null: no limit."""
 
     audit_drift: PositiveFloat | None = 4.0
     """Change of the distance between reranker and judge inside the trust interval, in standard errors."""
@@ -49,6 +49,9 @@ class AlarmsConfig(Section):
     """Mean distance between reranker and judge on replies that both scored."""
     top_reply_frac: Fraction | None = 0.5
     """Share of the most frequent reply among all replies of the policy in ten steps. The alarm names the reply."""
+    act_diversity: Fraction | None = 0.55
+    """Lower limit of the effective number of acts (or clusters by meaning) among the policy's replies, as a share of
+    that of the acts due. Two equally frequent acts where four are due have 0.5. Needs `scorers.check_every`."""
     truth_drop: Fraction | None = 0.15
     """Decrease of `truth/exact_act` below its best earlier value while the reward has increased."""
 

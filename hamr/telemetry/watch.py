@@ -6,6 +6,7 @@ import math
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from statistics import correlation, fmean, pvariance
+from typing import NamedTuple
 
 from hamr.cascade.audit import judge_audit
 from hamr.config.logging import AlarmsConfig
@@ -76,6 +77,19 @@ class RecentReplies:
         return {"watch/top_reply_frac": times / replies.total()} if len(self._steps) == self._steps.maxlen else {}
 
 
+def effective_number(counts: Mapping[str, float]) -> float:
+    """Return the number of equally frequent kinds with the same entropy as `counts`: exp of the Shannon entropy.
+
+    Unlike the number of different kinds, it hardly counts a kind that occurs once in thousands of draws.
+
+    >>> [round(effective_number(counts), 2) for counts in ({"a": 5, "b": 5}, {"a": 999, "b": 1})]
+    [2.0, 1.01]
+    """
+    from scipy.stats import entropy
+
+    return math.exp(entropy(list(counts.values())))
+
+
 class TruthWindow:
     """Tracks reward and truth of a run together, each averaged over `size` steps."""
 
@@ -97,37 +111,56 @@ class TruthWindow:
         return max(best - truths[-1], 0.0) if truths else 0.0
 
 
-_SAYS = {
-    "audit_drift": (
+class _Alarm(NamedTuple):
+    """`lower`: the limit is a lower one. An upper one holds for the absolute value."""
+
+    metric: str
+    meaning: str
+    lower: bool = False
+
+    def is_raised(self, value: float, limit: float) -> bool:
+        return value < limit if self.lower else abs(value) > limit
+
+
+_ALARMS = {
+    "audit_drift": _Alarm(
         "audit/drift",
         "the reranker has drifted from the judge inside the trust interval; recalibrate",
     ),
-    "audit_bound": (
+    "audit_bound": _Alarm(
         "audit/bound_excess",
         "rewards inside the trust interval are too high by the judge's audits; recalibrate or set "
         "rewards.consistency.correction=stratified",
     ),
-    "length_correlation": ("watch/length_correlation", "the reward correlates with the response length"),
-    "scorer_gap": ("watch/scorer_gap", "reranker and judge disagree"),
-    "top_reply_frac": ("watch/top_reply_frac", "one reply makes up most of the policy's replies"),
-    "truth_drop": ("truth/drop", "the reward rises while exact acts fall: the policy exploits the scorers"),
+    "length_correlation": _Alarm("watch/length_correlation", "the reward correlates with the response length"),
+    "scorer_gap": _Alarm("watch/scorer_gap", "reranker and judge disagree"),
+    "top_reply_frac": _Alarm("watch/top_reply_frac", "one reply makes up most of the policy's replies"),
+    "act_diversity": _Alarm(
+        "watch/act_diversity", "the policy's replies have fewer acts than its prompts call for", lower=True
+    ),
+    "truth_drop": _Alarm("truth/drop", "the reward rises while exact acts fall: the policy exploits the scorers"),
 }
 
 
 def flags(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, float]:
-    """Return a flag per limit: 1 if a step's metric exceeds it in absolute value, else 0.
+    """Return a flag per limit: 1 if a step's metric is beyond it, else 0.
 
     A limit that is off, or whose metric the step lacks, has no flag.
     """
-    known = {name: (getattr(limits, name), metrics.get(metric)) for name, (metric, _) in _SAYS.items()}
-    return {name: float(abs(v) > limit) for name, (limit, v) in known.items() if limit is not None and v is not None}
+    known = {name: (getattr(limits, name), metrics.get(alarm.metric)) for name, alarm in _ALARMS.items()}
+    return {
+        name: float(_ALARMS[name].is_raised(value, limit))
+        for name, (limit, value) in known.items()
+        if limit is not None and value is not None
+    }
 
 
 def alarms(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, str]:
-    """Return {limit: message} for each limit that a step's metrics exceed."""
+    """Return {limit: message} for each limit that a step's metrics are beyond."""
     raised = {}
     for name, flag in flags(metrics, limits).items():
-        metric, meaning = _SAYS[name]
+        metric, meaning, lower = _ALARMS[name]
         if flag:
-            raised[name] = f"alarm: {metric} is {metrics[metric]:.2f} (limit {getattr(limits, name):g}): {meaning}"
+            limit = f"{'lower ' if lower else ''}limit {getattr(limits, name):g}"
+            raised[name] = f"alarm: {metric} is {metrics[metric]:.2f} ({limit}): {meaning}"
     return raised

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -21,13 +21,14 @@ from hamr.apps.shared.reply_clusters import embed_in_child
 from hamr.apps.train.scorer_refit import ScoredReply
 from hamr.calibration.cascade import Cascade
 from hamr.config.schema import Config
-from hamr.data.contrasts import Contrast, Wrong, contrasts
+from hamr.data.contrasts import Contrast, Wrong, contrasts, replies_of
 from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs, unlabelled_pairs
 from hamr.data.reply_clusters import ReplyClusters
 from hamr.data.splits import Splits
 from hamr.errors import BadInput, DataError, UnreliableScorer
 from hamr.protocols import Ask
 from hamr.rewards.truth import ExactAct
+from hamr.telemetry.watch import effective_number
 from hamr.types import Reply, ServiceSample
 
 CHECK_SEED = 29
@@ -35,7 +36,7 @@ RANDOM_MODEL = "tiny"
 """The bundled model with random weights, which tests use, may be at chance."""
 MOST_PAIRS = 120
 FEWEST_REPLIES = 10
-"""Replies to prompts of one act from which the share of false accepts is computed."""
+"""Fewest replies to prompts of one act for the share of false accepts, and per due act for the diversity of acts."""
 MOST_NAMED = 500
 """Replies of the policy, the most frequent ones, whose act or cluster is looked for."""
 SETS = {"held_out": "held-out pairs", "labelled_pairs": "labelled pairs", "easy": "easy pairs"}
@@ -152,7 +153,7 @@ class ScorerWatch:
             )
 
     async def of_replies(self, replies: Sequence[ScoredReply]) -> dict[str, float]:
-        """Return `scorers/*`, `watch/distinct_acts` and `alarm/scorers_fooled` of the policy's replies.
+        """Return `scorers/*`, `watch/*` of acts and `alarm/scorers_fooled` of the policy's replies.
 
         The most frequent ones are tried in the contexts of acts that they are not. Where the data name their acts, the
         replies' own scores are compared with the truth too.
@@ -163,10 +164,40 @@ class ScorerWatch:
         ordered = [text for text, _ in Counter(reply.text for reply in replies).most_common()]
         acts = await self._acts_of(ordered[: max(MOST_NAMED, self.config.scorers.replies)])
         found = {"watch/distinct_acts": float(len(set(acts.values()) - {None}))} if acts else {}
+        found |= self._act_diversity(replies, acts)
         found |= self._check_accepted(replies)
         for name, value in (await self._check_replies(ordered[: self.config.scorers.replies], acts)).items():
             found[name] = max(value, found.get(name, 0.0))
         return found
+
+    def _act_diversity(self, replies: Sequence[ScoredReply], acts: Mapping[str, str | None]) -> dict[str, float]:
+        """Return `watch/act_diversity`: effective number of acts among the replies, over that of the acts due.
+
+        Only replies with a known act to prompts with a reply among their references count. A prompt with references of
+        several clusters calls for the reply's, if it is one of them, else for each of them in equal parts. Nothing is
+        returned for fewer than two due acts, for fewer replies than FEWEST_REPLIES times the effective number of due
+        acts, or for dialogues, whose later turns call for other acts than the sample.
+        """
+        if self.config.holds_dialogues:
+            return {}
+        taken, due = Counter[str](), defaultdict[str, float](float)
+        for reply in replies:
+            act, accepted = acts.get(reply.text), self._due_acts(reply.sample)
+            if act is None or not accepted:
+                continue
+            taken[act] += 1
+            expected = {act} if act in accepted else accepted
+            for name in expected:
+                due[name] += 1 / len(expected)
+        if len(due) < 2 or taken.total() < FEWEST_REPLIES * (wanted := effective_number(due)):
+            return {}
+        return {"watch/act_diversity": effective_number(taken) / wanted}
+
+    def _due_acts(self, sample: ServiceSample) -> set[str]:
+        """Return the acts, or clusters, of the replies among a sample's references."""
+        if self.truth is None:
+            return set(sample.meta.get("reply_clusters", ()))
+        return {str(sample.meta["act"])} if replies_of(sample) else set()
 
     def _check_accepted(self, replies: Sequence[ScoredReply]) -> dict[str, float]:
         """Return the share of wrong replies that score like right ones, of the due act in which it is largest."""

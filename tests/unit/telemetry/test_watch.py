@@ -73,6 +73,14 @@ def test_alarm_is_raised_beyond_its_limit_on_either_side(value, raised):
     assert flags({"audit/drift": value}, AlarmsConfig(audit_drift=4.0)) == {"audit_drift": float(raised)}
 
 
+@pytest.mark.parametrize(("value", "raised"), [(0.5, True), (0.55, False), (1.2, False)])
+def test_alarm_of_a_lower_limit_is_raised_below_it(value, raised):
+    metrics = {"watch/act_diversity": value}
+    assert flags(metrics, AlarmsConfig()) == {"act_diversity": float(raised)}
+    said = alarms(metrics, AlarmsConfig()).get("act_diversity", "")
+    assert said.startswith("alarm: watch/act_diversity is 0.50 (lower limit 0.55)") == raised
+
+
 def test_run_logs_its_alarms(tmp_path):
     class Terminal:
         def __init__(self):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.train.scorer_refit import ScoredReply
 from hamr.apps.train.scorer_watch import ScorerWatch, check_tuned
 from hamr.config.load import load_config
+from hamr.config.logging import AlarmsConfig
 from hamr.config.schema import SageDataConfig
 from hamr.data.contrasts import replies_of
 from hamr.data.reply_clusters import ReplyClusters
@@ -22,6 +24,7 @@ from hamr.data.splits import Splits
 from hamr.errors import BadInput, UnreliableScorer
 from hamr.procedures.acts import Context, SageActs
 from hamr.rewards.truth import ExactAct
+from hamr.telemetry.watch import flags
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample
 
 GOODBYE = "That is fine. Have a nice day, goodbye!"
@@ -150,8 +153,68 @@ async def test_accurate_scorers_raise_no_alarm_for_a_collapsed_policy() -> None:
         "scorers/fooled_frac": 0.0,
         "alarm/scorers_fooled": 0.0,
         "watch/distinct_acts": 1.0,
+        "watch/act_diversity": pytest.approx(0.25, rel=0.02),
     }
     assert notes == []
+
+
+def act_replies(share: float, *acts: str) -> list[ScoredReply]:
+    """Replies to the prompts that call for one: `share` of each act are right, the others of `acts` in turn."""
+    wording = {sample.meta["act"]: sample for sample in SPLITS.train}
+    found, seen = [], Counter[str]()
+    for sample in SPLITS.train:
+        if replies_of(sample):
+            seen[sample.meta["act"]] += 1
+            right = seen[sample.meta["act"]] % 10 < 10 * share
+            other = wording[acts[len(found) % len(acts)]] if acts else sample
+            found.append(ScoredReply(sample, replies_of(sample if right else other)[0], None))
+    return found
+
+
+REPLY_ACTS = ("GoodBye", "ask ApplicationTendency", "ask ConsumptionProfile", "ask EmotionTag")
+
+
+@pytest.mark.parametrize(
+    ("share", "acts", "raised"),
+    [
+        (1.0, (), 0.0),
+        (0.3, REPLY_ACTS, 0.0),
+        (0.7, ("GoodBye",), 0.0),
+        (0.1, ("GoodBye",), 1.0),
+        (0.0, REPLY_ACTS[:2], 1.0),
+        (0.0, ("GoodBye",), 1.0),
+    ],
+)
+async def test_replies_of_too_few_acts_raise_the_alarm(share: float, acts: tuple[str, ...], raised: float) -> None:
+    """Stray replies of other acts do not hide a collapse, and wrong replies of all acts are none."""
+    found, _ = watch(RuleScorer(), "scorers.contexts=0")
+    figures = await found.of_replies(act_replies(share, *acts))
+    assert flags(figures, AlarmsConfig())["act_diversity"] == raised, figures
+
+
+async def test_act_diversity_requires_data_and_single_decisions() -> None:
+    few, _ = watch(RuleScorer(), "scorers.contexts=0")
+    assert "watch/act_diversity" not in await few.of_replies(replies({GOODBYE: 30}))
+    dialogues, _ = watch(RuleScorer(), "scorers.contexts=0", "env=sage")
+    assert "watch/act_diversity" not in await dialogues.of_replies(replies({GOODBYE: 200}))
+
+
+async def test_prompt_with_several_clusters_calls_for_any_of_them() -> None:
+    names = {"Your name?": "cluster 1", GOODBYE: "cluster 2"}
+    known = ReplyClusters(texts=tuple(names), names=tuple(names.values()), vectors=np.eye(2, dtype=np.float32))
+    both = tuple(replace(asking("1", text, ""), meta={"reply_clusters": list(names.values())}) for text in names)
+    found, _ = watch(
+        RuleScorer(),
+        "scorers.contexts=0",
+        splits=Splits(train=both, validation=(), test=both),
+        truth=None,
+        clusters=known,
+        embed=lambda texts: np.array([[float("name" in t), float("bye" in t)] for t in texts], np.float32),
+    )
+    one = [ScoredReply(both[0], GOODBYE, None)] * 50
+    assert "watch/act_diversity" not in await found.of_replies(one), "one accepted act everywhere is no collapse"
+    only = [ScoredReply(asking(text, text, name), GOODBYE, None) for text, name in names.items()]
+    assert (await found.of_replies(only * 50))["watch/act_diversity"] == pytest.approx(0.5)
 
 
 def answered(act: str, right: int, wrong: int, score: float) -> list[ScoredReply]:
