@@ -54,6 +54,8 @@ class AlarmsConfig(Section):
     that of the acts due. Two equally frequent acts where four are due have 0.5. Needs `scorers.check_every`."""
     truth_drop: Fraction | None = 0.15
     """Decrease of `truth/exact_act` below its best earlier value while the reward has increased."""
+    truth_act_drop: Fraction | None = 0.3
+    """The same of a single act, which the alarm names. A decrease that may be chance counts as 0."""
 
 
 class LoggingConfig(Section):

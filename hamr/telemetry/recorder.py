@@ -32,7 +32,7 @@ from hamr.telemetry.metrics import (
 from hamr.telemetry.pace import PACE_STEPS, left_s
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.sinks import Sink
-from hamr.telemetry.watch import RecentReplies, TruthWindow, alarms, flags, watch_metrics
+from hamr.telemetry.watch import ActTruthWindow, RecentReplies, TruthWindow, alarms, flags, watch_metrics
 from hamr.types import Action, AuditBy, Failure, RewardRecord, ServiceSample, ToolCall
 
 
@@ -80,7 +80,8 @@ class RunRecorder:
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._limits = limits or AlarmsConfig()
         self._audits = AuditWindow(audit_by) if audit_by else None
-        self._truth, self._truths, self._errors = truth, TruthWindow(), JointErrors()
+        self._truth, self._truths, self._act_truths = truth, TruthWindow(), ActTruthWindow()
+        self._errors = JointErrors()
         self._replies = RecentReplies()
         self._callbacks = callbacks
 
@@ -93,12 +94,17 @@ class RunRecorder:
     def rewind(self, run: str, step: int, unfinished: Iterable[Mapping[str, Any]] = ()) -> None:
         """Remove the ledger's records of later steps from a run that resumes after `step`.
 
-        So are those of the draws (`Experience.state`) that were not trained on up to that step and are repeated.
+        The others rebuild the windows of steps that alarms compare.
+        The records of the draws (`Experience.state`) that were not trained on up to that step are removed too, since
+        they are repeated. An asynchronous run may train on a response later than it was drawn; in the windows it
+        belongs to the step in which it was drawn.
         """
         self._ledger.discard_after(run, step)
         for draw in unfinished:
             attempts = range(draw["attempt"], draw["attempt"] + ATTEMPTS)
             self._ledger.discard(run, draw["step"], draw["prompt"], attempts)
+        for earlier in range(1, step + 1):
+            self._window_metrics(list(self._ledger.rows(run=run, step=earlier)))
 
     def add(self, values: Mapping[str, float]) -> None:
         """Add metrics to every following step. A later value of the same name replaces the earlier one."""
@@ -112,8 +118,9 @@ class RunRecorder:
         if (left := left_s(list(self._seconds), step, self._total)) is not None:
             merged["progress/left_s"] = left
         raised = alarms(merged, self._limits)
-        if "top_reply_frac" in raised:
-            raised["top_reply_frac"] += f": {self._replies.top!r}"
+        for name, found in (("top_reply_frac", repr(self._replies.top)), ("truth_act_drop", self._act_truths.act)):
+            if name in raised:
+                raised[name] += f": {found}"
         merged |= {f"alarm/{name}": flag for name, flag in flags(merged, self._limits).items()}
         self._metrics.write(step, self.stage, merged)
         if self._wandb:
@@ -128,19 +135,21 @@ class RunRecorder:
     def records(self, step: int, records: Sequence[RewardRecord]) -> None:
         """Record every response of the step, dropped groups included. Call once per step, so that means cover all."""
         self._ledger.add(records)
-        audits = self._audits.add(records) if self._audits else {}
         self._pending[step] = {
             **reward_metrics(records),
             **episode_metrics(records),
             **router_metrics(records),
             **watch_metrics(records),
-            **self._replies.add(records),
-            **audits,
-            **self._exact_acts(records),
+            **self._window_metrics(records),
         }
         if self._wandb:
             self._wandb.records(step, records)
         self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step))
+
+    def _window_metrics(self, records: Sequence[RewardRecord]) -> dict[str, float]:
+        """Add the records of a step to the windows, and return the metrics that need them."""
+        audits = self._audits.add(records) if self._audits else {}
+        return {**self._replies.add(records), **audits, **self._exact_acts(records)}
 
     def _exact_acts(self, records: Sequence[RewardRecord]) -> dict[str, float]:
         """Return truth/* of a step; empty without a rule, except for what independent audits tell."""
@@ -151,9 +160,11 @@ class RunRecorder:
         share = sum(map(sum, by_act.values())) / len(known)
         metrics = {"truth/exact_act": share}
         metrics |= {f"truth/exact_by_act/{metric_word(act)}": mean(held) for act, held in by_act.items()}
-        metrics |= self._errors.add((r, self._truth.is_exact(r.action, sample)) for r, sample in known)
+        exact = [(r, sample, self._truth.is_exact(r.action, sample)) for r, sample in known]
+        metrics |= self._errors.add((r, right) for r, _, right in exact)
         if rewards := total_rewards(records):
             metrics["truth/drop"] = self._truths.add(mean(rewards), share)
+            metrics["truth/act_drop"] = self._act_truths.add(mean(rewards), shares_by_act(exact))
         return metrics
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]], stage: str | None = None) -> None:
@@ -194,6 +205,17 @@ class RunRecorder:
 
     def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
         self.close(failed=kind is not None and not issubclass(kind, Preempted))
+
+
+def shares_by_act(exact: Iterable[tuple[RewardRecord, ServiceSample, bool]]) -> dict[str, list[float]]:
+    """Return, for each due act, the exact shares of its prompts' responses."""
+    by_prompt: dict[tuple[str, str], list[bool]] = {}
+    for record, sample, right in exact:
+        by_prompt.setdefault((str(sample.meta.get("act")), record.key.prompt), []).append(right)
+    shares: dict[str, list[float]] = {}
+    for (act, _), held in by_prompt.items():
+        shares.setdefault(act, []).append(mean(held))
+    return shares
 
 
 def pick_samples(

@@ -111,6 +111,73 @@ class TruthWindow:
         return max(best - truths[-1], 0.0) if truths else 0.0
 
 
+FEWEST_PROMPTS = 10
+"""Prompts of an act in a window, below which its share is not compared."""
+STANDARD_ERRORS = 4.0
+"""Fall of an act's share, in standard errors, below which it counts as chance."""
+
+
+class _Share(NamedTuple):
+    """Mean exact share of an act's prompts, and its squared standard error."""
+
+    mean: float
+    squared_error: float
+
+    @classmethod
+    def of(cls, shares: Sequence[float]) -> _Share:
+        """Average the shares of prompts.
+
+        For the error, one right and one wrong prompt are added, so that a share of 0 or 1 has an error too.
+        """
+        return cls(fmean(shares), pvariance([*shares, 0.0, 1.0]) / (len(shares) + 2))
+
+
+class ActTruthWindow:
+    """Tracks the reward of a run and the exact share of each due act together, each averaged over `size` steps.
+
+    The share of an act falls if it is lower than in an earlier window of lower reward, by at least STANDARD_ERRORS
+    standard errors of the difference, and both windows have at least FEWEST_PROMPTS prompts of the act. All responses
+    to a prompt in a step are one observation, the share of them that is exact, because they tend to agree. So many
+    errors are required because every act is compared with the best of all earlier windows.
+    """
+
+    def __init__(self, size: int = 12) -> None:
+        self._steps: deque[tuple[float, Mapping[str, Sequence[float]]]] = deque(maxlen=size)
+        self._windows: list[tuple[float, dict[str, _Share]]] = []
+        self.act = ""
+        """The act with the largest fall in the last step, and its shares; empty if no share falls."""
+
+    def add(self, reward: float, shares: Mapping[str, Sequence[float]]) -> float:
+        """Add a step: its mean reward, and for each act the exact shares of its prompts' responses.
+
+        Return the largest fall of an act's share, or 0.
+        """
+        self._steps.append((reward, shares))
+        if len(self._steps) == self._steps.maxlen:
+            self._windows.append(self._newest())
+        return self._largest_drop()
+
+    def _newest(self) -> tuple[float, dict[str, _Share]]:
+        pooled: dict[str, list[float]] = {}
+        for _, step in self._steps:
+            for act, own in step.items():
+                pooled.setdefault(act, []).extend(own)
+        known = {act: _Share.of(own) for act, own in pooled.items() if len(own) >= FEWEST_PROMPTS}
+        return fmean(reward for reward, _ in self._steps), known
+
+    def _largest_drop(self) -> float:
+        largest, self.act = 0.0, ""
+        reward, newest = self._windows[-1] if self._windows else (0.0, {})
+        for earlier in (shares for each, shares in self._windows if each < reward):
+            for act, now in newest.items():
+                before = earlier.get(act, now)
+                drop = before.mean - now.mean
+                error = math.sqrt(now.squared_error + before.squared_error)
+                if drop > largest and drop >= STANDARD_ERRORS * error:
+                    largest, self.act = drop, f"{act}, from {before.mean:.2f} to {now.mean:.2f}"
+        return largest
+
+
 class _Alarm(NamedTuple):
     """`lower`: the limit is a lower one. An upper one holds for the absolute value."""
 
@@ -139,6 +206,10 @@ _ALARMS = {
         "watch/act_diversity", "the policy's replies have fewer acts than its prompts call for", lower=True
     ),
     "truth_drop": _Alarm("truth/drop", "the reward rises while exact acts fall: the policy exploits the scorers"),
+    "truth_act_drop": _Alarm(
+        "truth/act_drop",
+        "the reward rises while exact acts fall where one act is due: the policy exploits the scorers or unlearns it",
+    ),
 }
 
 

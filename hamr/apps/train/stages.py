@@ -424,7 +424,8 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         run.cascade_controller.restore(newest.state.get("cascade"))
         await run.refit.restore(newest.state.get("refits", ()))
         await publish(run)
-        run.recorder.rewind(run.run_id, newest.step, newest.state.get("unfinished", ()))
+        unfinished = newest.state.get("unfinished", ())
+        await asyncio.to_thread(run.recorder.rewind, run.run_id, newest.step, unfinished)
         run.console.note(f"resume after step {newest.step}")
     return stream, start.step
 

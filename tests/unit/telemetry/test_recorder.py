@@ -9,6 +9,7 @@ import pytest
 from hamr.config.logging import WandbConfig
 from hamr.errors import BadInput
 from hamr.files import read_jsonl
+from hamr.telemetry.console import Console
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder, pick_samples
@@ -89,6 +90,72 @@ def test_replies_with_a_known_truth_show_joint_errors_of_reranker_and_judge(fold
     shares = [row[f"truth/{who}_wrong_frac"] for who in ("reranker", "judge", "both")]
     # The two audits with an answer stand for the four replies that the judge has not scored.
     assert shares == [5 / 6, 4 / 6, 3 / 6]
+
+
+ACT_PROMPTS = {
+    f"{act} {number}": replace(SAMPLE, id=f"{act} {number}", meta={"act": act})
+    for number in range(40)
+    for act in ("bye", "offer")
+}
+
+
+class ActTruth:
+    """Takes a reply for exact if it is the name of the due act."""
+
+    def is_exact(self, action, sample):
+        return action.content == sample.meta["act"]
+
+    def by_act(self, actions, samples):
+        held = {"bye": [], "offer": []}
+        for action, sample in zip(actions, samples, strict=True):
+            held[sample.meta["act"]].append(self.is_exact(action, sample))
+        return held
+
+
+def collapsing_step(step):
+    """From step 20 on every prompt gets the goodbye, which is exact where it is due, and the reward rises."""
+    records = []
+    for number in range(40):
+        act = ("bye", "offer")[number % 2]
+        reply = "bye" if step >= 20 else act
+        audit = Audit(s_r=0.9, s_j=0.9 if step < 20 else 0.1 * (number % 3), best=0.5, mix=0.5)
+        own = record(0, 0.5 + step / 100, step=step, prompt=f"{act} {number}", s_r=0.9, audit=audit)
+        records.append(replace(own, action=Reply(content=reply)))
+    return records
+
+
+def test_resumed_recorder_raises_the_alarms_of_an_uninterrupted_one(tmp_path):
+    def take(folder, steps, after=None):
+        with (
+            folder,
+            RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), audit_by="judge", strict=True) as recorder,
+        ):
+            if after is not None:
+                recorder.rewind("r", after)
+            recorder.begin("rl", 30)
+            for step in steps:
+                recorder.records(step, collapsing_step(step))
+                recorder.metrics(step, {})
+        return [{**row, "time": 0.0} for row in read_metrics(folder.metrics)]
+
+    whole = take(RunFolder.create(tmp_path / "whole", "a: 1"), range(1, 31))
+    take(RunFolder.create(tmp_path / "stopped", "a: 1"), range(1, 27))  # killed after the checkpoint of step 22
+    resumed = take(RunFolder.resume(tmp_path / "stopped"), range(23, 31), after=22)
+    assert resumed == whole
+    raised = {name for row in whole for name, value in row.items() if name.startswith("alarm/") and value}
+    assert raised == {
+        f"alarm/{name}" for name in ("truth_drop", "truth_act_drop", "top_reply_frac", "audit_drift", "scorer_gap")
+    }
+
+
+def test_alarm_of_an_act_names_it_on_the_terminal(folder, capsys):
+    with RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), console=Console("run")) as recorder:
+        recorder.begin("rl", 30)
+        for step in range(1, 31):
+            recorder.records(step, collapsing_step(step))
+            recorder.metrics(step, {})
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "fall where one act is due" in printed and "unlearns it: offer, from 1.00 to" in printed
 
 
 def test_labels_of_a_person_are_the_truth_of_joint_errors(folder):

@@ -9,7 +9,7 @@ from hamr.telemetry.console import Console
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
-from hamr.telemetry.watch import RecentReplies, TruthWindow, alarms, flags, pearson, watch_metrics
+from hamr.telemetry.watch import ActTruthWindow, RecentReplies, TruthWindow, alarms, flags, pearson, watch_metrics
 from hamr.types import Audit, Component, JudgeTimeout, Reply, Scored
 from tests.unit.telemetry.records import record
 
@@ -137,6 +137,45 @@ def test_falling_truth_with_rising_reward_raises_an_alarm() -> None:
 def test_truth_falling_with_the_reward_raises_no_alarm() -> None:
     window = TruthWindow(size=4)
     assert max(window.add(0.8 - 0.05 * i, 0.8 - 0.05 * i) for i in range(12)) == 0.0
+
+
+def act_drops(shares, *, rising=True, prompts=10, size=4):
+    """The falls of an act with these shares, whose prompts are right or wrong as a whole, and of another one."""
+    window = ActTruthWindow(size=size)
+    drops = []
+    for step, share in enumerate(shares):
+        offers = [1.0] * round(share * prompts) + [0.0] * round((1 - share) * prompts)
+        reward = 0.5 + 0.01 * step * (1 if rising else -1)
+        drops.append(window.add(reward, {"offer": offers, "bye": [0.8] * prompts}))
+    return drops, window.act
+
+
+def test_falling_act_with_rising_reward_raises_an_alarm_that_names_it():
+    drops, act = act_drops([0.9] * 8 + [0.3] * 4)
+    assert drops[:8] == [0.0] * 8 and drops[-1] == pytest.approx(0.6)
+    assert act == "offer, from 0.90 to 0.30"
+    metrics = {"truth/drop": 0.1, "truth/act_drop": drops[-1]}
+    assert flags(metrics, AlarmsConfig()) == {"truth_drop": 0.0, "truth_act_drop": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("shares", "how"),
+    [
+        ([0.9] * 8 + [0.3] * 4, {"rising": False}),
+        ([0.9] * 8 + [0.3] * 4, {"prompts": 2}),
+        ([0.6] * 8 + [0.4] * 4, {}),
+        ([0.3] * 8 + [0.9] * 4, {}),
+        ([0.9] * 3, {}),
+    ],
+)
+def test_chance_rare_acts_and_falling_rewards_are_no_drop_of_an_act(shares, how):
+    assert act_drops(shares, **how) == ([0.0] * len(shares), "")
+
+
+@pytest.mark.parametrize("prompts", [3, 30])
+def test_wrong_prompts_are_fewer_than_chance_only_with_enough_data(prompts):
+    drops, _ = act_drops([1.0] * 4 + [2 / 3] * 4, prompts=prompts)
+    assert (drops[-1] > 0) == (prompts == 30)
 
 
 @pytest.mark.parametrize(("excess", "raised"), [(0.0, False), (0.02, True)])
