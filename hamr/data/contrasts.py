@@ -188,8 +188,9 @@ class _Logged:
     def __init__(self, samples: Sequence[ServiceSample]) -> None:
         self._accept = clusters_of(samples)
         self._groups: dict[str, list[ServiceSample]] = {}
+        roots = _roots(samples)
         for sample in samples:
-            for name in dict.fromkeys(sample.meta.get("reply_clusters") or self._accept[sample.id]):
+            for name in dict.fromkeys(sample.meta.get("reply_clusters") or (roots[sample.id],)):
                 self._groups.setdefault(name, []).append(sample)
 
     def clusters(self) -> dict[str, list[ServiceSample]]:
@@ -202,7 +203,7 @@ class _Logged:
         opening = OPENINGS[language_of(reference)]
         right = tuple(text for text in dict.fromkeys(own) if text != reference)
         return Contrast(
-            cluster=cluster,
+            cluster=_cluster_name(sample, cluster),
             accepted=self._accept[sample.id],
             history=dialogue_text(sample),
             reference=reference,
@@ -233,10 +234,28 @@ class _Logged:
 def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, frozenset[str]]:
     """Sample id -> names of what it asks for. Two samples without a common name ask for different things.
 
-    One name is the root of a union-find over declared acts or clusters and shared references; the others are the
-    clusters of the sample's replies by meaning, where `meta["reply_clusters"]` has them. These are not joined over
-    samples: a sample with references of two meanings would make one cluster of both.
+    The names are the root of a union-find over declared acts or clusters and shared references, the acts and clusters
+    that samples of this root declare, and the clusters of the sample's replies by meaning, where
+    `meta["reply_clusters"]` has them. These are not joined over samples: a sample with references of two meanings would
+    make one cluster of both.
     """
+    roots = _roots(samples)
+    declared: dict[str, set[str]] = {}
+    for sample in samples:
+        names = {str(sample.meta[name]) for name in ("act", "cluster") if name in sample.meta}
+        declared.setdefault(roots[sample.id], set()).update(names)
+    return {s.id: frozenset((roots[s.id], *declared[roots[s.id]], *s.meta.get("reply_clusters", ()))) for s in samples}
+
+
+def _cluster_name(sample: ServiceSample, name: str) -> str:
+    """Return the act or cluster that a sample of the cluster `name` declares; `name` if it is a cluster by meaning."""
+    if "reply_clusters" in sample.meta:
+        return name
+    return str(sample.meta.get("act", sample.meta.get("cluster", name)))
+
+
+def _roots(samples: Sequence[ServiceSample]) -> dict[str, str]:
+    """Sample id -> root of the samples that are joined by a declared act, a declared cluster or a shared reference."""
     parent: dict[str, str] = {}
 
     def root(key: str) -> str:
@@ -251,7 +270,7 @@ def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, frozenset[str]]:
         keys += [f"{name} {sample.meta[name]}" for name in ("act", "cluster") if name in sample.meta]
         for key in keys:
             parent[root(key)] = root(f"sample {sample.id}")
-    return {s.id: frozenset((root(f"sample {s.id}"), *s.meta.get("reply_clusters", ()))) for s in samples}
+    return {sample.id: root(f"sample {sample.id}") for sample in samples}
 
 
 def off_topic(split: Split, rng: Random, language: str) -> str:

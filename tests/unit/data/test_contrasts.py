@@ -145,6 +145,19 @@ def test_wrong_replies_come_from_other_clusters_only():
     assert all(c.cluster in c.accepted for c in drawn)
 
 
+def test_declared_act_is_the_name_of_what_is_due():
+    samples = [
+        logged("a", "Your name?", act="ask name"),
+        logged("b", "It costs $3.", act="price"),
+        logged("c", "Who are you?", act="ask name"),
+        logged("d", "Your name?", cluster="identity"),
+    ]
+    drawn = {c.reference: c for c in contrasts(samples, 60, 1)}
+    assert drawn["Who are you?"].cluster == "ask name" and drawn["It costs $3."].cluster == "price"
+    assert {"ask name", "identity"} <= drawn["Who are you?"].accepted, "a and d share a reference"
+    assert "ask name" not in drawn["It costs $3."].accepted
+
+
 @pytest.mark.parametrize("samples", [[], [logged("a", "Yes."), logged("b", "Yes.")], [logged("a", "Yes.", act="x")]])
 def test_contrasts_require_at_least_two_acts(samples):
     with pytest.raises(DataError, match="at least two"):

@@ -147,6 +147,25 @@ async def test_policy_reply_is_right_in_the_cluster_of_its_nearest_reference(sai
     assert figures["watch/distinct_acts"] == 2.0
 
 
+async def test_right_replies_of_logged_data_are_not_counted_as_wrong() -> None:
+    """The samples name their act and no scenario. Where a goodbye is due, the scorer prefers the policy's."""
+
+    def own(part: tuple[ServiceSample, ...]) -> tuple[ServiceSample, ...]:
+        return tuple(replace(sample, meta={"act": sample.meta["act"]}) for sample in part)
+
+    class Scorer(RuleScorer):
+        async def ask(self, question: Question) -> Answer:
+            answer = await super().ask(question)
+            preferred = question.variables["statement_b"] == goodbye and answer.score == 0.9
+            return Answer(score=1.0) if preferred else answer
+
+    splits = Splits(train=own(SPLITS.train), validation=own(SPLITS.validation), test=own(SPLITS.test))
+    [goodbye, *_] = [text for sample in splits.train if sample.meta["act"] == "GoodBye" for text in replies_of(sample)]
+    found, _ = watch(Scorer(), splits=splits)
+    figures = await found.of_replies([ScoredReply(sample, goodbye, None) for sample in splits.train[:20]])
+    assert figures["scorers/fooled_frac"] == 0.0
+
+
 async def test_accurate_scorers_raise_no_alarm_for_a_collapsed_policy() -> None:
     found, notes = watch(RuleScorer())
     assert await found.of_replies(replies({GOODBYE: 99})) == {
