@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hamr.apps.shared.summary import machine, versions
+from hamr.apps.shared.machine import machine, versions
 from hamr.telemetry.metrics import read_metrics
 
 HERE = Path(__file__).resolve().parent

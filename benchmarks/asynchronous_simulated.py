@@ -34,7 +34,7 @@ sys.path[:0] = [str(HERE)]
 import simulated_time  # noqa: E402
 
 from hamr.algorithms.batch import BatchBuilder  # noqa: E402
-from hamr.apps.shared.summary import versions  # noqa: E402
+from hamr.apps.shared.machine import versions  # noqa: E402
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig  # noqa: E402
 from hamr.config.experiment import ExperimentConfig  # noqa: E402
 from hamr.config.schema import RolloutConfig  # noqa: E402

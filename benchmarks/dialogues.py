@@ -40,7 +40,7 @@ sys.path[:0] = [str(HERE.parent)]
 from benchmarks.customer_faults import CUSTOMER_FAULTS, Dialogue, plant_fault  # noqa: E402
 from hamr.algorithms.advantages import group_advantages  # noqa: E402
 from hamr.algorithms.credit import episode_rewards, turn_advantages  # noqa: E402
-from hamr.apps.shared.summary import machine  # noqa: E402
+from hamr.apps.shared.machine import machine  # noqa: E402
 from hamr.bench.sage.episodes import Customer, SageEnvironment  # noqa: E402
 from hamr.bench.statistics import mean_interval  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402

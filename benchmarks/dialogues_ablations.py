@@ -38,7 +38,7 @@ from benchmarks.dialogues import (  # noqa: E402
     runner,
 )
 from hamr.algorithms.group_outcomes import right_share  # noqa: E402
-from hamr.apps.shared.summary import machine  # noqa: E402
+from hamr.apps.shared.machine import machine  # noqa: E402
 from hamr.data.curriculum import Curriculum, customer_path  # noqa: E402
 from hamr.data.stream import PromptStream  # noqa: E402
 from hamr.types import RolloutGroup, Scored, ServiceSample  # noqa: E402

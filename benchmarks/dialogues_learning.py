@@ -46,8 +46,8 @@ from hamr.algorithms.objectives import configured_objective  # noqa: E402
 from hamr.algorithms.packing import pack  # noqa: E402
 from hamr.algorithms.schedule import learning_rate  # noqa: E402
 from hamr.apps.shared.dialogue_checks import customer_scenarios  # noqa: E402
+from hamr.apps.shared.machine import machine, versions  # noqa: E402
 from hamr.apps.shared.preparation import Codec, Prepared, prepare  # noqa: E402
-from hamr.apps.shared.summary import machine, versions  # noqa: E402
 from hamr.apps.train.episodes import customer_seed, episode_runner, evaluate_customers  # noqa: E402
 from hamr.bench.sage.episodes import SageEnvironment  # noqa: E402
 from hamr.cascade.router import RewardRouter  # noqa: E402

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from learning import crossed
 
-from hamr.apps.shared.summary import machine, versions
+from hamr.apps.shared.machine import machine, versions
 from hamr.telemetry.ledger import Ledger
 
 HERE = Path(__file__).resolve().parent

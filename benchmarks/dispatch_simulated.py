@@ -34,7 +34,7 @@ sys.path[:0] = [str(HERE)]
 
 import simulated_time  # noqa: E402
 
-from hamr.apps.shared.summary import versions  # noqa: E402
+from hamr.apps.shared.machine import versions  # noqa: E402
 from hamr.protocols import GenerationRequest, SamplingConfig  # noqa: E402
 from hamr.rollout.dispatch import Dispatcher  # noqa: E402
 from hamr.types import SampleKey  # noqa: E402

@@ -28,8 +28,8 @@ from learning import as_rows, crossed, exact_items
 from learning_arms import EQUAL_SAMPLES, shares, train
 
 from hamr.apps.scorer.lessons import contrast_examples
+from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.preparation import load_splits
-from hamr.apps.shared.summary import machine, versions
 from hamr.cascade.audited_rewards import gap_of
 from hamr.cascade.certificate import Certificate
 from hamr.config.load import load_config

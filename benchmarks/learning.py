@@ -30,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from hamr.algorithms.batch import BatchBuilder
+from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.preparation import load_splits
-from hamr.apps.shared.summary import machine, versions
 from hamr.config.load import load_dumped
 from hamr.config.schema import SageDataConfig
 from hamr.data.sage_samples import generate_samples

@@ -31,7 +31,7 @@ import numpy as np
 from learning import Items, as_rows, crossed, exact_items
 from learning_curve import draw_picture
 
-from hamr.apps.shared.summary import machine, versions
+from hamr.apps.shared.machine import machine, versions
 from hamr.telemetry.metrics import read_metrics
 
 HERE = Path(__file__).resolve().parent

@@ -28,8 +28,8 @@ from learning import RULE_POOL, crossed
 from learning_curve import draw_picture
 from trl_env import ensure_environment
 
+from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.preparation import load_splits, prepare
-from hamr.apps.shared.summary import machine, versions
 from hamr.config.load import load_config, load_dumped
 from hamr.data.actions import parse_action
 from hamr.rewards.truth import ExactAct

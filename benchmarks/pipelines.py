@@ -35,7 +35,7 @@ from safetensors.torch import load_file
 from template_teacher import served
 
 from hamr.apps.pipeline.log import PLAN, PipelineLog
-from hamr.apps.shared.summary import machine, versions
+from hamr.apps.shared.machine import machine, versions
 from hamr.security.processes import alive
 
 HERE = Path(__file__).resolve().parent

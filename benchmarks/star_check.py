@@ -151,7 +151,7 @@ def run(step: Step, work: Path) -> None:
 
 def figures(work: Path, plan: list[Step], sizes: Mapping[str, int]) -> dict[str, Any]:
     """Figures of all steps, read from their files."""
-    from hamr.apps.shared.summary import machine, versions  # loads Ray and torch
+    from hamr.apps.shared.machine import machine, versions
 
     took = {s.name: _json(work / f"{s.name}.took.json") for s in plan if (work / f"{s.name}.took.json").is_file()}
     return {

@@ -217,7 +217,8 @@ class _Logged:
         for name in rng.sample(others, min(_ACTS_PER_CONTRAST, len(others))):
             elsewhere = [other for other in self._groups[name] if accepted.isdisjoint(self._accept[other.id])]
             if elsewhere:
-                yield Wrong("act", rng.choice(replies_of(rng.choice(elsewhere))))
+                other = rng.choice(elsewhere)
+                yield Wrong("act", rng.choice(replies_of(other)), _cluster_name(other, name))
         if _NUMBER.search(reference):
             yield Wrong("fact", other_number(reference, rng))
         if (opposite := negate(reference)) is not None:

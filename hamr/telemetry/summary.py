@@ -56,8 +56,8 @@ class Summary(TypedDict, total=False):
     """Content of summary.json.
 
     `dialogues`: SAGE's figures by stage, with their step. `scorer_gate`: per role, the number and list of contexts in
-    which a wrong reply beat the right ones before RL. `timing`: seconds per phase of the run. Memory is in GB over all
-    processes.
+    which a wrong reply beat the right ones before RL, and the table of acts. `timing`: seconds per phase of the run.
+    Memory is in GB over all processes.
     """
 
     name: str

@@ -26,8 +26,9 @@ def test_embedding_prefers_wrong_facts_and_fragments(tmp_path: Path, joined: tup
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found" / "scorer_check.json").read_text())
-    assert found.keys() == {"reranker"} and found["reranker"]["contexts"] == 12
+    assert found.keys() == {"reranker", "machine", "versions"} and found["reranker"]["contexts"] == 12
     assert 4 <= found["reranker"]["fooled"] <= 12
+    assert all(won["contexts"] >= 1 for acts in found["reranker"]["acts"].values() for won in acts.values())
     assert {fooled["kind"] for fooled in found["reranker"]["sentences"]} & {"fact", "fragment"}
     assert "reranker: the best wrong reply outscores the median right one in" in done.stdout
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.gate import GateResult, gates
+from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.outputs import output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.reply_clusters import scorer_splits
@@ -53,7 +54,8 @@ def check(command: ScorerCheckCommand) -> int:
             print(line)
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
-        figures = {name: result.as_dict() for name, result in found.items()}
+        figures: dict[str, object] = {name: result.as_dict() for name, result in found.items()}
+        figures |= {"machine": machine(), "versions": versions()}
         write_atomic(output / FILE, json.dumps(figures, indent=1, ensure_ascii=False))
         print(f"figures: {output / FILE}")
     return 0

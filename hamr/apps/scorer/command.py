@@ -40,7 +40,7 @@ class ScorerCheckCommand(ConfiguredCommand):
     work = "hamr.apps.scorer.check:check"
 
     output: Folder | None = None
-    """Folder of scorer_check.json."""
+    """Folder of scorer_check.json, which also has a table of acts, the machine and the versions."""
     contexts: Count = 200
     """References of the test split that are used."""
     overwrite: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from hamr.calibration.cascade import Cascade
@@ -42,12 +42,14 @@ class GateResult:
     """One scorer's result. `contexts` are those in which it scored right and wrong replies.
 
     `close`: in how many of them the best wrong reply is above the median right one or less than MARGIN below it. Where
-    no response of a group is right, such a reply is learned.
+    no response of a group is right, such a reply is learned. `acts`: due act -> act of a wrong reply -> for each such
+    reply, whether it outscores the median right one.
     """
 
     contexts: int
     close: int
     fooled: tuple[Fooled, ...]
+    acts: Mapping[str, Mapping[str, Sequence[bool]]] = field(default_factory=dict)
 
     @property
     def share(self) -> float:
@@ -77,7 +79,12 @@ class GateResult:
             "close": self.close,
             "share": self.share,
             "sentences": [vars(f) for f in self.fooled],
+            "acts": {due: {act: _rate(won) for act, won in self.acts[due].items()} for due in sorted(self.acts)},
         }
+
+
+def _rate(won: Sequence[bool]) -> dict[str, float]:
+    return {"contexts": len(won), "share": sum(won) / len(won)}
 
 
 Scores = Mapping[tuple[int, str], float]
@@ -104,12 +111,16 @@ async def ask_all(ask: Ask, contrasts: Sequence[Contrast]) -> dict[tuple[int, st
 def gate(contrasts: Sequence[Contrast], scores: Scores) -> GateResult:
     """Compare the best wrong reply of every contrast with the median of its right ones."""
     fooled, contexts, close = [], 0, 0
+    acts: dict[str, dict[str, list[bool]]] = {}
     for number, contrast in enumerate(contrasts):
         right = [scores[number, text] for text in contrast.right if (number, text) in scores]
         wrong = [(scores[number, w.text], w) for w in contrast.wrong if (number, w.text) in scores]
         if not right or not wrong:
             continue
         contexts += 1
+        for score, reply in wrong:
+            if reply.act:
+                acts.setdefault(contrast.cluster, {}).setdefault(reply.act, []).append(score > median(right))
         best, reply = max(wrong, key=lambda scored: scored[0])
         close += best > median(right) - MARGIN
         if best > median(right):
@@ -123,7 +134,7 @@ def gate(contrasts: Sequence[Contrast], scores: Scores) -> GateResult:
                     right=median(right),
                 )
             )
-    return GateResult(contexts=contexts, close=close, fooled=tuple(fooled))
+    return GateResult(contexts=contexts, close=close, fooled=tuple(fooled), acts=acts)
 
 
 def mix_scores(cascade: Cascade, s_r: Scores, s_j: Scores) -> dict[tuple[int, str], float]:

