@@ -72,7 +72,8 @@ class KlConfig(Section):
     """Weight of the divergence from the reference policy in the loss, at least 0. 0 disables it."""
     measure: bool = False
     """Report `policy/kl_to_reference`, the distance from the start of the stage, even with `coef=0`. Costs a forward
-    pass and a frozen copy of the policy."""
+    pass of every training batch and a frozen copy of the policy, which an adapter does not need. Off by default, so
+    that steps without a KL term pay neither."""
     estimator: Literal["k1", "k2", "k3", "chi2"] = "k3"
     """`chi2` is the chi-squared divergence instead of KL. It penalises replies that are rare under the reference policy
     more strongly."""
