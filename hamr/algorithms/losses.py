@@ -96,7 +96,8 @@ def policy_loss(
         clip_low: Lower clipping range.
         clip_high: Upper clipping range.
         normaliser: Divisor of the sum. None: the sum of the mask.
-        behaviour_logprobs: Log-probabilities of the inference engine, for w. None: w = 1.
+        behaviour_logprobs: Log-probabilities of the inference engine, for w and `TokenTerms`. NaN: not sampled by an
+            engine. None: all of them.
         importance_cap: w = min(old / behaviour, cap).
         correction: Other ways to compute w. Replaces `importance_cap`.
         entropies: Entropies H per token.
@@ -114,12 +115,14 @@ def policy_loss(
     if sequences is None:
         sequences = _one_response_per_row(logprobs)
     correction = correction or Correction(cap=importance_cap)
-    gap = log_ratio(proximal, behaviour_logprobs)
+    behaviour = behaviour_logprobs
+    gap = log_ratio(proximal, behaviour)
     weights = corrected_weights(gap, correction, mask, sequences)
     objective = objective or partial(clip, clip_low=clip_low, clip_high=clip_high)
     tokens = TokenTerms(
         logprobs=logprobs,
         old_logprobs=proximal,
+        behaviour_logprobs=proximal if behaviour is None else torch.where(behaviour.isnan(), proximal, behaviour),
         advantages=advantages,
         importance_weights=weights,
         mask=mask.bool(),

@@ -32,6 +32,7 @@ def checked_objective(function: LoadedFunction) -> Objective:
     tokens = TokenTerms(
         logprobs=logprobs,
         old_logprobs=logprobs.detach().clone(),
+        behaviour_logprobs=logprobs.detach().clone(),
         advantages=torch.tensor([1.0, 1.0, -1.0, -1.0]),
         importance_weights=torch.ones(4),
         mask=torch.ones(4, dtype=torch.bool),

@@ -26,13 +26,15 @@ class TokenTerms:
     micro-batch.
 
     Only the gradient of `logprobs` (of the trained policy, in nats) reaches the model. `old_logprobs` are those before
-    the first step on the batch, `advantages` those of the token's response, `importance_weights` the trainer/engine
+    the first step on the batch, `behaviour_logprobs` those of the engine when it sampled the token (`old_logprobs` for
+    a token that no engine sampled), `advantages` those of the token's response, `importance_weights` the trainer/engine
     correction. `sequences` (int64) is the index of the token's response in the micro-batch, which holds all tokens of
     that response. Only tokens with `mask` count.
     """
 
     logprobs: Tensor
     old_logprobs: Tensor
+    behaviour_logprobs: Tensor
     advantages: Tensor
     importance_weights: Tensor
     mask: Tensor

@@ -121,7 +121,7 @@ class AlgorithmConfig(Section):
     objective: Literal["clip", "gspo", "cispo", "gmpo", "sapo", "dppo"] = "clip"
     """Loss of a token (`hamr/algorithms/objectives/`). `clip`: clipped probability ratio. `gspo`: ratio of the whole
     response. `cispo`: clipped weight of the gradient. `gmpo`: geometric mean over the response. `sapo`: soft gate.
-    `dppo`: limit of the change in probability."""
+    `dppo`: limit of the difference to the probability in the engine; instead of `importance.cap` it has its own."""
     advantage: Literal["group", "leave_one_out", "maxrl", "reinforce_pp", "reinforce_pp_baseline"] = "group"
     """Advantages of a group (`hamr/algorithms/estimators.py`). `group`: reward minus the mean, over the standard
     deviation. `leave_one_out`: reward minus the mean of the others. `maxrl`: reward minus the mean, over the mean.
@@ -129,10 +129,10 @@ class AlgorithmConfig(Section):
     the group, normalised in the same way."""
     clip_low: Fraction = 0.2
     """Lower clipping range in [0, 1]: probability ratios below 1 - clip_low are clipped. With `gmpo` it limits the
-    log-ratio, with `dppo` the change in probability."""
+    log-ratio, with `dppo` the difference in probability to the engine."""
     clip_high: NonNegative = 0.28
     """Upper clipping range, at least 0: probability ratios above 1 + clip_high are clipped. With `gmpo` it limits the
-    log-ratio, with `dppo` the change in probability."""
+    log-ratio, with `dppo` the difference in probability to the engine."""
     dual_clip: Annotated[float, Field(gt=1.0, le=1e9)] | None = None
     """With `objective=clip`: largest probability ratio of a token with a negative advantage, above 1; 3 is usual. Acts
     only with several optimiser steps per batch. null: none."""

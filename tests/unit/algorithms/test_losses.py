@@ -230,6 +230,44 @@ def test_masked_and_rejected_tokens_have_no_loss_and_are_counted() -> None:
     assert terms.sums["engine_kl"].item() == pytest.approx(sum(kl))
 
 
+def test_dppo_compares_with_the_engine_in_a_single_step() -> None:
+    """The trainer's old probabilities are the present ones, and the engine had older weights."""
+    p, q = (0.5, 0.5, 0.3, 0.02, 0.4), (0.2, 0.6, 0.6, 0.001, math.nan)
+    new, engine = tensor(*map(math.log, p), grad=True), tensor(*map(math.log, q))
+    objective = configured_objective(AlgorithmConfig(objective="dppo", clip_low=0.15, clip_high=0.15))
+    terms = policy_loss(
+        new, None, tensor(1.0, 1.0, -1.0, 1.0, 1.0), ones(5), behaviour_logprobs=engine, importance_cap=2.0,
+        objective=objective,
+    )  # fmt: skip
+    terms.loss.backward()
+    # Masked: 0.5 - 0.2 and 0.3 - 0.6. The rare token has the ratio 20, and the last one was not sampled by the engine.
+    assert new.grad.tolist() == pytest.approx([0.0, -0.5 / 0.6 / 5, 0.0, -20.0 / 5, -1.0 / 5])
+    assert terms.sums["clipped"].item() == 2
+
+
+def test_dppo_has_no_gradient_for_tokens_that_the_correction_masks() -> None:
+    new, engine = tensor(-3.0, -3.0, grad=True), tensor(-3.1, -1.0)
+    objective = configured_objective(AlgorithmConfig(objective="dppo", clip_low=0.9, clip_high=0.9))
+    correction = Correction(mask_outside=(0.5, 5.0))
+    terms = policy_loss(
+        new, None, tensor(-1.0, -1.0), ones(2), behaviour_logprobs=engine, correction=correction, objective=objective
+    )
+    terms.loss.backward()
+    assert new.grad.tolist() == pytest.approx([math.exp(0.1) / 2, 0.0])
+
+
+def test_own_objective_gets_the_logprobs_of_the_engine() -> None:
+    def own(tokens: TokenTerms) -> Any:
+        found.append(tokens.behaviour_logprobs.tolist())
+        return tokens.logprobs
+
+    found: list[list[float]] = []
+    new = tensor(-2.0, -3.0, grad=True)
+    for engine in (tensor(-1.0, math.nan), None):
+        policy_loss(new, None, tensor(1.0, 1.0), ones(2), behaviour_logprobs=engine, objective=own)
+    assert found[0] == [-1.0, -3.0] and found[-1] == [-2.0, -3.0]
+
+
 def test_quantiles_are_those_of_the_ratio_before_the_cap() -> None:
     new, engine = tensor(*[-1.0] * 101), tensor(*[-1.0 - math.log(1 + i / 10) for i in range(101)])
     terms = policy_loss(new, None, torch.ones(101), ones(101), behaviour_logprobs=engine, importance_cap=2.0)

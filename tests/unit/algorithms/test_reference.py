@@ -59,13 +59,15 @@ def test_loss_and_gradient_equal_those_of_the_reference(reference: dict[str, Any
     batch, mask = whole_batch(settings.pop("aggregation"), reference), packed(reference["mask"], lengths).bool()
     owner = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
     logprobs = packed(reference["logprobs"], lengths).requires_grad_()
+    # DPPO has one other policy, the one that sampled; verl calls it old.
+    sampled = "old_logprobs" if settings["objective"] == "dppo" else "engine_logprobs"
     terms = policy_loss(
         logprobs,
         packed(reference["old_logprobs"], lengths),
         torch.tensor(reference["advantages"], dtype=torch.float64)[owner],
         mask,
         normaliser=divisors(batch, mask, owner),
-        behaviour_logprobs=packed(reference["engine_logprobs"], lengths),
+        behaviour_logprobs=packed(reference[sampled], lengths),
         correction=Correction(cap=cap),
         objective=configured_objective(AlgorithmConfig(**settings)),
         sequences=owner,
