@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from hamr.algorithms.batch import BatchBuilder
 from hamr.algorithms.group_outcomes import group_metrics, outcome, redrawn_length, right_share
 from hamr.cascade.audited_rewards import share_audits
-from hamr.cascade.rescoring import Settled, settle
+from hamr.cascade.rescoring import PAUSED, Settled, settle
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.experiment import ExperimentConfig
 from hamr.config.schema import RolloutConfig
@@ -150,7 +150,7 @@ class Controller:
                 attempts[sample.id] += 1
             groups = await self.score_groups(samples, requests)
             groups = await self.sample_more(step, groups, attempts)
-            settled = await self.settle(step, groups, seen)
+            settled = await self.settle(step, groups, seen, paused[PAUSED])
             paused.update(settled.metrics)
             seen += settled.groups
             kept += self.batches.trainable(settled.groups)
@@ -178,7 +178,7 @@ class Controller:
             stale = [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
             scored += dropped
-            settled = await self.settle(step, fresh, scored)
+            settled = await self.settle(step, fresh, scored, flow[PAUSED])
             scored += settled.groups
             chosen = self.batches.trainable(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
@@ -211,11 +211,13 @@ class Controller:
             if share is not None:
                 prompts.learn(group.sample, share)
 
-    async def settle(self, step: int, groups: Sequence[RolloutGroup], before: Sequence[RolloutGroup]) -> Settled:
+    async def settle(
+        self, step: int, groups: Sequence[RolloutGroup], before: Sequence[RolloutGroup], paused: float
+    ) -> Settled:
         """Score failed responses again until few enough are left, those of the step's groups `before` included. Then
-        copies of an audited reply take its reward."""
+        copies of an audited reply take its reward. The step has paused for `paused` seconds before."""
         unscored = self.experiment.unscored
-        settled = await settle(groups, self.rewarder, unscored, step=step, note=self.note, before=before)
+        settled = await settle(groups, self.rewarder, unscored, step=step, note=self.note, before=before, paused=paused)
         return replace(settled, groups=[share_audits(group) for group in settled.groups])
 
     async def produce(self, draw: Draw) -> RolloutGroup:

@@ -19,6 +19,9 @@ from hamr.protocols import Rewarder
 from hamr.rewards.mix import mix
 from hamr.types import TURN_REWARD, CustomerUnavailable, Failure, RewardRecord, RolloutGroup
 
+PAUSED = "timing/step/paused"
+"""Metric of the seconds that a step waits for its scorers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
@@ -31,7 +34,7 @@ class Settled:
     @property
     def metrics(self) -> dict[str, float]:
         """Number of rescored responses and seconds of the pause. Empty if nothing was rescored."""
-        return {"rollout/rescored": float(self.rescored), "timing/step/paused": self.seconds} if self.rescored else {}
+        return {"rollout/rescored": float(self.rescored), PAUSED: self.seconds} if self.rescored else {}
 
 
 async def settle(
@@ -42,6 +45,7 @@ async def settle(
     step: int,
     note: Callable[[str], None],
     before: Sequence[RolloutGroup] = (),
+    paused: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Settled:
@@ -49,8 +53,9 @@ async def settle(
 
     Until then the failed responses are scored again with exponential backoff. `note` is called with a message at every
     wait. `before`: groups that were returned earlier in the step. They count for the share, so that a single failed
-    group that replaces another does not stop the run. Without groups, or with `max_frac` null, return immediately. The
-    turns of a dialogue that failed as a whole cannot be scored again.
+    group that replaces another does not stop the run. `paused`: seconds of the step's earlier pauses, which count for
+    `wait_s`. Without groups, or with `max_frac` null, return immediately. The turns of a dialogue that failed as a
+    whole cannot be scored again.
 
     Raises:
         TooManyUnscored: `wait_s` has passed, or too many turns are those of failed dialogues. A scoring in progress is
@@ -64,7 +69,7 @@ async def settle(
         return config.max_frac is not None and len(earlier) + len(failed) > config.max_frac * count
 
     while (failed := _failed_records(settled)) and too_many(failed):
-        passed = clock() - started
+        passed = paused + clock() - started
         left = config.wait_s - passed
         what = f"step {step}: {_describe_failures([*failed, *earlier], [*settled, *before])}"
         lost = [failure for record in failed if (failure := _dialogue_failure(record)) is not None]

@@ -67,7 +67,7 @@ class UnscoredConfig(Section):
     max_frac: Fraction | None = 0.5
     """Maximum share of failed totals to train on; null: any. Below one half, most of a group still represents it."""
     wait_s: NonNegative = 900.0
-    """Maximum pause for one batch, in seconds. Then the run stops and can be resumed from its newest checkpoint."""
+    """Maximum pause of one step, in seconds. Then the run stops and can be resumed from its newest checkpoint."""
     first_s: PositiveFloat = 10.0
     """First wait before the failed responses are scored again. Each further wait is twice as long ..."""
     longest_s: PositiveFloat = 120.0

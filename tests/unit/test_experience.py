@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.cascade.rescoring import settle
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
 from hamr.config.faults import UnscoredConfig
 from hamr.controller import Controller
@@ -682,6 +684,39 @@ def test_lasting_judge_outage_ends_step_and_generation():
         assert records == [] and controller.trainer.batches == []
         assert len(controller.engine.keys) == 2 * (1 + 1) * 2
         await asyncio.wait_for(controller.experience.close(), 1)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_pauses_of_all_refills_of_a_step_are_bounded(asynchronous: bool, monkeypatch: pytest.MonkeyPatch):
+    """Every response fails at first, is scored after a pause, and has no signal then."""
+    tried: set[SampleKey] = set()
+    waits: list[float] = []
+
+    def outcome(rollout: Rollout) -> Outcome:
+        if rollout.key in tried:
+            return Scored(value=1.0)
+        tried.add(rollout.key)
+        return JudgeTimeout(detail="slow")
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+
+    monkeypatch.setattr("hamr.controller.settle", partial(settle, clock=lambda: sum(waits), sleep=sleep))
+
+    async def run() -> None:
+        algorithm = AlgorithmConfig(dynamic_sampling=DynamicSamplingConfig(max_rounds=9))
+        controller, stream, _ = build(outcome, algorithm=algorithm)
+        unscored = UnscoredConfig(max_frac=0.0, wait_s=25.0, first_s=10.0, longest_s=10.0)
+        controller.experiment = controller.experiment.model_copy(update={"unscored": unscored})
+        experience = controller.experience
+        if not asynchronous:
+            controller.experience = None
+        with pytest.raises(TooManyUnscored, match="after 25 s of retries"):
+            await controller.step(1, stream)
+        assert waits == [10.0, 10.0, 5.0]
+        await experience.close()
 
     asyncio.run(run())
 

@@ -112,6 +112,27 @@ async def test_exhausted_wait_raises_one_line_with_the_missing_rewards():
     assert len(rewarder.asked) == 6, "after 10 s and, the rest, after 15 s more"
 
 
+async def test_earlier_pauses_of_the_step_count_for_the_wait():
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+
+    config = UnscoredConfig(wait_s=100.0)
+    with pytest.raises(TooManyUnscored, match="after 100 s of retries"):
+        await settle(
+            [group(AWAY)],
+            Rewarder(1000),
+            config,
+            step=3,
+            note=print,
+            paused=75.0,
+            clock=lambda: sum(waits),
+            sleep=sleep,
+        )
+    assert waits == [10.0, 15.0]
+
+
 async def test_zero_wait_raises_immediately():
     rewarder = Rewarder()
     with pytest.raises(TooManyUnscored):
