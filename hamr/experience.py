@@ -15,7 +15,8 @@ import asyncio
 import math
 from bisect import insort
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +125,16 @@ class Experience:
         ready, self._ready = [group for _, _, group in self._ready], []
         return ready, self._cancel()
 
-    def draw_again(self) -> None:
-        """Draw the groups under way again, under new keys: after a change of the scorers, siblings would be scored by
-        different ones."""
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Cancel the groups under way and start none inside the context. Then draw them again, under new keys.
+
+        For a change of the scorers: siblings would be scored by different ones.
+        """
+        closed, self._closed = self._closed, True
         self._cancel()
+        yield
+        self._closed = closed
         self._fill()
 
     def _cancel(self) -> int:

@@ -270,7 +270,9 @@ def test_groups_under_way_are_drawn_again_after_a_change_of_the_scorers():
         await settle_tasks()
         producer.end(1)
         await settle_tasks()
-        groups.draw_again()
+        with groups.hold():
+            await settle_tasks()
+            assert not groups.in_flight and len(producer.draws) == 4
         await settle_tasks()
         assert ids_of(producer, 4, 5, 6) == ids_of(producer, 0, 2, 3) and groups.in_flight == 3
         keys = [(d.step, d.sample.id, d.attempt) for d in producer.draws]

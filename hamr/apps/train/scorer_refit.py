@@ -7,6 +7,7 @@ import json
 import multiprocessing
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -93,8 +94,14 @@ class ScorerRefit:
     progress: Progress
     steps: list[int] = field(default_factory=list)
 
-    async def run(self, step: int, replies: Sequence[ScoredReply]) -> None:
-        """Refit every scorer on labelled replies. Without a usable reply nothing happens."""
+    async def run(
+        self,
+        step: int,
+        replies: Sequence[ScoredReply],
+        hold: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """Refit every scorer on labelled replies. Without a usable reply nothing happens. The pools load the scorers
+        inside `hold()`."""
         pairs = await self._label(step, replies)
         if not pairs:
             return
@@ -109,7 +116,8 @@ class ScorerRefit:
             for child in multiprocessing.active_children():
                 child.kill()
             raise
-        await self.reload(made)
+        with hold():
+            await self.reload(made)
         self.paths = {**self.paths, **made}
         self.steps.append(step)
 

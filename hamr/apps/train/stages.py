@@ -7,6 +7,7 @@ import random
 import shlex
 import shutil
 import time
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -361,9 +362,8 @@ async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dic
     found = await run.scorers.of_replies(checked)
     if scorers.on_alarm == "refit":
         if found.get("alarm/scorers_fooled") and step < run.config.experiment.steps:
-            await run.refit.run(step, checked)
-            if run.experience is not None:
-                run.experience.draw_again()
+            hold = run.experience.hold if run.experience is not None else nullcontext
+            await run.refit.run(step, checked, hold)
         found["scorers/refits"] = float(len(run.refit.steps))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,13 @@ from hamr.config.load import load_config
 from hamr.config.schema import SageDataConfig
 from hamr.data.contrasts import replies_of
 from hamr.data.sage_samples import generate_samples
+from hamr.data.stream import PromptStream
 from hamr.errors import BadInput, DataError
+from hamr.experience import Draw, Experience
 from hamr.pools.pair_training import PairExample
 from hamr.rewards.truth import ExactAct
-from hamr.types import Answer, Question
+from hamr.types import Answer, Question, RolloutGroup
+from tests.factories import sample
 
 SPLITS = generate_samples(SageDataConfig())
 RULE = ExactAct.of((*SPLITS.train, *SPLITS.validation, *SPLITS.test))
@@ -101,6 +105,37 @@ async def test_refit_without_scored_replies_is_skipped(tmp_path: Path) -> None:
     made, loaded = refit(tmp_path)
     await made.run(20, [ScoredReply(WITH_REPLIES[0], "Hello.", None)])
     assert made.state() == [] and loaded == [] and not made.folder.exists()
+
+
+@pytest.mark.parametrize("wrong", [3, 0])
+async def test_no_group_is_scored_while_the_pools_load_the_scorers(wrong: int, tmp_path: Path) -> None:
+    """Four groups are under way, and would all end during the reload. Without a refit they continue."""
+    draws: list[Draw] = []
+    loading = asyncio.Event()
+
+    async def produce(draw: Draw) -> RolloutGroup:
+        draws.append(draw)
+        await loading.wait()
+        return RolloutGroup(sample=draw.sample, rollouts=(), records=())
+
+    async def load(paths: Mapping[str, Path]) -> None:
+        loading.set()
+        await asyncio.sleep(0.01)
+        assert len(draws) == 4
+        loading.clear()
+
+    stream = PromptStream([sample(i) for i in range(9)], seed=0)
+    groups = Experience(produce, lambda group: True, stream, batch=2, max_policy_age=1)
+    taking = asyncio.create_task(groups.take(1, 2, 9))
+    await asyncio.sleep(0.01)
+    made, _ = refit(tmp_path)
+    made.reload = load
+    await made.run(1, said(wrong, 0), groups.hold)
+    await asyncio.sleep(0.01)
+    assert not taking.done() and len(draws) == (8 if wrong else 4)
+    assert [draw.sample for draw in draws[4:]] == [draw.sample for draw in draws[:4] if wrong]
+    taking.cancel()
+    await groups.close()
 
 
 @pytest.mark.parametrize(
