@@ -49,7 +49,8 @@ class Experience:
         oversample: Groups in flight, ready or taken per group that a step trains on, besides `max_policy_age` of them.
         concurrent: Maximum number of groups that are being generated or scored. None: no bound of its own.
         steps: Last step. No group starts that no step can train on. None: unknown.
-        unfinished: `state()` of an interrupted run. Its draws start first, with the same keys.
+        unfinished: `state()` of an interrupted run. Its draws start first, with the same keys. Aborted ones get the new
+            keys that they would have got.
     """
 
     def __init__(
@@ -70,10 +71,11 @@ class Experience:
         self._batch, self._oversample = batch, oversample
         self._concurrent, self._steps = concurrent or math.inf, steps or math.inf
         self._closed = False
-        self._again = deque(
-            Draw(step=draw["step"], sample=prompts.find(draw["prompt"]), attempt=draw["attempt"]) for draw in unfinished
-        )
+        self._again: deque[Draw] = deque()
         self._aborted: deque[Draw] = deque()
+        for entry in unfinished:
+            draw = Draw(step=entry["step"], sample=prompts.find(entry["prompt"]), attempt=entry["attempt"])
+            (self._aborted if entry.get("aborted") else self._again).append(draw)
         self._step = 0
         self._attempts: Counter[str] = Counter()
         self.redrawn: set[str] = set()
@@ -162,8 +164,12 @@ class Experience:
         ended = [(number, draw) for number, draw, _ in self._ready]
         draws = [draw for _, draw in sorted([*self._running.values(), *ended], key=lambda pair: pair[0])]
         return [
-            {"step": draw.step, "prompt": draw.sample.id, "attempt": draw.attempt}
-            for draw in (*(draw for draw, _ in self._dropped), *draws, *self._again, *self._aborted)
+            {"step": draw.step, "prompt": draw.sample.id, "attempt": draw.attempt, "aborted": aborted}
+            for aborted, group in (
+                (False, (*(draw for draw, _ in self._dropped), *draws, *self._again)),
+                (True, self._aborted),
+            )
+            for draw in group
         ]
 
     async def close(self) -> None:

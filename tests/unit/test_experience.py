@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -446,6 +447,46 @@ def test_groups_that_start_after_a_step_have_keys_of_the_next():
         keys = [(d.step, d.sample.id, d.attempt) for d in again.draws]
         assert len(set(keys)) == len(keys) == 40
         taking.cancel()
+        await resumed.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("surplus", ["abort", "keep"])
+def test_resumed_run_draws_what_an_uninterrupted_one_draws(surplus: str):
+    """A step takes the two youngest groups, so that others are left."""
+    age, oversample = DynamicSamplingConfig(oversample=2.5, surplus=surplus).bounds(0)
+
+    def keys(producer: Producer) -> list[tuple[int, str, int]]:
+        return [(draw.step, draw.sample.id, draw.attempt) for draw in producer.draws]
+
+    async def play(groups: Experience, producer: Producer, step: int) -> set[str]:
+        taking = asyncio.create_task(groups.take(step, 2, 100))
+        await settle_tasks()
+        producer.end(*[number for number, end in producer.ends.items() if not end.done()][-2:])
+        await taking
+        redrawn = groups.redrawn
+        if not age:
+            groups.abort()
+        groups.release()
+        await settle_tasks()
+        return redrawn
+
+    async def run() -> None:
+        producer, stream = Producer(), PromptStream(SAMPLES[:4], seed=0)
+        settings = {"batch": 2, "max_policy_age": age, "oversample": oversample}
+        groups = Experience(producer, lambda g: True, stream, **settings)
+        await play(groups, producer, 1)
+        state, place = json.loads(json.dumps(groups.state())), stream.state()
+        started = [number for number, end in producer.ends.items() if not end.done()]
+        before = len(producer.draws)
+        redrawn = [await play(groups, producer, step) for step in (2, 3)]
+        again = Producer()
+        resumed = Experience(again, lambda g: True, PromptStream(SAMPLES[:4], 0, place), unfinished=state, **settings)
+        assert [await play(resumed, again, step) for step in (2, 3)] == redrawn
+        assert keys(again) == [keys(producer)[number] for number in started] + keys(producer)[before:]
+        assert bool(redrawn[0]) is (surplus == "abort") and len(again.draws) > 8
+        await groups.close()
         await resumed.close()
 
     asyncio.run(run())
