@@ -93,6 +93,13 @@ class Experience:
         """Number of groups that are being generated or scored."""
         return len(self._running)
 
+    @property
+    def open_draws(self) -> list[Draw]:
+        """Draws whose groups no step has taken, oldest first, without aborted ones."""
+        ended = [(number, draw) for number, draw, _ in self._ready]
+        draws = [draw for _, draw in sorted([*self._running.values(), *ended], key=lambda pair: pair[0])]
+        return [*(draw for draw, _ in self._dropped), *draws, *self._again]
+
     def take_dropped(self) -> list[RolloutGroup]:
         """Return the groups dropped since the last call of this or of `take`."""
         dropped, self._dropped = [group for _, group in self._dropped], []
@@ -161,15 +168,10 @@ class Experience:
 
     def state(self) -> list[dict[str, Any]]:
         """Return the draws whose groups no step has taken, oldest first, as JSON-like values."""
-        ended = [(number, draw) for number, draw, _ in self._ready]
-        draws = [draw for _, draw in sorted([*self._running.values(), *ended], key=lambda pair: pair[0])]
         return [
             {"step": draw.step, "prompt": draw.sample.id, "attempt": draw.attempt, "aborted": aborted}
-            for aborted, group in (
-                (False, (*(draw for draw, _ in self._dropped), *draws, *self._again)),
-                (True, self._aborted),
-            )
-            for draw in group
+            for aborted, draws in ((False, self.open_draws), (True, self._aborted))
+            for draw in draws
         ]
 
     async def close(self) -> None:

@@ -23,7 +23,7 @@ from hamr.cascade.budget import balance, balance_interval, without_audits
 from hamr.cascade.certificate import Certificate, Ends
 from hamr.cascade.reply_window import ReplyWindow, WindowReply
 from hamr.config.rewards import ConsistencyConfig
-from hamr.experience import ATTEMPTS
+from hamr.experience import ATTEMPTS, Draw
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
 
 
@@ -167,21 +167,21 @@ class ControlledRewarder:
         self._records[record.key] = record  # a rescored response counts once
         return record
 
-    def step_ended(self, recorded: Collection[SampleKey] | None = None, *, in_flight: bool = False) -> dict[str, float]:
+    def step_ended(
+        self, recorded: Collection[SampleKey] | None = None, in_flight: Collection[Draw] = ()
+    ) -> dict[str, float]:
         """Pass the records of a step to `CascadeController.step_ended`, once all its responses are scored.
 
         Args:
             recorded: Keys of the responses that the step recorded; None: of all. No other counts, because a resumed
                 run draws the groups that are not recorded again.
-            in_flight: Whether a later step may record the other responses. Otherwise they are forgotten.
+            in_flight: Draws that a later step may record. The other responses are forgotten.
         """
         keys = list(self._records) if recorded is None else recorded
         records = [self._records.pop(key) for key in keys if key in self._records]
-        for key in keys:
-            self._in_force.pop(_draw(key), None)
-        if not in_flight:
-            self._records.clear()
-            self._in_force.clear()
+        kept = {(draw.step, draw.sample.id, draw.attempt // ATTEMPTS) for draw in in_flight}
+        self._records = {key: record for key, record in self._records.items() if _draw(key) in kept}
+        self._in_force = {draw: found for draw, found in self._in_force.items() if draw in kept}
         return self._controller.step_ended(records)
 
 

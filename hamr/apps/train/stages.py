@@ -335,8 +335,8 @@ async def rl_step(
     if metrics is None:
         await leave(run, step - 1, before)
     run.version = controller.version
-    in_flight = run.experience is not None and run.experience.max_policy_age > 0
-    controlled = rewarder.step_ended(controller.recorded, in_flight=in_flight)
+    in_flight = run.experience.open_draws if run.experience is not None else ()
+    controlled = rewarder.step_ended(controller.recorded, in_flight)
     metrics = {**metrics, **run.waited, **controlled, **await run.world.router.metrics()}
     run.waited = {}
     check = run.preemption.unless_asked(_check_scorers(run, step, counted.replies))
@@ -364,6 +364,7 @@ async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dic
         if found.get("alarm/scorers_fooled") and step < run.config.experiment.steps:
             hold = run.experience.hold if run.experience is not None else nullcontext
             await run.refit.run(step, checked, hold)
+            replies.clear()  # scored by the scorers before
         found["scorers/refits"] = float(len(run.refit.steps))
     return found
 

@@ -15,6 +15,7 @@ from hamr.cascade.certificate import Certificate, feasibility
 from hamr.cascade.reply_window import WindowReply
 from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
+from hamr.experience import Draw
 from hamr.telemetry.glossary import check_names
 from hamr.types import Answer, Audit, Component, ReferenceScore, Reply, RewardRecord, SampleKey, Scored
 
@@ -236,6 +237,12 @@ def in_step(step, number, attempt=0):
     return replace(made, key=replace(made.key, step=step, attempt=attempt))
 
 
+def drawn(*rollouts):
+    """Return the draws of responses."""
+    keys = [one.key for one in rollouts]
+    return [Draw(step=key.step, sample=replace(POINT, id=key.prompt), attempt=key.attempt) for key in keys]
+
+
 async def scores(rewarder, rollouts):
     return [await rewarder.score(POINT, one) for one in rollouts]
 
@@ -249,11 +256,11 @@ def test_audits_of_groups_in_flight_count_once_after_a_resumption(parts):
     async def run():
         whole, resumed = scripted_run(consistency), scripted_run(consistency)
         await scores(whole, [*taken, *in_flight])
-        whole.step_ended({one.key for one in taken}, in_flight=True)
+        whole.step_ended({one.key for one in taken}, drawn(*in_flight))
         resumed._controller.restore(json.loads(json.dumps(whole._controller.state())))
         await scores(resumed, in_flight)
         for rewarder in (whole, resumed):
-            rewarder.step_ended({one.key for one in in_flight}, in_flight=True)
+            rewarder.step_ended({one.key for one in in_flight})
         expected, found = whole._controller.state(), resumed._controller.state()
         if "correction" in consistency.model_fields_set:  # the resumed groups are corrected by the audits of step 1
             assert len(found["correction"]) == len(expected["correction"]) < 40
@@ -275,12 +282,25 @@ def test_records_of_aborted_groups_do_not_count():
     asyncio.run(run())
 
 
+def test_cancelled_draws_are_forgotten_while_others_are_in_flight():
+    async def run():
+        rewarder = scripted_run(config(BUDGET))
+        taken, cancelled, running = in_step(1, 0), in_step(2, 0), in_step(2, 0, attempt=2)
+        further = in_step(2, 1, attempt=3)  # of an all-wrong group
+        await scores(rewarder, [taken, cancelled, running, further])
+        rewarder.step_ended({taken.key}, drawn(running))
+        assert set(rewarder._records) == {running.key, further.key} and len(rewarder._in_force) == 1
+        assert rewarder.step_ended({running.key, further.key})["cascade/window"] == 3
+
+    asyncio.run(run())
+
+
 def test_siblings_in_flight_have_the_cascade_and_correction_of_their_group():
     async def run():
         rewarder = scripted_run(config(CORRECTED, {"audit_frac": 0.5, "budget": {"judge_frac": 0.9, "min_rows": 10}}))
         first = await scores(rewarder, [in_step(1, i) for i in range(40)])
         [before] = await scores(rewarder, [in_step(2, 0)])
-        rewarder.step_ended({record.key for record in first}, in_flight=True)
+        rewarder.step_ended({record.key for record in first}, drawn(in_step(2, 0)))
         [sibling, further] = await scores(rewarder, [in_step(2, 1), in_step(2, 0, attempt=1)])
         [fresh] = await scores(rewarder, [in_step(2, 0, attempt=2)])
         assert before.cascade == sibling.cascade == further.cascade != fresh.cascade

@@ -275,6 +275,25 @@ async def test_replies_scored_during_a_check_are_those_of_the_next_check() -> No
     assert (checked, replies) == ([[first]], [second])
 
 
+async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked() -> None:
+    replies = [ScoredReply(None, "first", 1.0)]
+
+    async def of_replies(found: Sequence[ScoredReply]) -> dict[str, float]:
+        return {"alarm/scorers_fooled": 1.0}
+
+    async def refit(step: int, checked: Sequence[ScoredReply], hold: object) -> None:
+        assert [reply.text for reply in checked] == ["first"]
+        replies.append(ScoredReply(None, "second", 1.0))
+
+    scorers = SimpleNamespace(check_every=1, on_alarm="refit")
+    run = SimpleNamespace(
+        config=SimpleNamespace(scorers=scorers, experiment=SimpleNamespace(steps=9)), experience=None,
+        scorers=SimpleNamespace(of_replies=of_replies), refit=SimpleNamespace(run=refit, steps=[1]),
+    )  # fmt: skip
+    assert (await stages._check_scorers(run, 1, replies))["scorers/refits"] == 1.0
+    assert replies == []
+
+
 async def test_resumed_warm_up_uses_the_batches_of_an_uninterrupted_one(tmp_path: Path) -> None:
     whole, unbroken = a_warm_up(tmp_path / "whole")
     await warm_up(whole)
