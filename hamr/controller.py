@@ -168,34 +168,35 @@ class Controller:
         wanted, sampling = self.experiment.prompts_per_step, self.algorithm.dynamic_sampling
         limit = math.ceil(wanted * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample))
         kept: list[RolloutGroup] = []
+        stale: list[RolloutGroup] = []
+        surplus: list[RolloutGroup] = []
         scored = self.experience.take_dropped()
-        seen = list(scored)
         flow: Counter[str] = Counter()
         lengths: Metrics = {}
         ended = 0
         while len(kept) < wanted and ended < limit:
             ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
-            stale = [group for group in ready if self.is_stale(group)]
+            stale += [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
             scored += dropped
             settled = await self.settle(step, fresh, scored, flow[PAUSED])
             scored += settled.groups
             chosen = self.batches.trainable(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
-            seen += [*dropped, *settled.groups, *(_as_stale(group, TOO_OLD) for group in stale)]
             kept += chosen
             ended += len(dropped) + len(fresh)
-            flow.update({"rollout/stale_groups": len(stale), **settled.metrics})
+            flow.update(settled.metrics)
         self.learn_order(prompts, scored)
         flow["rollout/groups_in_flight"] = self.experience.in_flight
+        flow["rollout/stale_groups"] = len(stale)
         if not self.experience.max_policy_age:
             surplus, flow["rollout/aborted_groups"] = self.experience.abort()
-            seen += [_as_stale(group, SURPLUS) for group in surplus]
             flow["rollout/surplus_groups"] = len(surplus)
-            lengths = redrawn_length(seen, self.experience.redrawn)
-        self.record(step, seen)
-        found = self.describe(seen, kept, rounds=1)
-        found["rollout/groups_dropped"] -= flow["rollout/stale_groups"] + flow["rollout/surplus_groups"]
+            lengths = redrawn_length([*scored, *stale, *surplus], self.experience.redrawn)
+        unused = [*(_as_stale(group, TOO_OLD) for group in stale), *(_as_stale(group, SURPLUS) for group in surplus)]
+        self.record(step, [*scored, *unused])
+        found = self.describe([*scored, *stale, *surplus], kept, rounds=1)
+        found["rollout/groups_dropped"] -= len(unused)
         return kept, {**found, **flow, **lengths}
 
     def record(self, step: int, groups: Sequence[RolloutGroup]) -> None:

@@ -6,12 +6,13 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from hamr.algorithms.group_outcomes import metric_word
 from hamr.files import JsonlWriter, read_jsonl
+from hamr.rewards.mix import mix
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import failure_kinds
 from hamr.types import (
@@ -104,9 +105,10 @@ class Histogram:
 
 
 def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
-    """Return the total rewards of the scored responses. Where no turn of the dialogues has a reward of its own, return
-    those of the dialogues."""
-    scored = [r for r in records if not isinstance(r.total, Failure)]
+    """Return the total rewards of the scored responses, trained on or not. Where no turn of the dialogues has a reward
+    of its own, return those of the dialogues."""
+    scored = [replace(r, total=mix(r.components)) if isinstance(r.total, Stale) else r for r in records]
+    scored = [r for r in scored if not isinstance(r.total, Failure)]
     whole = [r.episode.reward for r in scored if r.episode is not None and r.episode.reward is not None]
     if whole and not any(has_reward(r) for r in scored):
         return whole
@@ -128,8 +130,8 @@ def dialogue_reward(turns: Sequence[RewardRecord]) -> float | None:
 
 
 def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
-    """Return reward/* of a step. Failures are excluded from every mean and counted in `reward/failed_frac`, except for
-    stale responses, which were scored.
+    """Return reward/* of a step. The mean of a component, and of the total, is over all responses that have a score of
+    it, trained on or not. Other failures than `stale` are counted in `reward/failed_frac`.
 
     If all responses failed, only the shares are returned. No records, no metrics.
     """

@@ -634,10 +634,35 @@ def test_group_that_became_too_old_is_recorded_as_stale():
         await settle_tasks()
         metrics = await controller.step(3, stream)
         assert metrics["rollout/stale_groups"] == 1.0 and metrics["rollout/groups_dropped"] == 0.0
+        assert metrics["rollout/prompts"] == 3
         stale = [r for r in records if isinstance(r.total, Stale)]
         assert {r.key.prompt for r in stale} == set(engine.slow) and len(stale) == 2
         assert all(r.components[0].outcome.ok for r in stale)  # what was scored stays in the record
         assert all(len(batch.groups) == 2 for batch in controller.trainer.batches)
+        await controller.experience.close()
+
+    asyncio.run(run())
+
+
+def test_outcomes_of_groups_count_stale_ones():
+    # Rewards without a consistency component count by their total, which the record of a stale response lacks.
+    class Plain(ScriptedRewarder):
+        async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+            return replace(await super().score(sample, rollout), components=())
+
+    async def run() -> None:
+        late = PromptStream(SAMPLES, seed=0).take(1)[0].id
+        engine = Engine(slow=frozenset({late}))
+        controller, stream, records = build(engine=engine)
+        controller.rewarder = Plain(lambda r: Scored(value=0.0) if r.key.prompt == late else by_index(r))
+        controller.experience = Experience(controller.produce, lambda group: True, stream, batch=2, max_policy_age=1)
+        for step in (1, 2):
+            await controller.step(step, stream)
+        engine.release.set()
+        await settle_tasks()
+        metrics = await controller.step(3, stream)
+        assert metrics["rollout/stale_groups"] == 1.0
+        assert metrics["groups/all_wrong_frac"] == pytest.approx(1 / 3)
         await controller.experience.close()
 
     asyncio.run(run())

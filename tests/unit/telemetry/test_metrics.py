@@ -69,8 +69,24 @@ def test_reward_of_dialogues_is_shown_where_their_turns_have_none():
 
 
 def test_responses_scored_too_late_count_as_stale_and_not_as_failed():
-    m = reward_metrics([record(0, 1.0), record(1, Stale())])
-    assert (m["reward/failed_frac"], m["reward/outcome/stale"], m["reward/total/mean"]) == (0.0, 0.5, 1.0)
+    parts = [part("consistency", Scored(value=0.5)), part("format", Scored(value=1.0), weight=0.2)]
+    m = reward_metrics([record(0, 1.0), record(1, Stale(), components=parts)])
+    assert (m["reward/failed_frac"], m["reward/outcome/stale"]) == (0.0, 0.5)
+
+
+def test_means_of_total_and_components_are_over_the_same_responses():
+    parts = [part("consistency", Scored(value=0.5)), part("format", Scored(value=1.0), weight=0.2)]
+    trained, stale = record(0, 0.7, components=parts), record(1, Stale(), components=parts)
+    other = record(2, 0.2, components=[part("consistency", Scored(value=0.0)), parts[1]])
+    for records in ([trained, other], [stale, other]):
+        m = reward_metrics(records)
+        assert m["reward/total/mean"] == pytest.approx(m["reward/consistency/mean"] + 0.2) == pytest.approx(0.45)
+
+
+def test_rewards_of_stale_dialogues_count():
+    end = EpisodeResult(outcome="ended", components=(Component(name="reward", outcome=Scored(value=0.8), weight=1.0),))
+    turns = [replace(record(0, Stale()), components=()), replace(record(0, Stale()), components=(), episode=end)]
+    assert reward_metrics(turns)["reward/total/mean"] == 0.8
 
 
 def test_step_with_only_failures_has_no_mean():
