@@ -12,6 +12,16 @@ if TYPE_CHECKING:
 
 MAX_ADAPTER_RANK = 256
 """vLLM serves ranks up to 512, and the adapters of warm-up and RL are joined."""
+KEEP_PROBABILITIES = {
+    "ignore_eos", "output_text_buffer_length", "skip_reading_prefix_cache", "skip_special_tokens",
+    "spaces_between_special_tokens", "stop_token_ids", "stream_interval",
+}  # fmt: skip
+"""Parameters of vLLM's sampling that leave the probabilities of tokens as they are."""
+WITHOUT_EFFECT = (
+    ("top_k", 0), ("top_k", -1), ("min_p", 0), ("min_tokens", 0), ("presence_penalty", 0), ("frequency_penalty", 0),
+    ("repetition_penalty", 1),
+)  # fmt: skip
+"""Values of other parameters that do so too."""
 
 
 def check_consistent(c: Config) -> None:
@@ -300,13 +310,13 @@ def _check_algorithm(c: Config) -> None:
         )
     if a.loss is not None and a.objective != "clip":
         raise c.clash("algorithm.objective", "algorithm.loss.path", " replaces it; drop one")
-    extra = c.rollout.sampling_extra
-    truncated = extra.get("top_k") not in (None, 0, -1) or extra.get("min_p") not in (None, 0)
-    if a.importance.level == "sequence" and (c.rollout.top_p < 1 or truncated):
-        key, remedy = ("sampling_extra", "remove top_k and min_p") if truncated else ("top_p", "set top_p=1")
+    extra = c.rollout.sampling_extra.items()
+    changing = [k for k, v in extra if v is not None and k not in KEEP_PROBABILITIES and (k, v) not in WITHOUT_EFFECT]
+    if a.importance.level == "sequence" and (c.rollout.top_p < 1 or changing):
+        key, remedy = ("sampling_extra", f"remove {', '.join(changing)}") if changing else ("top_p", "set top_p=1")
         why = (
-            "; engines renormalise to the tokens that they sample, so the product over a response shrinks with its "
-            f"length: {remedy} or set level='geometric'"
+            "; the engine's log-probabilities are then those of a changed distribution, and differences add up over a "
+            f"response: {remedy} or set level='geometric'"
         )
         raise c.clash("algorithm.importance.level", f"rollout.{key}", why)
 

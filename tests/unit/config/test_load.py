@@ -160,9 +160,12 @@ def test_contradictions_name_both_values_and_the_remedy() -> None:
     assert "set objective='clip'" in complaint("algorithm=gspo", "algorithm.dual_clip=3")
     assert "dual_clip=1.1 is not above 1 + algorithm.clip_high=1.28" in complaint("algorithm.dual_clip=1.1")
     assert "replaces it" in complaint("algorithm=gspo", "algorithm.loss.path=my.py:f")
-    for narrowed in ("rollout.top_p=0.9", "rollout.sampling_extra={top_k: 20}", "rollout.sampling_extra={min_p: 0.02}"):
+    changing = ("top_k: 20", "min_p: 0.02", "min_tokens: 4", "bad_words: [sorry]", "allowed_token_ids: [1]")
+    changing += ("repetition_penalty: 1.1", "presence_penalty: -0.5", "logit_bias: {7: 1.0}", "extra_args: {x: 1}")
+    for narrowed in ("rollout.top_p=0.9", *(f"rollout.sampling_extra={{{one}, ignore_eos: true}}" for one in changing)):
         assert "level='geometric'" in complaint("algorithm.importance.level=sequence", narrowed)
-    load_config(["algorithm.importance.level=sequence", "rollout.sampling_extra={top_k: -1}"])
+    same = "top_k: -1, repetition_penalty: 1.0, min_tokens: 0, bad_words: null, ignore_eos: true"
+    load_config(["algorithm.importance.level=sequence", f"rollout.sampling_extra={{{same}}}"])
     assert "set [low, high] with low < high" in complaint("algorithm.importance.mask_outside=[5,0.5]")
     surplus = ("algorithm.dynamic_sampling.oversample=1.7", "algorithm.dynamic_sampling.surplus=keep")
     assert "set oversample=1" in complaint(*surplus, "experiment.asynchrony.max_policy_age=1")
