@@ -93,16 +93,21 @@ def engine_kl(gap: Tensor) -> Tensor:
     return gap.exp() - 1.0 - gap
 
 
-def correction_sums(gap: Tensor, weights: Tensor, correction: Correction, mask: Tensor) -> dict[str, Tensor]:
-    """Return sums over the counted tokens for metrics: the weights, their quantiles before the cap (the mean over
-    micro-batches of each one's quantile), the shares at the cap and masked, and the KL of engine to trainer in nats.
+def correction_sums(
+    gap: Tensor, weights: Tensor, correction: Correction, mask: Tensor, sequences: Tensor, sampled: Tensor
+) -> dict[str, Tensor]:
+    """Return sums over the counted tokens for metrics: the weights, and the shares at the cap and masked.
+
+    Over those that an engine sampled (`sampled`, 0 or 1): their number, the KL of engine to trainer in nats, and the
+    quantiles of the ratios of the level, before the cap (the mean over micro-batches of each one's quantile).
 
     All tensors have one shape, the sums have shape `()`.
     """
-    ratios = gap[mask.bool()].exp()
-    sums = {"importance_weight": (weights * mask).sum(), "engine_kl": (engine_kl(gap) * mask).sum()}
+    ratios = ratio_at(correction.level, gap, mask, sequences)[sampled.bool()]
+    sums = {"importance_weight": (weights * mask).sum(), "engine_kl": (engine_kl(gap) * sampled).sum()}
+    sums["sampled"] = sampled.sum()
     for name, share in QUANTILES.items():
-        sums[f"importance_ratio/{name}"] = mask.sum() * (ratios.quantile(share) if ratios.numel() else 1.0)
+        sums[f"importance_ratio/{name}"] = sampled.sum() * (ratios.quantile(share) if ratios.numel() else 1.0)
     if correction.cap is not None:
         sums["importance_clipped"] = ((weights >= correction.cap) * mask).sum()
     if correction.mask_outside is not None or correction.reject_above is not None:

@@ -118,6 +118,7 @@ def policy_loss(
     behaviour = behaviour_logprobs
     gap = log_ratio(proximal, behaviour)
     weights = corrected_weights(gap, correction, mask, sequences)
+    sampled = torch.zeros_like(mask) if behaviour is None else mask * ~behaviour.isnan()
     objective = objective or partial(clip, clip_low=clip_low, clip_high=clip_high)
     tokens = TokenTerms(
         logprobs=logprobs,
@@ -134,7 +135,7 @@ def policy_loss(
         "ratio": (tokens.ratio * mask).sum(),
         "clipped": (_loses_gradient(objective, tokens) * mask).sum(),
         "approx_kl": (kl_divergence(proximal, logprobs, "k3") * mask).sum(),
-        **correction_sums(gap, weights, correction, mask),
+        **correction_sums(gap, weights, correction, mask, sequences, sampled),
     }
     if entropies is not None:
         per_token = per_token - entropy_coef * entropies if entropy_coef else per_token

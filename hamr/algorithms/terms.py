@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -13,11 +13,23 @@ from torch import Tensor
 class LossTerms:
     """A differentiable loss, and detached sums over the counted tokens for metrics.
 
-    `sums` always has `tokens`. A mean is sums[name] / sums["tokens"], after all micro-batches are added.
+    `sums` always has `tokens`, the number of counted tokens. `token_means` of the sums of all micro-batches has the
+    means.
     """
 
     loss: Tensor
     sums: dict[str, Tensor] = field(default_factory=dict)
+
+
+SAMPLED = ("engine_kl", "importance_ratio/")
+"""Sums over the tokens that an engine sampled; their number is `sampled`. Others are over all counted tokens."""
+NUMBERS = ("tokens", "sampled")
+
+
+def token_means(sums: Mapping[str, float]) -> dict[str, float]:
+    """Return the means of the sums. Those over sampled tokens are left out if there are none."""
+    counts = {name: sums["sampled"] if name.startswith(SAMPLED) else max(sums["tokens"], 1.0) for name in sums}
+    return {name: value / counts[name] for name, value in sums.items() if counts[name] and name not in NUMBERS}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from hamr.algorithms.objectives import configured_objective
 from hamr.algorithms.own_objective import checked_objective
 from hamr.algorithms.packing import Microbatch, pack, split_minibatches
 from hamr.algorithms.schedule import learning_rate
+from hamr.algorithms.terms import token_means
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.custom import ARGUMENTS
 from hamr.config.schema import TrainerConfig
@@ -486,9 +487,8 @@ def _update_ratio(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
 
 def _means(area: str, sums: dict[str, float], norms: list[float]) -> dict[str, float]:
     """Return means over the tokens of all steps; loss and (finite) gradient norm are means over the steps."""
-    counted = max(sums.pop("tokens"), 1.0)
     means = {f"{area}/loss": sums.pop("loss") / len(norms)}
-    means |= {f"{area}/{name}": value / counted for name, value in sums.items()}
+    means |= {f"{area}/{name}": value for name, value in token_means(sums).items()}
     finite = [n for n in norms if math.isfinite(n)]
     if finite:
         means[f"{area}/grad_norm"] = math.fsum(finite) / len(finite)

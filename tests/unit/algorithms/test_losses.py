@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from hamr.algorithms.losses import (  # noqa: E402
     Correction,
+    LossTerms,
     TokenTerms,
     importance_weights,
     kl_divergence,
@@ -18,6 +19,7 @@ from hamr.algorithms.losses import (  # noqa: E402
     sft_loss,
 )
 from hamr.algorithms.objectives import configured_objective  # noqa: E402
+from hamr.algorithms.terms import token_means  # noqa: E402
 from hamr.config.algorithm import AlgorithmConfig  # noqa: E402
 
 
@@ -273,6 +275,32 @@ def test_quantiles_are_those_of_the_ratio_before_the_cap() -> None:
     terms = policy_loss(new, None, torch.ones(101), ones(101), behaviour_logprobs=engine, importance_cap=2.0)
     found = [terms.sums[f"importance_ratio/{name}"].item() / 101 for name in ("p01", "p50", "p99")]
     assert found == pytest.approx([1.1, 6.0, 10.9])
+
+
+@pytest.mark.parametrize(("level", "median"), [("token", 2.0), ("sequence", 16.0), ("geometric", 2.0 ** (4 / 3))])
+def test_quantiles_are_those_of_the_ratio_of_the_level(level: Any, median: float) -> None:
+    """Ratios 2, 2 and 4 of a response, and 8 of a shorter one."""
+    engine = tensor(-1.0, -1.0, -1.0, -1.0) - tensor(2, 2, 4, 8).log()
+    terms = policy_loss(
+        tensor(-1.0, -1.0, -1.0, -1.0), None, torch.ones(4), torch.tensor([True, True, True, False]),
+        behaviour_logprobs=engine, correction=Correction(level=level, cap=2.0), sequences=torch.tensor([0, 0, 0, 1]),
+    )  # fmt: skip
+    assert token_means(numbers(terms))["importance_ratio/p50"] == pytest.approx(median)
+
+
+def test_tokens_without_an_engine_do_not_dilute_its_metrics() -> None:
+    new, engine = tensor(-1.0, -1.0, -1.0, -1.0), tensor(-1.0 - math.log(2.0), math.nan, math.nan, math.nan)
+    terms = policy_loss(new, None, torch.ones(4), ones(4), behaviour_logprobs=engine, importance_cap=4.0)
+    means = token_means(numbers(terms))
+    assert means["engine_kl"] == pytest.approx(1.0 - math.log(2.0))
+    assert means["importance_ratio/p50"] == pytest.approx(2.0)
+    assert means["importance_weight"] == pytest.approx(5 / 4)
+    alone = token_means(numbers(policy_loss(new, None, torch.ones(4), ones(4))))
+    assert "ratio" in alone and not {"engine_kl", "importance_ratio/p50", "sampled", "tokens"} & alone.keys()
+
+
+def numbers(terms: LossTerms) -> dict[str, float]:
+    return {name: value.item() for name, value in terms.sums.items()}
 
 
 @pytest.mark.parametrize(
