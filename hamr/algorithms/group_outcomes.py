@@ -79,7 +79,9 @@ def metric_word(act: str) -> str:
 def redrawn_length(groups: Sequence[RolloutGroup], redrawn: Collection[str]) -> dict[str, float]:
     """Return `rollout/redrawn_length`: the mean tokens of responses to the prompts `redrawn`, over those of the others.
 
-    The prompts are those whose groups the step before aborted. Above 1, aborting removes long responses.
+    The prompts are those whose groups the step before aborted. Above 1, aborting delays prompts with long responses. 1
+    does not mean that training has responses of all lengths: the responses of aborted groups, and prompts that are
+    aborted again, are in neither mean.
     """
     lengths: dict[bool, list[int]] = {True: [], False: []}
     for rollout in (r for group in groups for r in group.rollouts):
