@@ -23,6 +23,7 @@ from hamr.calibration.cascade import Cascade
 from hamr.config.load import load_config
 from hamr.data.splits import Splits
 from hamr.errors import BadInput, Preempted
+from hamr.experience import Experience
 from hamr.telemetry.console import Console
 from hamr.trainer.checkpoints import Checkpoints
 from hamr.types import (
@@ -367,6 +368,7 @@ class Cluster:
         self.metrics: list[dict[str, float]] = []
         self.states: list[dict[str, Any]] = []
         self.recorded: list[RewardRecord] = []
+        self.experience: Experience | None = None
         self.version, self.running, self.open = 0, 0, asyncio.Event()
         self.open.set()
 
@@ -441,6 +443,7 @@ async def rl(tmp_path: Path, *overrides: str) -> Cluster:
     )
     some.folder, run.checkpoints = tmp_path / "checkpoints", some
     await asyncio.wait_for(stages.rl_stage(run, None), 20)
+    cluster.experience = run.experience
     return cluster
 
 
@@ -460,6 +463,14 @@ async def test_weights_are_loaded_beside_responses_or_between_them(tmp_path: Pat
     counted = [len(state["cascade"]["seen"]) for state in in_flight.states]
     assert counted == [0, 8, 16, 24, 32], "the replies of groups in flight do not count before they are recorded"
     assert [len(state["unfinished"]) for state in in_flight.states[1:]] == [6, 4, 2, 0]
+
+
+async def test_synchronous_run_without_a_surplus_keeps_no_groups_in_flight(tmp_path: Path) -> None:
+    off = ("experiment.asynchrony.max_policy_age=0", "algorithm.dynamic_sampling.oversample=1")
+    synchronous = await rl(tmp_path, *off, "algorithm.dynamic_sampling.surplus=abort")
+    assert synchronous.experience is None and len(synchronous.recorded) >= 4 * 2 * 4
+    assert not any("unfinished" in state for state in synchronous.states)
+    assert (await rl(tmp_path, "experiment.asynchrony.max_policy_age=1")).experience is not None
 
 
 @pytest.mark.parametrize("surplus", ["abort", "keep"])
