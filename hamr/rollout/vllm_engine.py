@@ -28,7 +28,6 @@ from hamr.models.tokenizer import load_tokenizer
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout.vllm_adapter import adapter_request, load_adapter
 from hamr.rollout.vllm_core import fail_when_core_dies, is_core_dead, pause_core, resume_core
-from hamr.rollout.vllm_kernels import follow_cpu_capability
 from hamr.rollout.vllm_requests import (
     Classified,
     Completion,
@@ -317,8 +316,10 @@ class VllmEngine:
 
     def _live(self, started: threading.Event) -> None:
         try:
-            follow_cpu_capability()
             with no_collection():
+                from hamr.rollout.vllm_kernels import follow_cpu_capability
+
+                follow_cpu_capability()
                 from vllm import EngineArgs, envs
                 from vllm.v1.engine.llm_engine import LLMEngine
 
