@@ -109,17 +109,20 @@ def _check_transfer(c: Config) -> None:
 
 _KERNEL_NEEDS = {
     "flex": ({"backend": "nccl"}, "FlexAttention has no backward pass on CPUs"),
-    "flash": ({"backend": "nccl", "dtype": "bfloat16"}, "flash-attn computes on GPUs in 16 bits"),
+    "flash": ({"backend": "nccl", "dtype": "bfloat16"}, "flash-attention computes on GPUs in 16 bits"),
 }
 
 
 def _check_attention(c: Config) -> None:
-    """Check that the attention kernel can run, and that the layout uses it."""
+    """Check that the kernels can run, and that the layout uses that of attention."""
     needs, reason = _KERNEL_NEEDS.get(c.trainer.attention_kernel, ({}, ""))
     for key, wanted in needs.items():
         if getattr(c.trainer, key) != wanted:
             why = f"; {reason}: set {key}={wanted!r}, or attention_kernel='auto'"
             raise c.clash("trainer.attention_kernel", f"trainer.{key}", why)
+    if c.trainer.use_liger_kernel is True and c.trainer.backend != "nccl":
+        why = "; its kernels need a GPU: set backend='nccl', or use_liger_kernel='auto'"
+        raise c.clash("trainer.use_liger_kernel", "trainer.backend", why)
     if needs and c.trainer.attention == "padded":
         why = ", which has torch's attention; set attention='shared_prompt', or attention_kernel='auto'"
         raise c.clash("trainer.attention_kernel", "trainer.attention", why)

@@ -149,8 +149,11 @@ class TrainerConfig(FootprintConfig):
     implementation."""
     attention_kernel: AttentionKernel = "auto"
     """Kernel of the attention of `shared_prompt` and `packed`: `flex`, one compiled FlexAttention call per layer, on
-    GPUs; `flash`, flash-attn's kernels, on GPUs in bfloat16 (the extra `hamr[flash]`); `sdpa`, torch's kernels block by
-    block, except cuDNN's, which would plan anew for each shape. `auto`: `flex` on GPUs, `sdpa` on CPUs."""
+    GPUs; `flash`, torch's flash-attention, on GPUs in bfloat16; `sdpa`, torch's kernels block by block, except cuDNN's,
+    which would plan anew for each shape. `auto`: `flex` on GPUs, `sdpa` on CPUs."""
+    use_liger_kernel: Literal["auto"] | bool = "auto"
+    """Compute norms, rotary embeddings and MLPs by the fused kernels of liger-kernel, on GPUs. `auto`: where it is
+    installed (the extra `hamr[cuda]`). Models that it does not know keep their own code."""
     tokens_per_microbatch: PositiveInt = 2048
     """Maximum number of tokens per forward and backward pass of a rank."""
     learning_rate: PositiveFloat = 5e-6

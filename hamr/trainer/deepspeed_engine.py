@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hamr.algorithms.packing import Layout
 from hamr.config.schema import TrainerConfig
+from hamr.errors import ConfigError
 from hamr.trainer.policy_kernels import use_cpu_kernels
 from hamr.trainer.policy_model import PolicyModel, load_policy
 
@@ -111,6 +113,17 @@ def engine_config(config: TrainerConfig) -> dict[str, Any]:
     return settings
 
 
+def uses_liger(config: TrainerConfig) -> bool:
+    """Return whether Liger's kernels are to be used. Raises ConfigError if they are demanded and not installed here."""
+    if config.backend != "nccl" or not config.use_liger_kernel:
+        return False
+    installed = find_spec("liger_kernel") is not None
+    if config.use_liger_kernel is True and not installed:
+        remedy = "liger-kernel is not installed here; pip install 'hamr[cuda]', or set trainer.use_liger_kernel=auto"
+        raise ConfigError("trainer.use_liger_kernel", "true", remedy)
+    return installed
+
+
 def load_model(path: Path, config: TrainerConfig, temperature: float, settings: dict[str, Any]) -> PolicyModel:
     """Load the policy on its device. Under ZeRO-3 each rank only ever holds its own partition."""
     layout: Layout = config.attention
@@ -121,6 +134,7 @@ def load_model(path: Path, config: TrainerConfig, temperature: float, settings: 
         temperature=temperature,
         lora=config.lora,
         gradient_checkpointing=config.gradient_checkpointing,
+        liger=uses_liger(config),
     )
     if config.zero_stage < 3:
         return _on_device(load_policy(path, **arguments), device_of(config))

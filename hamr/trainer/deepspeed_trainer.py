@@ -222,6 +222,7 @@ class DeepSpeedTrainer:
         metrics[f"{area}/update_ratio"] = _update_ratio(before, self._watched_weights())
         metrics[f"{area}/skipped_steps"] = float(self.progress.skipped)
         metrics |= {f"{area}/{name}": float(self.model.layout == name) for name in ("shared_prompt", "padded")}
+        metrics[f"{area}/liger"] = float(self.model.liger)
         return metrics | {f"timing/train/{phase}": value for phase, value in seconds.items()}
 
     def _watched_weights(self) -> list[Tensor]:

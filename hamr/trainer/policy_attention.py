@@ -54,7 +54,7 @@ class SharedRow:
 
     @cached_property
     def flash_parts(self) -> tuple[policy_flash.Part, ...]:
-        """Calls of flash-attn that make up the row's attention, made once for all layers."""
+        """Calls of flash-attention that make up the row's attention, made once for all layers."""
         return policy_flash.parts_of(self.blocks, self.device)
 
 

@@ -1,13 +1,13 @@
-"""Attention of a packed row with shared prefixes by flash-attn's kernels for sequences of different lengths.
+"""Attention of a packed row with shared prefixes by torch's flash-attention for sequences of different lengths.
 
 Two calls per layer: the tokens of a block attend to its prefix, all of it, and each stretch attends to itself,
 causally. Their results are merged by the log-sum-exp of their scores. The backward pass gives both calls the merged
-output and log-sum-exp, so each kernel recomputes its share of the whole softmax. Shapes as in `policy_attention`.
+output and log-sum-exp, so each kernel recomputes its share of the whole softmax. `torch.nn.attention.varlen` calls the
+same two operators, but has no backward pass for a log-sum-exp that is used. Shapes as in `policy_attention`.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,20 +15,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamr.errors import ConfigError
 from hamr.trainer.policy_blocks import Block
 
-FIXED: dict[str, Any] = dict(dropout_p=0.0, window_size_left=-1, window_size_right=-1, softcap=0.0, alibi_slopes=None)
-"""Arguments that switch off what flash-attn can do besides."""
+NO_DROPOUT = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Part:
-    """One call: which tokens ask, which keys they see, and the cumulative lengths of both."""
+    """One call: which tokens ask, which keys they see, and the sequences of both: where they end (int32, from 0 on) and
+    the longest."""
 
     queries: Tensor
     keys: Tensor
-    lengths: dict[str, Any]
+    ends: tuple[Tensor, Tensor]
+    longest: tuple[int, int]
     causal: bool
 
 
@@ -50,21 +50,13 @@ def _stretches(b: Block) -> list[tuple[int, int]]:
 
 
 def _part(queries: list[list[int]], keys: list[list[int]], causal: bool, device: torch.device | str) -> Part:
-    lengths: dict[str, Any] = {}
-    for name, rows in (("q", queries), ("k", keys)):
-        ends = torch.tensor([0, *(len(row) for row in rows)]).cumsum(0).to(device, torch.int32)
-        lengths |= {f"cu_seqlens_{name}": ends, f"max_seqlen_{name}": max(map(len, rows))}
-    indices = [torch.tensor([t for row in rows for t in row], device=device) for rows in (queries, keys)]
-    return Part(queries=indices[0], keys=indices[1], lengths=lengths, causal=causal)
-
-
-def library() -> Any:
-    """Return flash-attn's interface. Raises ConfigError if it is not installed."""
-    try:
-        return importlib.import_module("flash_attn.flash_attn_interface")
-    except ImportError as error:
-        remedy = "flash-attn is not installed; pip install 'hamr[flash]', or set trainer.attention_kernel=flex"
-        raise ConfigError("trainer.attention_kernel", "flash", remedy) from error
+    both = (queries, keys)
+    ends = [torch.tensor([0, *map(len, rows)]).cumsum(0).to(device, torch.int32) for rows in both]
+    indices = [torch.tensor([t for row in rows for t in row], device=device) for rows in both]
+    longest = [max(map(len, rows)) for rows in both]
+    return Part(
+        queries=indices[0], keys=indices[1], ends=(ends[0], ends[1]), longest=(longest[0], longest[1]), causal=causal
+    )
 
 
 class FlashAttention(torch.autograd.Function):
@@ -73,13 +65,12 @@ class FlashAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q_THD: Tensor, k_TKD: Tensor, v_TKD: Tensor, parts: tuple[Part, ...], scale: float) -> Tensor:
         """Return the attention [T, H, D] of queries [T, H, D] over keys and values [T, K, D], as the parts say."""
-        flash = library()
         merged = torch.zeros_like(q_THD, dtype=torch.float32)
         total_TH = torch.full(q_THD.shape[:2], -torch.inf, dtype=torch.float32, device=q_THD.device)
         for part in parts:
             q, k, v = q_THD[part.queries], k_TKD[part.keys], v_TKD[part.keys]
-            out, lse_HN, *_ = flash._flash_attn_varlen_forward(
-                q, k, v, **part.lengths, softmax_scale=scale, causal=part.causal, **FIXED
+            out, lse_HN, *_ = torch.ops.aten._flash_attention_forward(
+                q, k, v, *part.ends, *part.longest, NO_DROPOUT, part.causal, False, scale=scale
             )
             lse_NH, before_NH = lse_HN.T, total_TH[part.queries]
             sum_NH = torch.logaddexp(before_NH, lse_NH)
@@ -94,16 +85,15 @@ class FlashAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of q, k and v in their shapes, summed over the parts in float32."""
-        flash = library()
         q_THD, k_TKD, v_TKD, result, total_TH = ctx.saved_tensors
         sums = [torch.zeros_like(x, dtype=torch.float32) for x in (q_THD, k_TKD, v_TKD)]
+        unused = torch.zeros(2, dtype=torch.uint64, device=q_THD.device)  # the random state of dropout
         for part in ctx.parts:
             q, k, v = q_THD[part.queries], k_TKD[part.keys], v_TKD[part.keys]
-            own = [torch.empty_like(x) for x in (q, k, v)]
-            flash._flash_attn_varlen_backward(
-                dout=grads[0][part.queries].contiguous(), q=q, k=k, v=v, out=result[part.queries],
-                softmax_lse=total_TH[part.queries].T.contiguous(), dq=own[0], dk=own[1], dv=own[2],
-                **part.lengths, softmax_scale=ctx.scale, causal=part.causal, deterministic=False, **FIXED,
+            out, lse_HN = result[part.queries], total_TH[part.queries].T.contiguous()
+            own = torch.ops.aten._flash_attention_backward(
+                grads[0][part.queries].contiguous(), q, k, v, out, lse_HN, *part.ends, *part.longest, NO_DROPOUT,
+                part.causal, unused, unused, scale=ctx.scale,
             )  # fmt: skip
             for total, grad, index in zip(sums, own, (part.queries, part.keys, part.keys), strict=True):
                 total.index_add_(0, index, grad.float())

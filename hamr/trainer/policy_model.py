@@ -17,7 +17,6 @@ from hamr.algorithms.packing import Layout, padding_reason
 from hamr.config.lora import LoraConfig
 from hamr.config.schema import AttentionKernel, Checkpointing, choose_kernel
 from hamr.errors import ConfigError
-from hamr.trainer import policy_flash
 from hamr.trainer.host_memory import activations_on_host
 from hamr.trainer.policy_attention import NAME, SharedRow, shared_prompt_attention
 from hamr.trainer.policy_batch import FEW_ROWS, PolicyBatch
@@ -31,7 +30,7 @@ class PolicyModel(nn.Module):
 
     `forward(batch)` returns (log-probabilities [N], entropies [N]) in float32 nats at `temperature`. `layout` is the
     layout in use. It differs from the requested one, with a warning, if the model does not support that. `kernel`
-    computes the attention of rows with blocks.
+    computes the attention of rows with blocks. `liger` says whether Liger's kernels compute the rest of the layers.
     """
 
     def __init__(
@@ -41,10 +40,11 @@ class PolicyModel(nn.Module):
         layout: Layout,
         temperature: float = 1.0,
         kernel: AttentionKernel = "auto",
+        liger: bool = False,
         offload_activations: bool = False,
     ) -> None:
         super().__init__()
-        self.kernel = kernel
+        self.kernel, self.liger = kernel, liger
         self.offload_activations = offload_activations
         self.causal_lm = causal_lm
         self.temperature = temperature
@@ -106,20 +106,19 @@ def load_policy(
     lora: LoraConfig | None = None,
     gradient_checkpointing: Checkpointing = False,
     kernel: AttentionKernel = "auto",
+    liger: bool = False,
 ) -> PolicyModel:
-    """Load the model in folder `path`, with a fresh LoRA adapter if requested.
+    """Load the model in folder `path`, with a fresh LoRA adapter if requested, and with Liger's kernels if `liger`.
 
     Raises ConfigError if the model's head is more than one linear layer, since its log-probabilities would be silently
-    wrong, if it is a mixture of experts, since its weights would be exported under names that no engine knows, or if
-    the kernel's library is not installed here.
+    wrong, or if it is a mixture of experts, since its weights would be exported under names that no engine knows.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    if kernel == "flash":
-        policy_flash.library()
     _check_dense(AutoConfig.from_pretrained(path), path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
     _check_head(model, path)
+    liger = liger and _use_liger(model)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if lora is not None:
@@ -131,7 +130,9 @@ def load_policy(
         adapter = PeftLora(r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.target_modules), bias="none")
         model = get_peft_model(model, adapter, autocast_adapter_dtype=False)
     offload = gradient_checkpointing == "offload"
-    return PolicyModel(model, layout=layout, temperature=temperature, kernel=kernel, offload_activations=offload)
+    return PolicyModel(
+        model, layout=layout, temperature=temperature, kernel=kernel, liger=liger, offload_activations=offload
+    )
 
 
 def _base(causal_lm: nn.Module) -> Any:
@@ -159,6 +160,20 @@ def _check_dense(config: Any, path: Path) -> None:
         if (count := getattr(part, key, None) or 0) > 1:
             remedy = f"it is a mixture of experts ({key}={count}), whose weights hamr cannot export; use a dense model"
             raise ConfigError("model.path", str(path), remedy)
+
+
+def _use_liger(model: Any) -> bool:
+    """Have Liger's kernels compute norms, rotary embeddings and MLPs. Returns False, with a warning, for models that
+    Liger does not know."""
+    from liger_kernel.transformers import monkey_patch
+
+    kind = model.config.model_type
+    if kind not in monkey_patch.MODEL_TYPE_TO_APPLY_LIGER_FN:
+        log.warning("liger-kernel does not know models of type %s; they keep their own code, which is slower", kind)
+        return False
+    # Head and loss are hamr's own.
+    monkey_patch._apply_liger_kernel_to_instance(model, cross_entropy=False, fused_linear_cross_entropy=False)
+    return True
 
 
 def _use_attention(model: Any, layout: Layout) -> Layout:

@@ -64,6 +64,7 @@ def memory_per_gpu(config: Config, workload: Workload) -> dict[str, Memory]:
         trainer.zero_stage,
         tokens=trainer.tokens_per_microbatch,
         recompute=trainer.gradient_checkpointing,
+        liger=bool(trainer.use_liger_kernel),
         trained=trained_share(trainer.lora),
         offload=trainer.offload_optimizer,
         reference=reference,

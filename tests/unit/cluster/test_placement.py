@@ -201,6 +201,7 @@ HALF = {"num_gpus": 0.5, "backend": "nccl"}
         ({}, {"transfer": "ipc"}, "rank and engine on one GPU"),
         ({"offload_optimizer": True, "zero_stage": 0}, {}, r"set trainer\.zero_stage=1"),
         ({"attention_kernel": "flash"}, {}, r"set backend='nccl', or attention_kernel='auto'"),
+        ({"use_liger_kernel": True}, {}, r"set backend='nccl', or use_liger_kernel='auto'"),
         (HALF | {"attention_kernel": "flash", "dtype": "float32"}, {}, "set dtype='bfloat16', or"),
         ({"attention_kernel": "flex"}, {}, r"no backward pass on CPUs: set backend='nccl', or attention_kernel='auto'"),
         (HALF | {"attention_kernel": "flex", "attention": "padded"}, {}, "set attention='shared_prompt', or"),

@@ -40,10 +40,30 @@ def test_shapes_have_the_size_of_their_names(gpu_bench: ModuleType) -> None:
     assert gpu_bench.parameters("4B") == pytest.approx(4e9, rel=0.05)
 
 
-def test_operations_count_the_head_for_the_rows_that_it_reads(gpu_bench: ModuleType) -> None:
+def test_operations_count_layers_attention_and_rows_of_the_head(gpu_bench: ModuleType) -> None:
     head = 2560 * 151936
     body = gpu_bench.parameters("4B") - head
-    assert gpu_bench.operations("4B", 100, 10, 6) == 6 * (100 * body + 10 * head)
+    attention = 4 * 50 * 36 * 32 * 128
+    assert gpu_bench.operations("4B", 100, 10, 50, 3) == 6 * (100 * body + 10 * head) + 3 * attention
+    assert gpu_bench.operations("4B", 100, 10, 50, 4) == 8 * 100 * body + 6 * 10 * head + 4 * attention
+
+
+def test_pairs_of_attention_are_those_of_the_mask(gpu_bench: ModuleType) -> None:
+    [group] = gpu_bench.groups_of(2, 3, 2, 10)
+    lengths = [len(s.token_ids) for s in group.sequences]
+    padded = sum(sum(range(1, 3 + n + 1)) for n in lengths)
+    shared = sum(range(1, 4)) + sum(sum(range(3 + 1, 3 + n + 1)) for n in lengths)
+    assert gpu_bench.attended(group, "padded") == padded
+    assert gpu_bench.attended(group, "shared_prompt") == shared
+
+
+def test_module_of_the_model_is_as_before_after_a_variant(gpu_bench: ModuleType) -> None:
+    from transformers.models.qwen3 import modeling_qwen3
+
+    before = modeling_qwen3.apply_rotary_pos_emb
+    with gpu_bench.without_traces():
+        modeling_qwen3.apply_rotary_pos_emb = None
+    assert modeling_qwen3.apply_rotary_pos_emb is before
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
-"""FlexAttention and flash-attn's kernels give the attention of the padded batch; both run on the CPU here.
+"""FlexAttention and torch's flash-attention give the attention of the padded batch; both run on the CPU here.
 
-flash-attn has no CPU code: dense functions with the signatures of its two stand in for it.
+torch's two operators for sequences of different lengths have no CPU code: dense functions stand in for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import sys
 import types
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from torch._dynamo.testing import CompileCounter  # noqa: E402
 from hamr.algorithms.packing import pack  # noqa: E402
 from hamr.config.schema import TrainerConfig, choose_kernel  # noqa: E402
 from hamr.errors import ConfigError  # noqa: E402
-from hamr.trainer import policy_flex  # noqa: E402
+from hamr.trainer import deepspeed_engine, policy_flex  # noqa: E402
+from hamr.trainer.deepspeed_engine import uses_liger  # noqa: E402
 from hamr.trainer.policy_attention import shared_prompt_attention  # noqa: E402
 from hamr.trainer.policy_batch import _Row, build_batch  # noqa: E402
 from hamr.trainer.policy_blocks import block  # noqa: E402
@@ -36,50 +38,49 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("models") / "qwen3", "Qwen3", tie_word_embeddings=True)
 
 
-def scores(
-    q: Any, k: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, softmax_scale: float, causal: bool
-) -> tuple[Any, Any, Any]:
+def scores(q: Any, k: Any, ends_q: Any, ends_k: Any, scale: float, causal: bool) -> tuple[Any, Any, Any]:
     """Scores of all queries and keys [H, N, M], -inf outside the sequences, and the keys repeated for query heads."""
     repeats = q.shape[1] // k.shape[1]
     seen = torch.zeros(len(q), len(k), dtype=torch.bool)
-    ends = [x.tolist() for x in (cu_seqlens_q, cu_seqlens_k)]
+    ends = [x.tolist() for x in (ends_q, ends_k)]
     bounds = zip(ends[0], ends[0][1:], ends[1], ends[1][1:], strict=False)
     for q0, q1, k0, k1 in bounds:
         inside = torch.ones(q1 - q0, k1 - k0, dtype=torch.bool)
         seen[q0:q1, k0:k1] = inside.tril(k1 - k0 - (q1 - q0)) if causal else inside
     keys = k.repeat_interleave(repeats, dim=1)
-    found = torch.einsum("nhd,mhd->hnm", q, keys) * softmax_scale
+    found = torch.einsum("nhd,mhd->hnm", q, keys) * scale
     return found.masked_fill(~seen, -torch.inf), keys, repeats
 
 
 def forward(
-    q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int,
-    dropout_p: float, softmax_scale: float, causal: bool, window_size_left: int = -1, window_size_right: int = -1,
-    softcap: float = 0.0, alibi_slopes: Any = None, return_softmax: bool = False, block_table: Any = None,
-    leftpad_k: Any = None, seqused_k: Any = None, zero_tensors: bool = False,
-) -> tuple[Any, Any, Any, Any]:  # fmt: skip
-    assert max_seqlen_q == int(cu_seqlens_q.diff().max()) and max_seqlen_k == int(cu_seqlens_k.diff().max())
-    found, _, repeats = scores(q.float(), k.float(), cu_seqlens_q, cu_seqlens_k, softmax_scale, causal)
+    q: Any, k: Any, v: Any, ends_q: Any, ends_k: Any, longest_q: int, longest_k: int, dropout: float, causal: bool,
+    debug: bool, *, scale: float | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
+    assert (longest_q, longest_k, dropout) == (int(ends_q.diff().max()), int(ends_k.diff().max()), 0.0)
+    assert scale is not None
+    found, _, repeats = scores(q.float(), k.float(), ends_q, ends_k, scale, causal)
     out = torch.einsum("hnm,mhd->nhd", found.softmax(-1), v.float().repeat_interleave(repeats, dim=1)).to(q.dtype)
-    return out, found.logsumexp(-1), None, None
+    empty = torch.empty(0)
+    return out, found.logsumexp(-1), empty, empty.clone(), empty.clone()
 
 
 def backward(
-    dout: Any, q: Any, k: Any, v: Any, out: Any, softmax_lse: Any, dq: Any, dk: Any, dv: Any, cu_seqlens_q: Any,
-    cu_seqlens_k: Any, max_seqlen_q: int, max_seqlen_k: int, dropout_p: float, softmax_scale: float, causal: bool,
-    window_size_left: int, window_size_right: int, softcap: float, alibi_slopes: Any, deterministic: bool,
-    rng_state: Any = None, zero_tensors: bool = False,
-) -> None:  # fmt: skip
+    dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, ends_q: Any, ends_k: Any, longest_q: int, longest_k: int,
+    dropout: float, causal: bool, state: Any, unused: Any, *, scale: float | None = None,
+) -> tuple[Any, ...]:  # fmt: skip
     """As the kernel does: probabilities from the given log-sum-exp, their gradients from the given output."""
+    assert scale is not None
+    dtype = q.dtype
     dout, q, k, v, out = (x.float() for x in (dout, q, k, v, out))
-    found, keys, repeats = scores(q, k, cu_seqlens_q, cu_seqlens_k, softmax_scale, causal)
-    probabilities = (found - softmax_lse[..., None]).exp()
+    found, keys, repeats = scores(q, k, ends_q, ends_k, scale, causal)
+    probabilities = (found - lse[..., None]).exp()
     values = v.repeat_interleave(repeats, dim=1)
     of_output = (dout * out).sum(-1).T[..., None]
-    of_scores = probabilities * (torch.einsum("nhd,mhd->hnm", dout, values) - of_output) * softmax_scale
-    dq.copy_(torch.einsum("hnm,mhd->nhd", of_scores, keys))
-    dk.copy_(torch.einsum("hnm,nhd->mhd", of_scores, q).unflatten(1, (-1, repeats)).sum(2))
-    dv.copy_(torch.einsum("hnm,nhd->mhd", probabilities, dout).unflatten(1, (-1, repeats)).sum(2))
+    of_scores = probabilities * (torch.einsum("nhd,mhd->hnm", dout, values) - of_output) * scale
+    dq = torch.einsum("hnm,mhd->nhd", of_scores, keys)
+    dk = torch.einsum("hnm,nhd->mhd", of_scores, q).unflatten(1, (-1, repeats)).sum(2)
+    dv = torch.einsum("hnm,nhd->mhd", probabilities, dout).unflatten(1, (-1, repeats)).sum(2)
+    return tuple(x.to(dtype) for x in (dq, dk, dv))
 
 
 @pytest.fixture
@@ -88,16 +89,20 @@ def flex(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
 
 
+@contextmanager
+def flash_on_cpu(backward: Any = backward) -> Iterator[None]:
+    """Give torch's operators these implementations for tensors on the CPU."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("_flash_attention_forward", forward, "CPU")
+    library.impl("_flash_attention_backward", backward, "CPU")
+    yield
+    library._destroy()
+
+
 @pytest.fixture
-def flash(monkeypatch: pytest.MonkeyPatch) -> None:
-    install_flash(monkeypatch)
-
-
-def install_flash(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("flash_attn.flash_attn_interface")
-    module._flash_attn_varlen_forward, module._flash_attn_varlen_backward = forward, backward  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "flash_attn", types.ModuleType("flash_attn"))
-    monkeypatch.setitem(sys.modules, "flash_attn.flash_attn_interface", module)
+def flash() -> Iterator[None]:
+    with flash_on_cpu():
+        yield
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -146,13 +151,6 @@ def test_rows_on_gpus_have_whole_blocks_of_flex_attention(tokens: int, row: int)
     assert columns["input_ids_BT"].shape == columns["position_ids_BT"].shape == (1, row)  # type: ignore[attr-defined]
 
 
-def test_missing_flash_attn_is_one_line_with_the_remedy(model: Path) -> None:
-    if "flash_attn" in sys.modules:
-        pytest.skip("flash-attn is installed")
-    with pytest.raises(ConfigError, match=r"pip install 'hamr\[flash\]', or set trainer.attention_kernel=flex"):
-        load_policy(model, dtype=torch.bfloat16, layout="shared_prompt", kernel="flash")
-
-
 @pytest.mark.parametrize("keyword", ["s_aux", "softcap", "sliding_window", "of_another_version"])
 def test_keywords_that_may_change_attention_are_refused(keyword: str) -> None:
     x = torch.zeros(1, 2, 3, 4)
@@ -167,31 +165,59 @@ def test_attention_to_later_tokens_is_refused() -> None:
         shared_prompt_attention(x, x, x, x, None, hamr_row=types.SimpleNamespace(), is_causal=False)  # type: ignore[arg-type]
 
 
-def parameters_of(function: Any) -> set[str]:
-    """Return the names of the parameters, also of a custom operator, whose call takes any."""
-    return set(inspect.signature(getattr(function, "_init_fn", function)).parameters)
-
-
-def test_parameters_of_a_custom_operator_are_those_of_its_function() -> None:
-    """flash-attn registers its functions as operators."""
-
-    @torch.library.custom_op("hamr_test::scaled", mutates_args=())
-    def scaled(x: torch.Tensor, factor: float) -> torch.Tensor:
-        return x * factor
-
-    assert parameters_of(scaled) == {"x", "factor"}
-
-
-def test_signatures_are_those_that_the_kernels_are_called_with() -> None:
-    """The installed library, where there is one, takes what is passed."""
-    library = pytest.importorskip("flash_attn.flash_attn_interface")
-    for name, ours in (("_flash_attn_varlen_forward", forward), ("_flash_attn_varlen_backward", backward)):
-        assert set(inspect.signature(ours).parameters) <= parameters_of(getattr(library, name))
-
-
 def test_kernel_is_chosen_by_device() -> None:
     assert choose_kernel("auto", "cuda") == "flex"
     assert choose_kernel("auto", "cpu") == "sdpa"
     assert choose_kernel("sdpa", "cuda") == "sdpa"
     assert TrainerConfig(backend="nccl", num_gpus=1).kernel == "flex"
     assert TrainerConfig(backend="nccl", num_gpus=1, attention="padded").kernel == "sdpa"
+
+
+@pytest.fixture
+def liger(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Record the calls of Liger, whose kernels need a GPU. It knows models of type qwen3."""
+    calls: list[dict[str, Any]] = []
+    module = types.ModuleType("liger_kernel.transformers")
+    module.monkey_patch = types.SimpleNamespace(  # type: ignore[attr-defined]
+        MODEL_TYPE_TO_APPLY_LIGER_FN={"qwen3": None},
+        _apply_liger_kernel_to_instance=lambda model, **options: calls.append(options),
+    )
+    monkeypatch.setitem(sys.modules, "liger_kernel", types.ModuleType("liger_kernel"))
+    monkeypatch.setitem(sys.modules, "liger_kernel.transformers", module)
+    return calls
+
+
+def test_liger_leaves_head_and_loss_to_hamr(model: Path, liger: list[dict[str, Any]]) -> None:
+    policy = load_policy(model, dtype=torch.float32, layout="shared_prompt", liger=True)
+    assert policy.liger
+    assert liger == [{"cross_entropy": False, "fused_linear_cross_entropy": False}]
+
+
+def test_model_unknown_to_liger_keeps_its_code(
+    tmp_path: Path, liger: list[dict[str, Any]], caplog: pytest.LogCaptureFixture
+) -> None:
+    llama = saved(tmp_path / "llama", "Llama", tie_word_embeddings=True)
+    assert not load_policy(llama, dtype=torch.float32, layout="shared_prompt", liger=True).liger
+    assert not liger
+    assert "does not know models of type llama" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wanted", "backend", "installed", "used"),
+    [
+        ("auto", "nccl", True, True), ("auto", "nccl", False, False), ("auto", "gloo", True, False),
+        (True, "nccl", True, True), (False, "nccl", True, False),
+    ],
+)  # fmt: skip
+def test_liger_is_used_on_gpus_where_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, wanted: Any, backend: Any, installed: bool, used: bool
+) -> None:
+    monkeypatch.setattr(deepspeed_engine, "find_spec", lambda name: object() if installed else None)
+    gpus = float(backend == "nccl")
+    assert uses_liger(TrainerConfig(backend=backend, num_gpus=gpus, use_liger_kernel=wanted)) is used
+
+
+def test_missing_liger_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepspeed_engine, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'hamr\[cuda\]', or set trainer.use_liger_kernel=auto"):
+        uses_liger(TrainerConfig(backend="nccl", num_gpus=1, use_liger_kernel=True))
