@@ -3,25 +3,28 @@
     machine      GPU, versions, torch's attention priorities; which kernel runs for {causal, mask} x {GQA} x {cuDNN},
                  which may be another one than the first of the priorities
     exactness    log-probabilities and gradient of the shared-prompt path on the GPU against the padded batch on the CPU
-                 in float32 (flash-attn has bfloat16 only); fails above EXACT
-    attention    FlexAttention, flash-attn and torch's kernels on one layer of a packed row: first and later calls, a
-                 second shape, and how many graphs torch compiled for both (3 for FlexAttention)
+                 in float32 (flash-attention has bfloat16 only); fails above EXACT
+    attention    FlexAttention, flash-attention and torch's other kernels on one layer of a packed row: first and later
+                 calls, a second shape, and how many graphs torch compiled for both (3 for FlexAttention)
     step         forward and backward of 135M- and 4B-shaped models with random weights: shared_prompt, packed, padded,
-                 plain transformers; seconds, tokens/s of the padded batch, share of the peak without (mfu) and with
-                 (hfu) recomputation, peak memory; `speedup` over plain transformers, and whether the goals are met
+                 plain transformers; with Liger's kernels where they are installed; seconds, tokens/s of the padded
+                 batch, share of the peak without (mfu) and with (hfu) recomputation, peak memory; `speedup` over plain
+                 transformers, and whether the goals are met
     deepspeed    ZeRO 0 to 3 with one rank, and 2 with the optimiser on the host: the same gradient norms, also after
                  loading a checkpoint, for 2 also that of 3; memory at the peak and with states and reference on the
                  host; seconds to move these, to save and to load
+    memory       two steps with the trainer of `experiment=gpu_24gb` and `gpu_80gb`, on no more memory than their GPUs
+                 have; fails if more is used than `hamr plan` says
     trl          the log-probabilities of TRL's GRPOTrainer and their gradient on the same batch, where TRL is installed
     ipc          a tensor handed to another process through CUDA IPC: GB/s of reading it
     gap          bfloat16 on the GPU against float32 on the CPU: mean difference of log-probabilities in nats; fails
                  above GAP_NATS
 
 torch and transformers suffice, with the wheels pydantic, pydantic-core, annotated-types and typing-inspection;
-`deepspeed` also needs deepspeed (built with DS_BUILD_OPS=0), einops, hjson, msgpack, psutil and py-cpuinfo, and `trl`
-needs trl, datasets and accelerate. Neither vLLM nor Ray. Each part runs in a process of its own with a limit, so that
-one that dies or is late costs the others nothing, and keeps the results it had. Time that a part leaves goes to the
-next. Results are JSON lines on stdout and in `--out`.
+`deepspeed` and `memory` also need deepspeed (built with DS_BUILD_OPS=0), einops, hjson, msgpack, psutil, py-cpuinfo and
+peft, `trl` needs trl, datasets and accelerate, and Liger's kernels liger-kernel. Neither vLLM nor Ray. Each part runs
+in a process of its own with a limit, so that one that dies or is late costs the others nothing, and keeps the results
+it had. Time that a part leaves goes to the next. Results are JSON lines on stdout and in `--out`.
 `--small` takes tiny shapes, also on a CPU, to see that the parts run. Exit code 0 if no part failed.
 """
 
@@ -29,6 +32,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import math
 import os
@@ -41,6 +45,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,11 +63,13 @@ SHAPES: dict[str, Row] = {
     "tiny": dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4),
     "31M": dict(hidden_size=384, intermediate_size=1024, num_hidden_layers=12, num_attention_heads=6),
     "135M": dict(hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9),
+    "1.7B": dict(hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, num_attention_heads=16),
     "4B": dict(hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32),
 }
 SHAPES["tiny"] |= dict(num_key_value_heads=2, head_dim=16, vocab_size=500)
 SHAPES["31M"] |= dict(num_key_value_heads=2, head_dim=64, vocab_size=32000)
 SHAPES["135M"] |= dict(num_key_value_heads=3, head_dim=64, vocab_size=49152)
+SHAPES["1.7B"] |= dict(num_key_value_heads=8, head_dim=128, vocab_size=151936)
 SHAPES["4B"] |= dict(num_key_value_heads=8, head_dim=128, vocab_size=151936)
 WORK = {False: dict(samples=16, prompt=4096, completion=700), True: dict(samples=4, prompt=48, completion=12)}
 """One prompt and its completions, in tokens; True: `--small`."""
@@ -108,6 +116,10 @@ def groups_of(samples: int, prompt: int, completion: int, vocabulary: int, seed:
     return [TrainGroup(prompt_ids=ids(prompt), sequences=sequences)]
 
 
+SLOW_S = 2.0
+"""A call that takes longer is repeated once only."""
+
+
 def timed(call: Callable[[], Any], calls: int = 3) -> Row:
     """Return the seconds of the first call, the median of the later ones, and the peak memory in GiB."""
     import torch
@@ -122,7 +134,9 @@ def timed(call: Callable[[], Any], calls: int = 3) -> Row:
         if on_gpu:
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begun)
-    later = sorted(seconds[1:])[calls // 2]
+        if len(seconds) > 1 and seconds[-1] > SLOW_S:
+            break
+    later = sorted(seconds[1:])[(len(seconds) - 1) // 2]
     peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None
     return {"first_s": seconds[0], "later_s": later, "peak_gib": peak}
 
@@ -196,11 +210,13 @@ def exactness(small: bool) -> Iterator[Row]:
         path = model_folder("tiny", Path(folder))
         groups = groups_of(4, 37, 9, SHAPES["tiny"]["vocab_size"])
         wanted, slope = evaluated(path, groups, "padded", "auto", "cpu", "float32")
-        for kernel in ("sdpa", *kernels()):
+        variants = [(kernel, False) for kernel in ("sdpa", *kernels())] + [("auto", True)] * liger_here()
+        for kernel, liger in variants:
             dtype = "bfloat16" if kernel == "flash" else "float32"
-            found, gradient = evaluated(path, groups, "shared_prompt", kernel, device(), dtype)
+            found, gradient = evaluated(path, groups, "shared_prompt", kernel, device(), dtype, liger)
             row: Row = {
                 "kernel": kernel,
+                "liger": liger,
                 "dtype": dtype,
                 "max_difference_nats": float((found - wanted).abs().max()),
                 "gradient_difference": float((gradient - slope).norm() / slope.norm()),
@@ -217,14 +233,17 @@ def above(row: Row, limits: dict[str, float]) -> Row:
 
 def kernels() -> list[str]:
     """Return the GPU kernels that can run here."""
-    import importlib.util
-
-    if device() == "cpu":
-        return []
-    return ["flex", *(["flash"] if importlib.util.find_spec("flash_attn") else [])]
+    return [] if device() == "cpu" else ["flex", "flash"]
 
 
-def evaluated(path: Path, groups: list[Any], layout: str, kernel: str, on: str, dtype: str) -> tuple[Any, Any]:
+def liger_here() -> bool:
+    """Return whether Liger's kernels of norms, rotary embeddings and MLPs can run here."""
+    return device() == "cuda" and importlib.util.find_spec("liger_kernel") is not None
+
+
+def evaluated(
+    path: Path, groups: list[Any], layout: str, kernel: str, on: str, dtype: str, liger: bool = False
+) -> tuple[Any, Any]:
     """Return log-probabilities and the gradient of their mean by all weights, on the CPU in float32."""
     import torch
 
@@ -233,7 +252,9 @@ def evaluated(path: Path, groups: list[Any], layout: str, kernel: str, on: str, 
     from hamr.trainer.policy_model import load_policy
 
     torch.backends.cuda.enable_cudnn_sdp(False)  # as in the trainer
-    model = load_policy(path, dtype=getattr(torch, dtype), layout=layout, kernel=kernel).to(on)  # type: ignore[arg-type]
+    model = load_policy(
+        path, dtype=getattr(torch, dtype), layout=layout, kernel=kernel, liger=liger  # type: ignore[arg-type]
+    ).to(on)  # fmt: skip
     [[microbatch]] = pack(groups, budget=10**9, layout=model.layout)
     found = model(build_batch(groups, microbatch, model.layout, on))[0].float()
     found.mean().backward()
@@ -298,8 +319,11 @@ def step(small: bool) -> Iterator[Row]:
 
     import torch
 
-    shared = [("shared_prompt", kernel) for kernel in kernels()]
-    layouts = [("plain", ""), *shared, ("padded", "auto"), ("packed", "auto"), ("shared_prompt", "sdpa")]
+    shared = [Variant(layout="shared_prompt", kernel=kernel) for kernel in kernels()]
+    if liger_here():
+        fused = Variant(layout="shared_prompt", kernel="flex", liger=True)
+        shared += [fused, replace(fused, recompute=False)]
+    others = [Variant(layout="padded"), Variant(layout="packed"), Variant(layout="shared_prompt", kernel="sdpa")]
     for shape in ("tiny",) if small else ("135M", "4B"):
         plain: float | None = None
         with tempfile.TemporaryDirectory() as folder:
@@ -309,17 +333,40 @@ def step(small: bool) -> Iterator[Row]:
             except torch.OutOfMemoryError as error:
                 yield {"shape": shape, "out_of_memory": str(error)[:120]}
                 continue
-            for layout, kernel in layouts:
-                row: Row = {"shape": shape, "layout": layout, "kernel": kernel}
+            for variant in (Variant(layout="plain"), *shared, *(others if shape != "135M" else [])):
+                row: Row = {"shape": shape, **asdict(variant)}
                 try:
-                    row |= one_step(path, shape, groups, layout, kernel)
-                    plain = row["tokens_per_s"] if layout == "plain" else plain
+                    with without_traces():
+                        row |= one_step(path, shape, groups, variant)
+                    plain = row["tokens_per_s"] if variant.layout == "plain" else plain
                     yield row | goals(row, plain)
                 except torch.OutOfMemoryError as error:
                     yield row | {"out_of_memory": str(error)[:120]}
                 gc.collect()
                 if device() == "cuda":
                     torch.cuda.empty_cache()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """Settings of a training step. `plain` is the model of transformers with its own loss."""
+
+    layout: str
+    kernel: str = "auto"
+    liger: bool = False
+    recompute: bool = True
+
+
+@contextlib.contextmanager
+def without_traces() -> Iterator[None]:
+    """Undo what Liger changes in the module of the model: models loaded later would have it too."""
+    from transformers.models.qwen3 import modeling_qwen3
+
+    before = dict(vars(modeling_qwen3))
+    try:
+        yield
+    finally:
+        vars(modeling_qwen3).update(before)
 
 
 def goals(row: Row, plain: float | None) -> Row:
@@ -331,8 +378,8 @@ def goals(row: Row, plain: float | None) -> Row:
     return more
 
 
-def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str) -> Row:
-    """Time forward and backward of the whole batch, in micro-batches of at most 20,000 tokens, with recomputation."""
+def one_step(path: Path, shape: str, groups: list[Any], variant: Variant) -> Row:
+    """Time forward and backward of the whole batch, in micro-batches of at most 20,000 tokens."""
     import torch
 
     from hamr.algorithms.losses import policy_loss
@@ -343,8 +390,8 @@ def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str
     sequences = groups[0].sequences
     trained = sum(len(groups[0].prompt_ids) + len(s.token_ids) for s in sequences)
     dtype = torch.bfloat16
-    torch.backends.cuda.enable_cudnn_sdp(layout == "plain")  # off in the trainer
-    if layout == "plain":
+    torch.backends.cuda.enable_cudnn_sdp(variant.layout == "plain")  # off in the trainer
+    if variant.layout == "plain":
         from transformers import AutoModelForCausalLM
 
         plain = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device()).train()
@@ -366,7 +413,8 @@ def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str
             plain.zero_grad()
     else:
         model = load_policy(
-            path, dtype=dtype, layout=layout, kernel=kernel, gradient_checkpointing=True  # type: ignore[arg-type]
+            path, dtype=dtype, layout=variant.layout, kernel=variant.kernel, liger=variant.liger,  # type: ignore[arg-type]
+            gradient_checkpointing=variant.recompute,
         )  # fmt: skip
         model = model.to(device()).train()
         [pieces] = pack(groups, budget=20_000, layout=model.layout)
@@ -386,8 +434,9 @@ def one_step(path: Path, shape: str, groups: list[Any], layout: str, kernel: str
     row |= {"tokens": trained, "computed_tokens": computed, "tokens_per_s": trained / row["later_s"]}
     peak = peak_tflops(gpu_name()) if device() == "cuda" else None
     if peak is not None:
-        for name, each in (("mfu", 6), ("hfu", 8)):
-            row[name] = operations(shape, computed, read, each) / row["later_s"] / peak / 1e12
+        pairs = attended(groups[0], variant.layout)
+        for name, passes in (("mfu", 3), ("hfu", 4 if variant.recompute else 3)):
+            row[name] = operations(shape, computed, read, pairs, passes) / row["later_s"] / peak / 1e12
     return row
 
 
@@ -395,11 +444,31 @@ def peak_tflops(gpu: str) -> float | None:
     return next((peak for name, peak in PEAK_TFLOPS.items() if re.search(rf"\b{name}\b", gpu)), None)
 
 
-def operations(shape: str, computed: int, read: int, each: int) -> float:
-    """Return the operations of a step: `each` per weight of the layers and computed token, 8 with their recomputation,
-    and 6 per weight of the head and row that it reads. The products of attention are left out."""
-    head = SHAPES[shape]["hidden_size"] * SHAPES[shape]["vocab_size"]
-    return float(each * (parameters(shape) - head) * computed + 6 * head * read)
+def attended(group: Any, layout: str) -> int:
+    """Return the number of pairs of a token and one that it attends to, without padding."""
+    prompt, lengths = len(group.prompt_ids), [len(s.token_ids) for s in group.sequences]
+    if layout != "shared_prompt":
+        return sum(causal(prompt + n) for n in lengths)
+    return causal(prompt) + sum(n * prompt + causal(n) for n in lengths)
+
+
+def causal(tokens: int) -> int:
+    return tokens * (tokens + 1) // 2
+
+
+def operations(shape: str, computed: int, read: int, pairs: int, passes: int) -> float:
+    """Return the operations of a step, by the counting of PaLM (Chowdhery et al. 2022, appendix B).
+
+    Args:
+        computed: Tokens that pass through the layers: 2 operations per weight and pass.
+        read: Rows of the head, which is not recomputed: 3 passes.
+        pairs: Pairs of tokens in attention: 4 operations per pass, layer, head and element of the head.
+        passes: Forward passes that the work amounts to; the backward pass counts as two.
+    """
+    s = SHAPES[shape]
+    head = s["hidden_size"] * s["vocab_size"]
+    attention = 4 * pairs * s["num_hidden_layers"] * s["num_attention_heads"] * s["head_dim"]
+    return float(passes * (2 * (parameters(shape) - head) * computed + attention) + 6 * head * read)
 
 
 def gpu_name() -> str:
@@ -416,14 +485,20 @@ def parameters(shape: str) -> int:
 
 
 def deepspeed(small: bool) -> Iterator[Row]:
-    """Run each ZeRO stage in a process of its own: DeepSpeed keeps its state in the process."""
-    rows: list[Row] = []
-    for stage in (*range(4), HOST):
+    """Run each ZeRO stage in a process of its own, two cores each: DeepSpeed keeps its state in the process."""
+
+    def stage_row(stage: int) -> Row:
         try:
-            rows += list(child(["--part", f"zero{stage}", *(["--small"] if small else [])], STAGE_S))
+            [row] = child(["--part", f"zero {stage}", *(["--small"] if small else [])], STAGE_S)
+            return row
         except subprocess.SubprocessError as error:
-            rows.append({"stage": stage, "failed": str(error)})
-        yield rows[-1]
+            return {"stage": stage, "failed": str(error)}
+
+    rows: list[Row] = []
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as together:
+        for row in together.map(stage_row, (*range(4), HOST)):
+            rows.append(row)
+            yield row
     yield verdict([row for row in rows if "failed" not in row])
 
 
@@ -441,8 +516,8 @@ def verdict(rows: list[Row]) -> Row:
 
 HOST = 4
 """In place of a stage: stage 2 with the optimiser on the host."""
-STAGE_S = 60.0
-"""Limit of one stage. Most of the 20 s that one is expected to take start the process."""
+STAGE_S = 45.0
+"""Limit of one stage. Most of the 25 s that one takes start the process."""
 
 
 def zero(stage: int, small: bool) -> Iterator[Row]:
@@ -461,7 +536,9 @@ def zero(stage: int, small: bool) -> Iterator[Row]:
         if stage == HOST:
             values |= dict(zero_stage=2, offload_optimizer=True)
         config = TrainerConfig.model_validate(values | {"dtype": "bfloat16" if on_gpu else "float32"})
-        trainer = DeepSpeedTrainer(config, AlgorithmConfig(kl=KlConfig(measure=True)), path, total_steps=10)
+        meet = f"tcp://127.0.0.1:{29580 + stage}"
+        algorithm = AlgorithmConfig(kl=KlConfig(measure=True))
+        trainer = DeepSpeedTrainer(config, algorithm, path, total_steps=10, init_method=meet)
         groups = groups_of(4, 512 if not small else 16, 128 if not small else 8, SHAPES[shape]["vocab_size"])
         batch = TrainBatch(groups=tuple(groups), loss="policy")
         if on_gpu:
@@ -489,8 +566,83 @@ def zero(stage: int, small: bool) -> Iterator[Row]:
         yield row
 
 
+CONFIGURATIONS = {"gpu_24gb": "1.7B", "gpu_80gb": "4B"}
+"""Configuration for one GPU -> shape of its policy."""
+
+
+def memory(small: bool) -> Iterator[Row]:
+    """Train with the trainer's settings of these configurations, each in a process of its own."""
+    for name in CONFIGURATIONS:
+        try:
+            yield from child(["--part", f"configured {name}", *(["--small"] if small else [])], MEMORY_S)
+        except subprocess.SubprocessError as error:
+            yield {"configuration": name, "failed": str(error)}
+
+
+MEMORY_S = 75.0
+"""Limit of one configuration. Most of it is the optimiser of 4B parameters in host memory."""
+
+
+def configured(name: str, small: bool) -> Iterator[Row]:
+    """Train two steps of one full micro-batch on a GPU that has no more memory than the configuration's, and compare
+    the memory in use with that of `hamr plan`."""
+    import resource
+
+    os.environ["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"  # as in the trainer
+    import torch
+    import yaml
+
+    from hamr.apps.plan.costs import GPUS, RESTING_GIB, host_memory, trained_share, trainer_memory
+    from hamr.apps.plan.models import model_size
+    from hamr.config.schema import AlgorithmConfig, TrainerConfig
+    from hamr.trainer.deepspeed_trainer import DeepSpeedTrainer
+    from hamr.types import TrainBatch
+
+    conf, shape = Path(__file__).resolve().parent.parent / "conf", "tiny" if small else CONFIGURATIONS[name]
+    settings = yaml.safe_load((conf / "experiment" / f"{name}.yaml").read_text())
+    chosen = [entry["override /trainer"] for entry in settings["defaults"] if "override /trainer" in entry]
+    values: Row = {}
+    for group in chosen:
+        values |= yaml.safe_load((conf / "trainer" / f"{group}.yaml").read_text())
+    values |= settings["trainer"] | {"num_gpus": 1.0}
+    if device() == "cpu":
+        values |= {"num_gpus": 0.0, "backend": "gloo", "dtype": "float32", "tokens_per_microbatch": 128}
+    config = TrainerConfig.model_validate(values)
+    gpu, model = (
+        GPUS[settings.get("plan", {}).get("gpu", "h100")],
+        model_size("model.path", f"qwen3-{CONFIGURATIONS[name]}"),
+    )
+    share = trained_share(config.lora)
+    planned = trainer_memory(
+        model, gpu, config.ranks, config.zero_stage, tokens=config.tokens_per_microbatch,
+        recompute=config.gradient_checkpointing, trained=share, offload=config.offload_optimizer,
+    )  # fmt: skip
+    row: Row = {"configuration": name, "planned_gib": planned.total_gib, "limit_gib": gpu.memory_gib - RESTING_GIB}
+    if config.offload_optimizer:
+        row["planned_host_gib"] = host_memory(model, config.ranks, config.zero_stage, share)
+    if device() == "cuda":
+        whole = torch.cuda.get_device_properties(0).total_memory / 2**30
+        torch.cuda.set_per_process_memory_fraction(row["limit_gib"] / whole)
+    tokens, samples = config.tokens_per_microbatch, settings["rollout"]["samples_per_prompt"]
+    groups = groups_of(samples, tokens // 2, round(0.45 * tokens / samples), SHAPES[shape]["vocab_size"])
+    with tempfile.TemporaryDirectory() as folder:
+        path = model_folder(shape, Path(folder))
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        trainer = DeepSpeedTrainer(config, AlgorithmConfig(), path, total_steps=10)
+        for key in ("first_s", "later_s"):
+            begun = time.perf_counter()
+            trainer.train(TrainBatch(groups=tuple(groups), loss="policy"))
+            row[key] = time.perf_counter() - begun
+    row["host_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20 - before
+    if device() == "cuda":
+        row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        row["reserved_gib"] = torch.cuda.max_memory_reserved() / 2**30
+        row |= above(row, {"reserved_gib": row["planned_gib"]})
+    trainer.close()
+    yield row
+
+
 def trl(small: bool) -> Iterator[Row]:
-    import importlib.util
     from types import SimpleNamespace
 
     if importlib.util.find_spec("trl") is None:
@@ -570,21 +722,22 @@ def gap(small: bool) -> Iterator[Row]:
         path = model_folder(shape, Path(folder))
         groups = groups_of(4, 64, 24, SHAPES[shape]["vocab_size"])
         wanted, _ = evaluated(path, groups, "padded", "auto", "cpu", "float32")
-        found, _ = evaluated(path, groups, "shared_prompt", "auto", device(), "bfloat16")
+        found, _ = evaluated(path, groups, "shared_prompt", "auto", device(), "bfloat16", liger_here())
         difference = (found - wanted).abs()
         row: Row = {"mean_nats": float(difference.mean()), "max_nats": float(difference.max())}
         yield row | above(row, {"mean_nats": GAP_NATS})
 
 
 PARTS: dict[str, tuple[Callable[[bool], Iterator[Row]], float]] = {
-    "machine": (machine, 40),
+    "machine": (machine, 25),
     "exactness": (exactness, 50),
-    "attention": (attention, 60),
-    "step": (step, 170),
-    "deepspeed": (deepspeed, 130),
-    "trl": (trl, 30),
-    "ipc": (ipc, 25),
-    "gap": (gap, 35),
+    "attention": (attention, 40),
+    "step": (step, 190),
+    "deepspeed": (deepspeed, 50),
+    "memory": (memory, 100),
+    "trl": (trl, 32),
+    "ipc": (ipc, 15),
+    "gap": (gap, 38),
 }
 """Part -> what it does and the seconds that it has at least. Their sum is at most TOTAL_S."""
 TOTAL_S = 540.0
@@ -635,8 +788,12 @@ def main() -> int:
     parser.add_argument("--part", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.part:
-        rows = zero(int(args.part[-1]), args.small) if args.part[:-1] == "zero" else PARTS[args.part][0](args.small)
-        for row in rows:
+        part, _, of = args.part.partition(" ")
+        inner: dict[str, Callable[[], Iterator[Row]]] = {
+            "zero": lambda: zero(int(of), args.small),
+            "configured": lambda: configured(of, args.small),
+        }
+        for row in inner[part]() if part in inner else PARTS[part][0](args.small):
             print(json.dumps(row, default=str), flush=True)
         return 0
     failed, until, parts = 0, time.monotonic() + TOTAL_S, args.parts or list(PARTS)

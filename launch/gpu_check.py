@@ -2,7 +2,7 @@
 
     bfloat16             arithmetic on every GPU, against the CPU's
     nccl                 a broadcast between two GPUs
-    flash-attention      hamr's kernel on flash-attn against dense attention, forward and backward (optional)
+    flash-attention      hamr's use of torch's flash-attention against dense attention, forward and backward
     tensor parallel      a rollout worker over two GPUs in the place that a run reserves for it, against one over one
     sleep mode           an engine that frees its memory, at both levels, and continues
     colocated            `hamr train experiment=smoke` with trainer and engine on one GPU: warm-up, reference policy,
@@ -121,13 +121,7 @@ def _nccl_rank(rank: int, meet: str) -> None:
 
 
 def flash_attention() -> str:
-
-    try:
-        import flash_attn
-    except ImportError:
-        raise NotHere("flash-attn is not installed; hamr uses FlexAttention") from None
-    gap = close(flash_gap("cuda"), 0.05, "largest difference to dense attention, gradients included")
-    return f"flash-attn {flash_attn.__version__}, {gap}"
+    return close(flash_gap("cuda"), 0.05, "largest difference to dense attention, gradients included")
 
 
 def flash_gap(device: str) -> float:
@@ -379,7 +373,7 @@ def close(gap: float, limit: float, what: str) -> str:
 CHECKS = (
     Check(name="bfloat16", run=bfloat16),
     Check(name="nccl", run=nccl, gpus=2),
-    Check(name="flash-attention", run=flash_attention, optional=True),
+    Check(name="flash-attention", run=flash_attention),
     Check(name="tensor parallel", run=tensor_parallel, gpus=2),
     Check(name="sleep mode", run=sleep_mode, optional=True),
     Check(name="colocated", run=colocated),
