@@ -16,10 +16,18 @@ Normalise = Callable[[Values], list[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRewards:
-    """Rewards of one dialogue: of its turns, and of the dialogue as a whole. None: not scored, or no such reward."""
+    """Rewards of one dialogue: of its turns, and of the dialogue as a whole. None: not scored, or no such reward.
+
+    `unrewarded`: turns that no reward was asked for. They count as 0 in sums and are not compared with other turns.
+    """
 
     turns: tuple[float | None, ...]
     outcome: float | None = None
+    unrewarded: frozenset[int] = frozenset()
+
+    def own(self, turn: int) -> float | None:
+        """Return the reward that is compared at this turn index, None without one."""
+        return None if turn >= len(self.turns) or turn in self.unrewarded else self.turns[turn]
 
 
 def episode_rewards(records: Sequence[RewardRecord], rewards: Values) -> list[EpisodeRewards]:
@@ -30,7 +38,11 @@ def episode_rewards(records: Sequence[RewardRecord], rewards: Values) -> list[Ep
     scored = zip(records, rewards, strict=True)
     dialogues = [list(own) for _, own in groupby(scored, key=lambda pair: (pair[0].key.attempt, pair[0].key.sample))]
     return [
-        EpisodeRewards(turns=tuple(reward for _, reward in turns), outcome=end.reward if end else None)
+        EpisodeRewards(
+            turns=tuple(reward for _, reward in turns),
+            outcome=end.reward if end else None,
+            unrewarded=frozenset(t for t, (record, _) in enumerate(turns) if not record.components),
+        )
         for turns in dialogues
         for end in (turns[-1][0].episode,)
     ]
@@ -49,7 +61,7 @@ def comparisons(episodes: Sequence[EpisodeRewards], credit: Credit) -> list[Valu
     if credit == "turn":
         return [[value for e in episodes for value in _to_go(e)]]
     longest = max((len(e.turns) for e in episodes), default=0)
-    columns: list[Values] = [[e.turns[t] if t < len(e.turns) else None for e in episodes] for t in range(longest)]
+    columns: list[Values] = [[e.own(t) for e in episodes] for t in range(longest)]
     return [*columns, [e.outcome for e in episodes]]
 
 

@@ -166,11 +166,16 @@ class PolicyEndpoint:
                 task = asyncio.current_task()
                 assert task is not None, "uvicorn runs each request as a task"
                 one.requests.add(task)
+                watch: asyncio.Task[None] | None = None
                 try:
-                    answer = await handle(one, await read_body(request, self._config))
+                    body = await read_body(request, self._config)
+                    watch = asyncio.create_task(_cancel_at_disconnect(task, request))
+                    answer = await handle(one, body)
                     return answer if isinstance(answer, Response) else JSONResponse(answer)
                 finally:
                     one.requests.discard(task)
+                    if watch is not None:
+                        watch.cancel()
             except RefusedRequest as refused:
                 return _error(refused.status, str(refused), refused.headers, **refused.more)
             except ValidationError as error:
@@ -181,6 +186,13 @@ class PolicyEndpoint:
                 return Response(status_code=499)
 
         return respond
+
+
+async def _cancel_at_disconnect(task: asyncio.Task[Any], request: Request) -> None:
+    """Cancel the task of a request when its client is gone: a client that tries again gets the turn only once."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    task.cancel()
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None, code: str | None = None) -> Response:

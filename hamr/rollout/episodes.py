@@ -10,10 +10,10 @@ import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from hamr.data.actions import ResponseFormat
 from hamr.data.formats import PLAIN
@@ -38,6 +38,7 @@ from hamr.types import (
     Episode,
     EpisodeFunction,
     EpisodeLimit,
+    EpisodeOutcome,
     EpisodeResult,
     Failure,
     FaultyCustomer,
@@ -170,6 +171,8 @@ class _Policy:
         point: ServiceSample | None = None,
     ) -> Rollout:
         runner, turn = self.runner, len(self.turns)
+        if self.closed:
+            raise RuntimeError("the dialogue has ended")
         if self.asking:
             raise RuntimeError("the turns of a dialogue have an order; await each answer before the next question")
         ids = runner.encode(prompt, tools)
@@ -208,11 +211,12 @@ class OwnEpisode:
 
     def __init__(self, function: LoadedFunction) -> None:
         self.function = function
-        self._loop = asyncio.new_event_loop()
-        threading.Thread(target=self._loop.run_forever, daemon=True, name="episodes").start()
+        self._loop = _loop_in_a_thread()
+        self._late = False
+        """A dialogue has exceeded its deadline, perhaps because the function blocks the thread."""
 
     async def __call__(self, episode: Episode, ask: AskPolicy) -> Episode:
-        run_loop = asyncio.get_running_loop()
+        run_loop, own_loop = asyncio.get_running_loop(), await self._answering_loop()
 
         async def ask_run(prompt: ServiceSample | Messages, **options: Any) -> Rollout:
             async def question() -> Rollout:
@@ -220,8 +224,52 @@ class OwnEpisode:
 
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(question(), run_loop))
 
-        call: Coroutine[Any, Any, Episode] = self.function(episode, ask_run)
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call, self._loop))
+        async def call() -> Episode:
+            try:
+                ended: Episode = await self.function(episode, ask_run)
+                return ended
+            except (asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+                if (task := asyncio.current_task()) is not None and task.cancelling():
+                    raise
+                # Raised by the function itself: its dialogue fails, not the run.
+                raise RuntimeError(" ".join(f"{type(error).__name__} {error}".split())) from error
+
+        try:
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(call(), own_loop))
+        except asyncio.CancelledError:
+            self._late = True
+            raise
+
+    async def _answering_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop of the functions: another one, in a new thread, if a function blocks that of this one."""
+        loop = self._loop
+        if self._late:
+            answer = asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop)
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
+            except TimeoutError:
+                if self._loop is loop:  # no other dialogue has replaced it meanwhile
+                    self._loop = _loop_in_a_thread()
+            self._late = False
+        return self._loop
+
+
+ANSWER_S = 5.0
+"""Longest time until a loop answers that no function blocks."""
+
+
+def _loop_in_a_thread() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+
+    def serve() -> None:
+        while True:
+            try:
+                return loop.run_forever()
+            except (SystemExit, KeyboardInterrupt):
+                continue  # raised by a task that a function has started
+
+    threading.Thread(target=serve, daemon=True, name="episodes").start()
+    return loop
 
 
 def load_episode(
@@ -237,8 +285,13 @@ def load_episode(
     return function
 
 
+ENDS = tuple(outcome for outcome in get_args(EpisodeOutcome) if outcome != "failed")
+"""Outcomes that a function may return. It raises to fail."""
+
+
 def _check_result(ended: object, turns: int) -> Episode:
-    """Return the function's result if it is an episode with finite rewards. Raise ValueError otherwise."""
+    """Return the function's result if it is an episode with finite rewards and a known outcome. Raise ValueError
+    otherwise."""
     if not isinstance(ended, Episode):
         raise ValueError(f"returned {describe_value(ended)}; return episode.end(...)")
     if ended.turn_rewards and len(ended.turn_rewards) != turns:
@@ -246,6 +299,10 @@ def _check_result(ended: object, turns: int) -> Episode:
     for value in (*ended.turn_rewards, *(c.value for c in ended.components)):
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise ValueError(f"returned the reward {describe_value(value)}; return a finite number")
+    if ended.outcome not in ENDS:
+        raise ValueError(f"returned the outcome {describe_value(ended.outcome)}; there are {', '.join(ENDS)}")
+    if not isinstance(ended.path, str):
+        raise ValueError(f"returned the path {describe_value(ended.path)}; return a text")
     return ended
 
 

@@ -17,13 +17,23 @@ from hamr.cascade.audit import DebiasedRewards, debiased_metrics
 from hamr.cascade.retry import patient
 from hamr.config.schema import Config
 from hamr.config.tau2 import Tau2Config
+from hamr.errors import TooManyUnscored
 from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode, with_zeros_at_limits
 from hamr.rollout.harness import HarnessEpisode
 from hamr.security.functions import FunctionSource
 from hamr.telemetry.metrics import episode_metrics, has_reward, mean, total_rewards
-from hamr.types import Component, EpisodeFunction, RewardRecord, SampleKey, Scored, ServiceSample
+from hamr.types import (
+    Component,
+    EpisodeFunction,
+    Failure,
+    RewardRecord,
+    RolloutGroup,
+    SampleKey,
+    Scored,
+    ServiceSample,
+)
 
 EXACT_ACT = "exact_act"
 """Figure, and component of a turn, of the exact act with held-out customers."""
@@ -83,6 +93,24 @@ def customer_seed(sample: ServiceSample) -> int:
     return zlib.crc32(f"{sample.id}/dialogue".encode()) & 0x7FFFFFFF
 
 
+def has_failed(dialogue: RolloutGroup) -> bool:
+    """Return whether a dialogue, held once for its sample, failed as a whole."""
+    end = dialogue.records[-1].episode
+    return end is not None and end.outcome == "failed"
+
+
+def check_dialogues_held(records: Sequence[RewardRecord], stage: str) -> None:
+    """Raise TooManyUnscored if all dialogues of an evaluation have failed: those of training would too."""
+    failures = [r.total for r in records if r.episode is not None and r.episode.outcome == "failed"]
+    if failures and len(failures) == sum(r.episode is not None for r in records):
+        kinds = ", ".join(sorted({failure.kind for failure in failures}))
+        detail = next((f.detail for f in failures if isinstance(f, Failure) and f.detail), "no detail")
+        raise TooManyUnscored(
+            f"evaluation {stage}: all {len(failures)} dialogues failed ({kinds}; e.g. {detail}). Correct the dialogues "
+            "or restore the pools, then resume the run"
+        )
+
+
 async def evaluate_customers(
     runner: EpisodeRunner,
     samples: Sequence[ServiceSample],
@@ -95,7 +123,8 @@ async def evaluate_customers(
 ) -> tuple[dict[str, float], list[RewardRecord]]:
     """Hold one dialogue with each held-out customer. Return `eval/<stage>/episodes/*`, and the records of the turns.
 
-    The seeds depend on the customer alone, so every stage of every run meets the same ones. With `truth`, each record
+    The seeds depend on the customer alone, so every stage of every run meets the same ones. Failed dialogues count for
+    `failed_frac` and `ended_frac` only. With `truth`, each record
     says whether the turn is exact at its own decision point, as a component without weight.
     """
     requests = [
@@ -108,16 +137,20 @@ async def evaluate_customers(
         for sample in samples
     ]
     groups = await runner.hold(samples, requests)
-    turns = [turn for group in groups for turn in zip(group.records, group.points, strict=True)]
-    exact = [] if truth is None else [float(truth.is_exact(record.action, point)) for record, point in turns]
-    records = with_zeros_at_limits([record for record, _ in turns])
-    if exact:
-        known = (Component(name=EXACT_ACT, outcome=Scored(value=value), weight=0.0) for value in exact)
-        records = [replace(r, components=(*r.components, own)) for r, own in zip(records, known, strict=True)]
+    records = with_zeros_at_limits([record for group in groups for record in group.records])
+    held = [group for group in groups if not has_failed(group)]
+    exact: list[float] = []
+    if truth is not None:
+        points = [None if has_failed(group) else point for group in groups for point in group.points]
+        for i, (record, point) in enumerate(zip(records, points, strict=True)):
+            if point is not None:
+                exact.append(float(truth.is_exact(record.action, point)))
+                known = Component(name=EXACT_ACT, outcome=Scored(value=exact[-1]), weight=0.0)
+                records[i] = replace(record, components=(*record.components, known))
     found = episode_metrics(records)
     figures = {
         "n": float(len(samples)),
-        "turns": found["episodes/turns/mean"],
+        "turns": mean([float(len(group.records)) for group in held] or [0.0]),
         "ended_frac": found["episodes/ended_frac"],
         "failed_frac": found["episodes/failed_frac"],
     }

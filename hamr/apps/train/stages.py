@@ -18,7 +18,7 @@ from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared
 from hamr.apps.train.dialogues import simulate
-from hamr.apps.train.episodes import episode_runner, evaluate_customers
+from hamr.apps.train.episodes import check_dialogues_held, episode_runner, evaluate_customers
 from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
 from hamr.apps.train.run_actors import RunActors
 from hamr.apps.train.scorer_refit import ScoredReply, ScorerRefit
@@ -174,6 +174,8 @@ class Run:
                     # The turns of a harness have no due act.
                     truth=None if self.config.env.command else self.prepared.truth,
                 )
+                if self.config.experiment.unscored.max_frac is not None:
+                    check_dialogues_held(turns, stage)
         self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, (*result.records, *turns))
         self.evaluations[stage] = result.as_dict()
         sage = self.config.experiment.sage

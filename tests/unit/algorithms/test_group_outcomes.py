@@ -8,6 +8,7 @@ from hamr.algorithms.group_outcomes import group_metrics, is_right, outcome, rig
 from hamr.types import (
     Component,
     EpisodeResult,
+    FunctionTimeout,
     JudgeTimeout,
     Outcome,
     Reference,
@@ -70,6 +71,13 @@ def test_failures_are_excluded_from_the_group_outcome() -> None:
     assert outcome(group(None, None, 1.0)) == "all_right"
     assert outcome(group(None, 0.0, None, 1.0)) == "mixed"
     assert outcome(group(None, None)) is None
+
+
+def test_turns_of_a_failed_dialogue_are_not_right() -> None:
+    """They keep the rewards that they had before it failed."""
+    scored = Component(name="consistency", outcome=Scored(value=1.0), weight=1.0)
+    failed = replace(record(0.0), components=(scored,), total=FunctionTimeout(detail="late"))
+    assert is_right(failed) is None
 
 
 def test_shares_add_up_overall_and_per_act() -> None:

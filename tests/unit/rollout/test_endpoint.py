@@ -192,6 +192,30 @@ async def test_requests_of_an_aborted_conversation_are_cancelled(endpoint: Polic
     assert [answer.status_code for answer in await asyncio.gather(*requests)] == [499, 499] and cancelled == [True]
 
 
+async def test_turn_of_a_client_that_has_gone_does_not_count(endpoint: PolicyEndpoint) -> None:
+    """OpenAI's clients ask again after a timeout."""
+    cancelled = []
+
+    class Slow(Policy):
+        async def __call__(self, messages: Any, **options: Any) -> Rollout:
+            if not cancelled:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    cancelled.append(True)
+                    raise
+            return await super().__call__(messages, **options)
+
+    policy = Slow("a0")
+    with endpoint.conversation(policy) as one:
+        impatient = openai.AsyncOpenAI(base_url=one.base_url, api_key=one.token, max_retries=0, timeout=0.3)
+        with pytest.raises(openai.APITimeoutError):
+            await impatient.chat.completions.create(model="m", messages=HELLO)
+        answer = await client(one).chat.completions.create(model="m", messages=HELLO)
+    assert answer.choices[0].message.content == "a0"
+    assert cancelled == [True] and len(policy.asked) == 1
+
+
 # --- processes ---------------------------------------------------------------------------------
 
 HARNESS = """\

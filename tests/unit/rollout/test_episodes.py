@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from hamr.algorithms.advantages import group_advantages
+from hamr.algorithms.credit import episode_rewards, turn_advantages
 from hamr.apps.shared.own_functions import check_own_functions
 from hamr.cascade.replay import replay
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
@@ -349,6 +351,9 @@ async def test_dialogues_of_one_customer_in_several_steps_are_counted_apart() ->
         (lambda e: e.end(turn_rewards=[1.0, 1.0]), "2 turn_rewards for 1 turns"),
         (lambda e: e.end(completion=float("nan")), "nan"),
         (lambda e: e.end(turn_rewards=["good"]), "'good'"),
+        (lambda e: e.end(outcome=1.0), "the outcome 1.0 (float); there are ended, max_turns, context_full"),
+        (lambda e: e.end(outcome="failed"), "the outcome 'failed'"),
+        (lambda e: e.end(path=3), "the path 3 (int); return a text"),
     ],
 )
 async def test_value_that_is_no_episode_is_a_failure_with_its_reason(returned, why) -> None:
@@ -481,6 +486,129 @@ async def run(episode, ask):
     (group,) = await held
     assert turns > 5, "the event loop of the run kept turning"
     assert [r.total.value for r in group.records] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ("raise SystemExit('bye')", "SystemExit bye"),
+        ("raise asyncio.CancelledError", "CancelledError"),
+        ("helper = asyncio.create_task(asyncio.sleep(9)); helper.cancel(); await helper", "CancelledError"),
+    ],
+)
+async def test_function_that_ends_itself_fails_its_dialogue_alone(tmp_path: Path, ends: str, told: str) -> None:
+    body = f"""
+import asyncio
+
+async def run(episode, ask):
+    await ask([{{"role": "user", "content": "hi"}}])
+    if episode.key.sample == 0:
+        {ends}
+    return episode.end(turn_rewards=[1.0])
+"""
+    own = controller(runner(OwnEpisode(own_function(tmp_path, body)), deadline_s=30), n=2)
+    for _ in range(2):
+        (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
+        failed, other = (r.total for r in group.records)
+        assert isinstance(failed, FunctionFailed) and told in failed.detail
+        assert other == Scored(value=1.0)
+
+
+async def test_exit_in_a_task_of_a_function_does_not_stop_later_dialogues(tmp_path: Path) -> None:
+    body = """
+import asyncio, sys
+
+async def leave():
+    sys.exit(3)
+
+async def run(episode, ask):
+    await ask([{"role": "user", "content": "hi"}])
+    asyncio.create_task(leave())
+    await asyncio.sleep(0.05)
+    return episode.end(turn_rewards=[1.0])
+"""
+    own = controller(runner(OwnEpisode(own_function(tmp_path, body)), deadline_s=30), n=2)
+    for _ in range(2):
+        (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
+        assert [r.total for r in group.records] == [Scored(value=1.0)] * 2
+
+
+async def test_function_that_hangs_does_not_stop_later_dialogues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hamr.rollout.episodes.ANSWER_S", 0.2)
+    body = """
+import time
+
+async def run(episode, ask):
+    await ask([{"role": "user", "content": "hi"}])
+    if episode.sample.id == "s0":
+        time.sleep(8)
+    return episode.end(turn_rewards=[1.0])
+"""
+    own = controller(runner(OwnEpisode(own_function(tmp_path, body)), deadline_s=1), n=2)
+    (hung,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
+    (later,) = await own.score_groups([sample(1)], [own.request(0, sample(1))])
+    assert all(isinstance(r.total, FunctionTimeout) for r in hung.records)
+    assert [r.total for r in later.records] == [Scored(value=1.0)] * 2
+
+
+async def test_dialogue_that_has_ended_asks_no_engine() -> None:
+    """A function that catches everything goes on after its deadline."""
+    caught: list[BaseException] = []
+    ended = asyncio.Event()
+
+    async def run(episode, ask):
+        async def stubborn():
+            await ended.wait()
+            try:
+                await ask([{"role": "user", "content": "again"}])
+            except RuntimeError as error:
+                caught.append(error)
+
+        tasks.append(asyncio.create_task(stubborn()))
+        await ask([{"role": "user", "content": "hi"}])
+        return episode.end(turn_rewards=[1.0])
+
+    tasks: list[asyncio.Task[None]] = []
+    own, _ = await hold(run)
+    ended.set()
+    await asyncio.gather(*tasks)
+    assert len(own.engine.requests) == len(caught) == 3
+    assert str(caught[0]) == "the dialogue has ended"
+
+
+async def test_run_stops_if_most_dialogues_fail_before_their_first_turn() -> None:
+    """Each of them is one response of many."""
+
+    async def run(episode, ask):
+        if episode.key.sample:
+            raise ValueError("no customer")
+        for _ in range(4):
+            await ask([{"role": "user", "content": "hi"}])
+        return episode.end(turn_rewards=[1.0] * 4)
+
+    own = controller(runner(run))
+    own.experiment = own.experiment.model_copy(
+        update={"unscored": own.experiment.unscored.model_copy(update={"max_frac": 0.5})}
+    )
+    with pytest.raises(TooManyUnscored, match="2 of 6 responses have no reward .*, and 2 of 3 dialogues failed"):
+        await own.step(0, PromptStream([sample(0)], seed=0))
+
+
+async def test_turn_without_a_reward_is_not_compared_with_others() -> None:
+    """A dialogue at a limit loses the turn rewards that its function has collected."""
+
+    async def run(episode, ask):
+        turns = 2 + 9 * episode.key.sample
+        for _ in range(turns):
+            await ask([{"role": "user", "content": "hi"}])
+        return episode.end(turn_rewards=[1.0] * turns)
+
+    _, group = await hold(run, max_turns=2)
+    credited = episode_rewards(group.records, [r.total.value for r in group.records])
+    assert [e.turns for e in credited] == [(1.0, 1.0), (0.0, 0.0), (0.0, 0.0)]
+    assert turn_advantages(credited, "turn_normalised", group_advantages) == [0.0] * 6
 
 
 async def test_failure_of_an_own_function_names_its_line(tmp_path: Path) -> None:

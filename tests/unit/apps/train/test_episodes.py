@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from hamr.apps.train.episodes import evaluate_customers
+import pytest
+
+from hamr.apps.train.episodes import check_dialogues_held, evaluate_customers
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import parse_action, render_action
+from hamr.errors import TooManyUnscored
 from hamr.protocols import SamplingConfig
 from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.glossary import check_names
-from hamr.types import RewardRecord, Rollout, ServiceSample
+from hamr.types import CustomerUnavailableError, RewardRecord, Rollout, ServiceSample
 from tests.factories import sample
 from tests.unit.bench.sage.test_sage_episodes import SCENARIOS, samples
 from tests.unit.rollout.test_episodes import Engine, Scorer, runner
@@ -47,6 +50,31 @@ async def test_held_out_dialogues_at_a_limit_count_as_not_completed() -> None:
         runner(run), [sample(0), sample(1)], run="r", stage="rl", step=3, sampling=SamplingConfig(max_new_tokens=8)
     )
     assert found["eval/rl/episodes/completion"] == 0.5
+
+
+async def test_failed_dialogues_do_not_count_as_wrong() -> None:
+    async def run(episode, ask):
+        if episode.sample.id == "s0":
+            raise CustomerUnavailableError("user: timeout")
+        await ask(episode.sample)
+        await ask(episode.sample)
+        return episode.end(completion=1.0)
+
+    class Known:
+        def is_exact(self, action, point) -> bool:
+            return True
+
+    found, records = await evaluate_customers(
+        runner(run), [sample(0), sample(1)], run="r", stage="rl", step=3,
+        sampling=SamplingConfig(max_new_tokens=8), truth=Known(),
+    )  # fmt: skip
+    assert found["eval/rl/episodes/failed_frac"] == 0.5
+    assert (found["eval/rl/episodes/exact_act"], found["eval/rl/episodes/turns"]) == (1.0, 2.0)
+    check_dialogues_held(records, "rl")
+    with pytest.raises(
+        TooManyUnscored, match="all 1 dialogues failed .customer_unavailable; e.g. user"
+    ):
+        check_dialogues_held(records[:1], "base")
 
 
 class Reader(Scorer):
