@@ -49,7 +49,8 @@ async def settle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Settled:
-    """Return the groups once at most `max_frac` of their responses have a failure as their total.
+    """Return the groups once at most `max_frac` of their responses have a failure as their total, and as many of their
+    dialogues have failed as a whole: one that failed before its first turn is a single response.
 
     Until then the failed responses are scored again with exponential backoff. `note` is called with a message at every
     wait. `before`: groups that were returned earlier in the step. They count for the share, so that a single failed
@@ -58,8 +59,8 @@ async def settle(
     whole cannot be scored again.
 
     Raises:
-        TooManyUnscored: `wait_s` has passed, or too many turns are those of failed dialogues. A scoring in progress is
-            completed first; it has its own deadline.
+        TooManyUnscored: `wait_s` has passed, or too many dialogues, or turns of dialogues, have failed. A scoring in
+            progress is completed first; it has its own deadline.
     """
     settled, started, wait_s, rescored = list(groups), clock(), config.first_s, 0
     count = sum(len(group.records) for group in (*before, *groups))
@@ -68,12 +69,17 @@ async def settle(
     def too_many(failed: Sequence[object]) -> bool:
         return config.max_frac is not None and len(earlier) + len(failed) > config.max_frac * count
 
-    while (failed := _failed_records(settled)) and too_many(failed):
+    def too_many_dialogues() -> bool:
+        ends = [r for group in (*before, *settled) for r in group.records if r.episode is not None]
+        lost = [r for r in ends if _dialogue_failure(r) is not None]
+        return config.max_frac is not None and len(lost) > config.max_frac * len(ends)
+
+    while (failed := _failed_records(settled)) and (too_many(failed) or too_many_dialogues()):
         passed = paused + clock() - started
         left = config.wait_s - passed
         what = f"step {step}: {_describe_failures([*failed, *earlier], [*settled, *before])}"
         lost = [failure for record in failed if (failure := _dialogue_failure(record)) is not None]
-        if left <= 0 or too_many(lost):
+        if left <= 0 or too_many(lost) or too_many_dialogues():
             wrong = any(not isinstance(failure, CustomerUnavailable) for failure in lost)
             remedy = "Correct the dialogues" if wrong else "Restore the pools"
             raise TooManyUnscored(
@@ -96,11 +102,16 @@ def _failed_records(groups: Sequence[RolloutGroup]) -> list[RewardRecord]:
 
 
 def _describe_failures(failed: Sequence[RewardRecord], groups: Sequence[RolloutGroup]) -> str:
-    """`6 of 8 responses have no reward (judge_unavailable 5, judge_timeout 1; e.g. no replica was running)`."""
+    """`6 of 8 responses have no reward (judge_unavailable 5, judge_timeout 1; e.g. no replica was running)`, and with
+    failed dialogues `, and 4 of 5 dialogues failed`."""
     kinds = ", ".join(f"{kind} {count}" for kind, count in Counter(r.total.kind for r in failed).most_common())
     details = [r.total.detail for r in failed if isinstance(r.total, Failure) and r.total.detail]
     example = f"; e.g. {details[0]}" if details else ""
-    return f"{len(failed)} of {sum(len(g.records) for g in groups)} responses have no reward ({kinds}{example})"
+    ends = [r for group in groups for r in group.records if r.episode is not None]
+    lost = sum(_dialogue_failure(r) is not None for r in ends)
+    dialogues = f", and {lost} of {len(ends)} dialogues failed" if lost else ""
+    responses = sum(len(group.records) for group in groups)
+    return f"{len(failed)} of {responses} responses have no reward ({kinds}{example}){dialogues}"
 
 
 async def _again(group: RolloutGroup, rewarder: Rewarder) -> RolloutGroup:

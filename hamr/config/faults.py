@@ -65,7 +65,8 @@ class UnscoredConfig(Section):
     """
 
     max_frac: Fraction | None = 0.5
-    """Maximum share of failed totals to train on; null: any. Below one half, most of a group still represents it."""
+    """Maximum share of failed totals, and of dialogues that failed as a whole, to train on; null: any. Below one half,
+    most of a group still represents it."""
     wait_s: NonNegative = 900.0
     """Maximum pause of one step, in seconds. Then the run stops and can be resumed from its newest checkpoint."""
     first_s: PositiveFloat = 10.0
