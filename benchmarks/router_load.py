@@ -38,7 +38,7 @@ from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.pools import RouterConfig  # noqa: E402
 from hamr.config.rewards import RewardsConfig  # noqa: E402
 from hamr.garbage import collect_rarely  # noqa: E402
-from hamr.pools.router_actor import CONCURRENT_CALLS, RouterActor, RouterClient  # noqa: E402
+from hamr.pools.router_actor import CONCURRENT_CALLS, YOUNG_OBJECTS, RouterActor, RouterClient  # noqa: E402
 from hamr.pools.router_calls import ScoringStream  # noqa: E402
 from hamr.protocols import Ask  # noqa: E402
 from hamr.types import (  # noqa: E402
@@ -139,7 +139,7 @@ class InstantRouter(RouterActor):
     def __init__(self, scale: float = 0.0) -> None:
         self.functions, self.pools, self.router = {}, {}, core(scale)
         self.streams = defaultdict(lambda: ScoringStream(self._score))
-        collect_rarely()
+        collect_rarely(young=YOUNG_OBJECTS)
 
     async def cpu_s(self) -> float:
         return time.process_time()
@@ -232,7 +232,7 @@ def _waited(scale: float, sample: ServiceSample, rollout: Rollout, score: Refere
 
 
 async def in_process(args: argparse.Namespace, scales: Mapping[float, float]) -> dict[str, Any]:
-    collect_rarely()
+    collect_rarely(young=YOUNG_OBJECTS)  # as the actor
     asked = work(args.groups, args.responses)
     await load(core().score, asked[:64], 64)
     quick: dict[str, Any] = await load(core().score, asked, args.at_once)

@@ -42,6 +42,9 @@ GRACE_S = 15.0
 """The router enforces `deadline_s` itself. The client's timeout adds this and only covers a dead router."""
 LONGEST_BACKOFF_S = 2.0
 CLOSE_S = 3.0
+YOUNG_OBJECTS = 100_000
+"""First threshold of the router's garbage collector. Scoring leaves hardly any cycles, and a collection stops all
+responses for 10 to 50 ms."""
 
 
 class RouterActor:
@@ -73,7 +76,7 @@ class RouterActor:
             group_wait_s=router.group_wait_s,
         )
         self.streams = defaultdict[str, ScoringStream](lambda: ScoringStream(self._score))
-        collect_rarely()
+        collect_rarely(young=YOUNG_OBJECTS)
 
     async def start_scoring(self, stream: str, numbers: Sequence[int], calls: bytes) -> None:
         """Start scoring responses, whose records `results` of the same stream yields: see `hamr.pools.router_calls`."""
