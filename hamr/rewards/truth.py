@@ -20,6 +20,8 @@ PRECISION = 0.7
 """Minimum share of the words of a reply that occur in the nearest known wording of the act."""
 RECALL = 0.5
 """Minimum share of the words of that wording that occur in the reply."""
+REPEATED, REPEATED_HAN = 3, 6
+"""Words, or Chinese characters, in a row that a reply may say twice only if a known wording does."""
 _WORD = re.compile(rf"[{HAN}]|[^\W\d_{HAN}]+")
 """A word, or one Chinese character."""
 
@@ -29,12 +31,15 @@ class ExactAct:
     """Rule for a dataset whose samples name their act (`meta.act`).
 
     A tool call is right if it equals a reference. A reply is right if a reply is due, its nearest known wording belongs
-    to the due act, and its facts (numbers, with the name before them) match the references: it states all facts that
-    every reference states, and none that no reference states.
+    to the due act, it does not say the same words twice ("mobile internet, or do you use mobile internet"), and its
+    facts (numbers, with the name before them) match the references: it states all facts that every reference states,
+    and none that no reference states.
     """
 
     wordings: Mapping[str, tuple[Counter[str], ...]]
     """Act -> its known wordings, as bags of words without facts."""
+    repeats: frozenset[tuple[str, ...]] = frozenset()
+    """Sequences of words that a known wording has more than once."""
     rules: MatchRules = field(default_factory=MatchRules)
     _nearest: dict[str, str | None] = field(default_factory=dict, repr=False)
 
@@ -45,6 +50,7 @@ class ExactAct:
         `matching` decides which parameters of tool calls agree.
         """
         found: dict[str, dict[tuple[str, ...], Counter[str]]] = {}
+        repeats: set[tuple[str, ...]] = set()
         for sample in samples:
             act = sample.meta.get("act")
             if not isinstance(act, str):
@@ -54,10 +60,12 @@ class ExactAct:
                 if isinstance(reference.action, Reply):
                     words = _words(reference.action.content)
                     known.setdefault(tuple(sorted(words.elements())), words)
+                    repeats |= _repetitions(reference.action.content)
         if len(found) < 2:
             return None
         wordings = {act: tuple(known.values()) for act, known in found.items()}
-        return cls(wordings=wordings, rules=MatchRules(leniency=matching or MatchingConfig()))
+        rules = MatchRules(leniency=matching or MatchingConfig())
+        return cls(wordings=wordings, repeats=frozenset(repeats), rules=rules)
 
     def is_exact(self, action: Action | None, sample: ServiceSample) -> bool:
         """Return True if the action matches the due act and facts. False for `None`, a malformed response."""
@@ -86,10 +94,12 @@ class ExactAct:
     def act_of(self, action: Action) -> str | None:
         """Return the act of an action: the tool of a call, or the act of the nearest wording of a reply.
 
-        None if no known wording is near, or wordings of two acts are equally near.
+        None if no known wording is near, wordings of two acts are equally near, or the reply repeats itself.
         """
         if isinstance(action, ToolCall):
             return action.name
+        if _repetitions(action.content) - self.repeats:
+            return None
         words = _words(action.content)
         key = " ".join(sorted(words.elements()))
         if key not in self._nearest:
@@ -109,12 +119,15 @@ class ExactAct:
 
 
 def says(reply: str, wording: str) -> bool:
-    """Return True if a reply has the words of a known wording, as far as `ExactAct` asks, and the same facts.
+    """Return True if a reply has the words of a known wording, as far as `ExactAct` asks, and the same facts, and does
+    not repeat itself.
 
     >>> says("Well, have a nice day. Goodbye!", "Have a nice day, goodbye!"), says("It costs 5.", "It costs 6.")
     (True, False)
     """
-    return _nearness(_words(reply), _words(wording)) > 0 and facts(reply) == facts(wording)
+    if facts(reply) != facts(wording) or _repetitions(reply) - _repetitions(wording):
+        return False
+    return _nearness(_words(reply), _words(wording)) > 0
 
 
 def _nearness(words: Counter[str], due: Counter[str]) -> float:
@@ -126,4 +139,23 @@ def _nearness(words: Counter[str], due: Counter[str]) -> float:
 
 
 def _words(text: str) -> Counter[str]:
-    return Counter(word.lower() for word in _WORD.findall(FACT.sub(" ", text)))
+    return Counter(_word_list(text))
+
+
+def _word_list(text: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(FACT.sub(" ", text))]
+
+
+def _repetitions(text: str) -> set[tuple[str, ...]]:
+    """Return the sequences of words that a text has more than once.
+
+    >>> sorted(_repetitions("Do you use data, or do you use data?"))
+    [('do', 'you', 'use'), ('you', 'use', 'data')]
+    """
+    words = _word_list(text)
+    sequences = Counter(tuple(words[i : i + REPEATED]) for i in range(len(words) - REPEATED + 1))
+    repeated = {words for words, count in sequences.items() if count > 1}
+    if any(re.search(f"[{HAN}]", word) for words in repeated for word in words):
+        longer = Counter(tuple(words[i : i + REPEATED_HAN]) for i in range(len(words) - REPEATED_HAN + 1))
+        return {words for words, count in longer.items() if count > 1}
+    return repeated

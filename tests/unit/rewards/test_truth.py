@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hamr.apps.train.held_out import summarise
@@ -9,8 +11,8 @@ from hamr.config.schema import SageDataConfig
 from hamr.data.sage_samples import generate_samples
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.words import SPLITS
-from hamr.rewards.truth import ExactAct, facts
-from hamr.types import Action, Band, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall
+from hamr.rewards.truth import ExactAct, facts, says
+from hamr.types import Action, Band, Reference, Reply, RewardRecord, SampleKey, Scored, ServiceSample, ToolCall
 
 CONFIG = SageDataConfig(train=120, validation=30, test=60, seed=3)
 GENERATED = generate_samples(CONFIG)
@@ -49,6 +51,34 @@ def test_wordings_of_another_split_with_right_facts_pass() -> None:
     sample = first(OFFER)
     assert exact("For you I recommend Surf 40GB at 29 a month. Would you like it?", sample)
     assert exact("for you i recommend Surf 40GB at 29 a month, would you like it", sample)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Do you mainly use mobile internet, or do you use mobile internet?",
+        "Do you mainly use mobile internet, or do you mainly use mobile internet?",
+        "Do you mainly make calls, or do you mainly make calls?",
+    ],
+)
+def test_reply_that_repeats_itself_fails(text: str) -> None:
+    """Its words are near a right wording. A policy learned it, and its scorers did not mind."""
+    sample = first("ask ConsumptionProfile")
+    assert exact("Do you mainly use mobile internet, or do you mainly make calls?", sample)
+    assert not exact(text, sample)
+
+
+def test_words_that_a_known_wording_repeats_may_be_repeated() -> None:
+    sample = replace(first("ask ConsumptionProfile"), references=(twice := Reference(action=Reply(
+        content="Do you want to write, or do you want to call, and do you want to pay?")),))  # fmt: skip
+    rule = ExactAct.of((*GENERATED.train, sample))
+    assert rule is not None and rule.is_exact(twice.action, sample)
+    assert not rule.is_exact(Reply(content="Do you want to write, or do you want to write?"), sample)
+
+
+@pytest.mark.parametrize(("text", "right"), [("您要流量还是要通话", True), ("您要流量还是要流量还是要流量", False)])
+def test_repeated_characters_are_counted_in_longer_sequences(text: str, right: bool) -> None:
+    assert says(text, "您要流量还是要通话") is right
 
 
 @pytest.mark.parametrize(

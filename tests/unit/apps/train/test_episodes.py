@@ -71,9 +71,7 @@ async def test_failed_dialogues_do_not_count_as_wrong() -> None:
     assert found["eval/rl/episodes/failed_frac"] == 0.5
     assert (found["eval/rl/episodes/exact_act"], found["eval/rl/episodes/turns"]) == (1.0, 2.0)
     check_dialogues_held(records, "rl")
-    with pytest.raises(
-        TooManyUnscored, match="all 1 dialogues failed .customer_unavailable; e.g. user"
-    ):
+    with pytest.raises(TooManyUnscored, match="all 1 dialogues failed .customer_unavailable; e.g. user"):
         check_dialogues_held(records[:1], "base")
 
 
