@@ -11,11 +11,13 @@ from hamr.cascade.consistency import combine
 from hamr.cascade.rubric_cascade import judged_value
 from hamr.config.judged import JudgeSection
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
+from hamr.config.schema import EnvConfig
 from hamr.errors import DataError, MissingScore
 from hamr.rewards.mix import mix
 from hamr.types import (
     TURN_REWARD,
     Component,
+    EpisodeResult,
     Failure,
     JudgeUnavailable,
     Outcome,
@@ -51,6 +53,17 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
         cascade = Cascade(*record.cascade)
     consistency = rewards.consistency if cascade is None else cascade.put_into(rewards.consistency)
     return mix([_again(component, record, rewards, consistency) for component in record.components])
+
+
+EPISODE_WEIGHTS = ("completion", "extra_turns", "violations", "cost")
+"""Rewards of a dialogue that hamr's own environments weight by the settings of the same name in `env`."""
+
+
+def replay_episode(end: EpisodeResult, env: EnvConfig) -> float | None:
+    """Return the reward of a dialogue as a whole under the weights of `env`, None without one. An episode function's
+    own rewards keep their weights."""
+    own = {name: getattr(env, name) for name in EPISODE_WEIGHTS} if env.type in ("sage", "tau2") else {}
+    return replace(end, components=tuple(replace(c, weight=own.get(c.name, c.weight)) for c in end.components)).reward
 
 
 def _again(

@@ -332,7 +332,9 @@ def with_zeros_at_limits(records: Sequence[RewardRecord]) -> list[RewardRecord]:
     def fill(end: EpisodeResult) -> EpisodeResult:
         known = {c.name for c in end.components}
         zeros = tuple(zero for name, zero in rewards.items() if name not in known)
-        return replace(end, components=end.components + zeros) if end.outcome in ("max_turns", "context_full") else end
+        if end.outcome in ("max_turns", "context_full"):
+            end = replace(end, components=end.components + zeros)
+        return replace(end, total=end.reward)
 
     return [r if r.episode is None else replace(r, episode=fill(r.episode)) for r in records]
 

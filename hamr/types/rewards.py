@@ -163,6 +163,8 @@ class EpisodeResult:
     outcome: EpisodeOutcome
     components: tuple[Component, ...] = ()
     path: str = ""
+    total: float | None = None
+    """The reward as it was trained on. None without rewards, and in ledgers of earlier versions."""
 
     @property
     def reward(self) -> float | None:

@@ -17,7 +17,7 @@ from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.summary import Tally, plot, summary_tables
 from hamr.apps.shared.outputs import output_file
 from hamr.cascade.auditors import check_pool_auditor
-from hamr.cascade.replay import replay
+from hamr.cascade.replay import replay, replay_episode
 from hamr.config.load import load_dumped
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
@@ -139,8 +139,14 @@ def replay_run(folder: Path) -> int:
         for record in ledger.rows():
             total += 1
             again = replay(record, config.rewards)
-            if again != record.total:
-                differing += 1
+            differs = again != record.total
+            if differs:
                 print(f"differs: {record.key}: recorded {record.total}, replayed {again}")
+            if record.episode is not None and record.episode.total is not None:
+                reward = replay_episode(record.episode, config.env)
+                if reward != record.episode.total:
+                    differs = True
+                    print(f"differs: {record.key}: recorded dialogue {record.episode.total}, replayed {reward}")
+            differing += differs
     print(f"{total} records replayed, {differing} differ")
     return 1 if differing else 0

@@ -13,11 +13,12 @@ import pytest
 from hamr.algorithms.advantages import group_advantages
 from hamr.algorithms.credit import episode_rewards, turn_advantages
 from hamr.apps.shared.own_functions import check_own_functions
-from hamr.cascade.replay import replay
+from hamr.cascade.replay import replay, replay_episode
 from hamr.config.algorithm import AlgorithmConfig, DynamicSamplingConfig
 from hamr.config.faults import UnscoredConfig
 from hamr.config.load import load_config
 from hamr.config.rewards import RewardsConfig
+from hamr.config.schema import EnvConfig
 from hamr.controller import Controller
 from hamr.data.stream import PromptStream
 from hamr.errors import ConfigError, EngineDied, TooManyUnscored
@@ -172,6 +173,13 @@ async def test_replay_gives_the_recorded_rewards() -> None:
     for run in (counting, raising):
         _, group = await hold(run)
         assert [replay(r, RewardsConfig()) for r in group.records] == [r.total for r in group.records]
+
+
+async def test_replay_gives_the_reward_of_a_dialogue_under_the_weights() -> None:
+    _, group = await hold(counting)
+    ends = [r.episode for r in group.records if r.episode is not None]
+    assert [replay_episode(end, EnvConfig()) for end in ends] == [end.total for end in ends] == [0.0, 1.0, 0.0]
+    assert [replay_episode(end, EnvConfig(type="sage", completion=0.25)) for end in ends] == [0.0, 0.25, 0.0]
 
 
 async def test_metrics_of_a_step_describe_its_dialogues() -> None:

@@ -16,7 +16,7 @@ from hamr.config.resources import resource
 from hamr.data.responses import stream_groups
 from hamr.errors import BadInput, DataError, MissingScore
 from hamr.telemetry.ledger import Ledger
-from hamr.types import Component, Judgement, RewardRecord, SampleKey, Scored, Vetoed
+from hamr.types import Component, EpisodeResult, Judgement, RewardRecord, SampleKey, Scored, Vetoed
 
 ROW = {
     "id": "a",
@@ -100,6 +100,21 @@ def test_a_run_with_judged_rewards_replays_from_its_ledger(tmp_path: Path, capsy
         ledger.add([record(1, total + 1e-9)])
     assert replay_run(tmp_path) == 1
     assert "2 records replayed, 1 differ" in capsys.readouterr().out
+
+
+def test_replay_reports_the_reward_of_a_dialogue_that_differs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.yaml").write_text(dump_config(load_config([])))
+    done = Component(name="won", outcome=Scored(value=1.0), weight=1.0)
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        for sample, total in enumerate((1.0, 0.5)):
+            key = SampleKey(run="r", step=1, prompt="a", sample=sample)
+            end = EpisodeResult(outcome="ended", components=(done,), total=total)
+            ledger.add([RewardRecord(key=key, total=Scored(value=0.0), episode=end)])
+    assert replay_run(tmp_path) == 1
+    told = capsys.readouterr().out
+    assert "recorded dialogue 0.5, replayed 1.0" in told and "2 records replayed, 1 differ" in told
 
 
 @pytest.mark.parametrize("field", [{}, {"response": 3}, {"responses": []}, {"responses": "text"}])
