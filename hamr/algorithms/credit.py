@@ -35,13 +35,13 @@ def episode_rewards(records: Sequence[RewardRecord], rewards: Values) -> list[Ep
 
     A single decision is a dialogue of one turn without an outcome.
     """
-    scored = zip(records, rewards, strict=True)
+    scored, rewarded = zip(records, rewards, strict=True), any(record.components for record in records)
     dialogues = [list(own) for _, own in groupby(scored, key=lambda pair: (pair[0].key.attempt, pair[0].key.sample))]
     return [
         EpisodeRewards(
             turns=tuple(reward for _, reward in turns),
             outcome=end.reward if end else None,
-            unrewarded=frozenset(t for t, (record, _) in enumerate(turns) if not record.components),
+            unrewarded=frozenset(t for t, (record, _) in enumerate(turns) if rewarded and not record.components),
         )
         for turns in dialogues
         for end in (turns[-1][0].episode,)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from statistics import mean
 from typing import Literal
 
-from hamr.types import Failure, RewardRecord, RolloutGroup
+from hamr.types import Failure, RewardRecord, RolloutGroup, Stale
 
 GroupOutcome = Literal["all_wrong", "all_right", "mixed"]
 OUTCOMES: tuple[GroupOutcome, ...] = ("all_wrong", "all_right", "mixed")
@@ -17,9 +17,9 @@ RIGHT_ABOVE = 0.5
 
 def is_right(record: RewardRecord) -> bool | None:
     """Return True if the consistency reward of a response (or its total, if it has none) is above 0.5. None if it has
-    no total, like the turns of failed dialogues. A turn without rewards of its own that ends a dialogue counts by the
-    reward of the dialogue."""
-    if isinstance(record.total, Failure):
+    no total, like the turns of failed dialogues; a stale response had one. A turn without rewards of its own that ends
+    a dialogue counts by the reward of the dialogue."""
+    if isinstance(record.total, Failure) and not isinstance(record.total, Stale):
         return None
     component = next((c for c in record.components if c.name == "consistency"), None)
     if component is not None:

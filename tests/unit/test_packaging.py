@@ -210,7 +210,7 @@ def test_cpu_lock_meets_what_the_wheel_requires_and_holds_nothing_else(declared:
     assert found <= locked("cpu.txt").keys()
 
 
-OPTIONAL = {"mlflow", "presidio_analyzer", "sentence_transformers", "spacy", "trackio"}
+OPTIONAL = {"liger_kernel", "mlflow", "presidio_analyzer", "sentence_transformers", "spacy", "trackio"}
 """Modules of extras, which are imported where the user asks for them."""
 
 
