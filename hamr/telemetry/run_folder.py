@@ -225,6 +225,11 @@ def _write(fd: int, text: str) -> None:
     os.write(fd, text.encode())
 
 
+def discard_lock(path: Path) -> None:
+    """Remove the lock of a run whose owner is known to be gone, on whatever machine it was."""
+    (path / _LOCK).unlink(missing_ok=True)
+
+
 def _take_lock(folder: Path) -> None:
     with _lock_file(folder) as fd:
         owner, me = _owner(fd), identity()

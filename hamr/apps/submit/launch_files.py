@@ -7,8 +7,10 @@ Secret or from the environment.
 from __future__ import annotations
 
 import math
+import re
+import secrets
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -25,6 +27,7 @@ from hamr.apps.submit.launch_job import (
     ray_version,
 )
 from hamr.apps.submit.launch_scripts import plain, slurm
+from hamr.apps.train.restarts import JOB
 from hamr.config.launch import LaunchKind
 from hamr.config.safe_yaml import load_yaml
 from hamr.config.schema import Config
@@ -52,14 +55,11 @@ def kuberay(config: Config, resume: str | None = None, given: GivenCommand | Non
     name, launch = name_of(config), config.launch
     folder = f"{CLAIM}/runs/{name}"
     spec = cluster_spec(config, given.nodes if given is not None else None)
-    entrypoint, retries = command(config, MOUNT, resume, given=given), 0
+    words, retries = shlex.split(command(config, MOUNT, resume, given=given)), 0
     if given is None and launch.claim is not None and (retries := config.experiment.max_restarts):
-        # The operator deletes the cluster before it starts another one, so the lock of its run is stale.
-        run = resume or config.experiment.run_dir or folder
-        again, run = command(config, MOUNT, run), shlex.quote(run)
-        entrypoint = f"if [ -f {run}/config.yaml ]; then rm -f {run}/run.lock; {again}; else {entrypoint}; fi"
+        words = ["env", f"{JOB}={secrets.token_hex(8)}", *words]
     job = {
-        "entrypoint": entrypoint,
+        "entrypoint": entrypoint_of(words),
         "shutdownAfterJobFinishes": True,
         "ttlSecondsAfterFinished": launch.keep_finished_s,
         "activeDeadlineSeconds": math.ceil(launch.time_limit_h * 3600),
@@ -76,6 +76,20 @@ def kuberay(config: Config, resume: str | None = None, given: GivenCommand | Non
         "rayjob.yaml": _yaml(_object(config, "ray.io/v1", "RayJob", spec=job)),
         "raycluster.yaml": _yaml(_object(config, "ray.io/v1", "RayCluster", spec=spec)),
     }
+
+
+def entrypoint_of(words: Sequence[str]) -> str:
+    """Return the entrypoint of a RayJob that runs a command of these words.
+
+    It is read as shell code twice: in the submitter's command line, where it is one simple command, and by Ray's job
+    driver. In between, `ray job submit` escapes double quotes and puts them around words with spaces.
+
+    >>> print(entrypoint_of(["hamr", "train", "data=/mnt/my data", "rewards.rules.terms=[a;b]"]))
+    hamr train 'data=/mnt/my data' 'rewards.rules.terms=\\[a\\;b\\]'
+    """
+    return shlex.join(
+        re.sub(r"([$`\\])" if re.search(r"\s", word) else r"([^\w@%+=:,./\"-])", r"\\\1", word) for word in words
+    )
 
 
 def cluster_spec(config: Config, wanted: Nodes | None = None) -> dict[str, Any]:

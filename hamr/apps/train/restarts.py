@@ -1,16 +1,20 @@
-"""Restarts of a run whose driver or one of whose engines died (`experiment.max_restarts`)."""
+"""Restarts of a run whose driver or one of whose engines died (`experiment.max_restarts`), or whose whole cluster."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hamr import signals
 from hamr.apps.shared.child_process import end_with_parent
 from hamr.apps.shared.commands import render
+from hamr.apps.shared.preparation import run_path
 from hamr.config.custom import function_arguments
+from hamr.errors import HamrError, RunFolderError
+from hamr.telemetry.run_folder import discard_lock
 
 if TYPE_CHECKING:
     from hamr.apps.train.command import TrainCommand
@@ -20,6 +24,46 @@ SUPERVISED = "HAMR_SUPERVISED"
 """Set in the environment of a run that is restarted from outside."""
 DIED = 75
 """Exit code of such a run if one of its processes died, so that a restart may help."""
+
+
+JOB = "HAMR_JOB"
+"""Set to a name of its own for a job that a cluster starts again, on new nodes, after a failure."""
+ENDED = "ended\n"
+
+
+def run_again(command: TrainCommand, run: Callable[[TrainCommand], int]) -> int:
+    """Run the first start of a job that `JOB` names, and resume its run at every other start.
+
+    A file next to the run folder says that the job has started, and later that it ended for a reason that another start
+    would not mend, such as bad input: then it is not run again. The first start of another job does not find the
+    file, so it is refused a folder that is in use.
+
+    Raises RunFolderError for a job that has ended.
+    """
+    config = None if command.resume else command.check()
+    folder = command.resume if config is None else run_path(config.experiment)
+    assert folder is not None, "a command without a run to resume has a configuration"
+    mark = folder.with_name(f"{folder.name}.{os.environ[JOB]}")
+    if mark.exists():
+        if mark.read_text() == ENDED:
+            raise RunFolderError("experiment.run_dir", str(folder), "ended with an error before; see the first start")
+        if (folder / "config.yaml").is_file():
+            # The nodes of the earlier start are gone, and with them the owner of its lock.
+            discard_lock(folder)
+            if config is not None:
+                functions = tuple(function_arguments(config.functions))
+                command = command.model_copy(update={"resume": folder, "overrides": functions})
+    else:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    try:
+        code = run(command)
+    except HamrError:
+        mark.write_text(ENDED)
+        raise
+    if 0 < code < 128 and signals.pending_signal() is None:
+        mark.write_text(ENDED)
+    return code
 
 
 def supervise(command: TrainCommand, job: Job) -> int:

@@ -30,7 +30,7 @@ from hamr.apps.train.command import changes_hardware
 from hamr.apps.train.episodes import unscored_note
 from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
-from hamr.apps.train.restarts import DIED, SUPERVISED, supervise
+from hamr.apps.train.restarts import DIED, JOB, SUPERVISED, run_again, supervise
 from hamr.apps.train.run_actors import RunActors, start_run_actors
 from hamr.apps.train.scorer_refit import ScorerRefit, check_refit
 from hamr.apps.train.scorer_watch import check_tuned
@@ -62,7 +62,14 @@ if TYPE_CHECKING:
 
 
 def start(command: TrainCommand) -> int:
-    """Check all inputs, then run the training job, or continue the pipeline of a folder."""
+    """Check all inputs, then run the training job, or continue the pipeline of a folder. A job that its cluster starts
+    again resumes its run."""
+    if JOB in os.environ and SUPERVISED not in os.environ:
+        return run_again(command, start_once)
+    return start_once(command)
+
+
+def start_once(command: TrainCommand) -> int:
     if command.resume is not None and is_pipeline(command.resume):
         from hamr.apps.pipeline.run import resume
 

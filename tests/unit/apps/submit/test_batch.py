@@ -24,6 +24,7 @@ from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, HamrError
 from hamr.telemetry.ledger import Ledger
 from tests.unit.apps.submit import kuberay as schemas
+from tests.unit.apps.submit.test_launch_files import read_entrypoint
 
 
 def submit(words: list[str]) -> int:
@@ -359,7 +360,8 @@ def test_submitted_job_resumes_from_its_run_folder(
         assert "#SBATCH --time=2:00:00" in script
         command = re.findall(r"^  (python3 -m hamr .*) &$", script, re.MULTILINE)[0]
     else:
-        command = yaml.safe_load((tools.folder / "applied-rayjob.yaml").read_text())["spec"]["entrypoint"]
+        entrypoint = yaml.safe_load((tools.folder / "applied-rayjob.yaml").read_text())["spec"]["entrypoint"]
+        command = shlex.join(read_entrypoint(entrypoint))
     words = subprocess.run(
         ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
     ).stdout

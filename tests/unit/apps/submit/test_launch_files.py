@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from hamr import cli
-from hamr.apps.submit.launch_files import KINDS, render
+from hamr.apps.submit.launch_files import KINDS, entrypoint_of, render
 from hamr.apps.submit.launch_job import CONFIG_FILE, count_nodes, nodes
 from hamr.cluster.resource_requests import demands
 from hamr.config.load import load_config
@@ -159,22 +159,37 @@ def test_job_command_reads_the_launched_configuration() -> None:
     assert config["name"] == manifests(paper())["configmap.yaml"]["metadata"]["name"]
 
 
-def test_retried_job_resumes_its_run_on_a_new_cluster(tmp_path: Path) -> None:
-    job = manifests(paper("launch.claim=shared", "experiment.max_restarts=2"))["rayjob.yaml"]["spec"]
-    assert job["backoffLimit"] == 2
-    run = tmp_path / "runs" / "hamr-paper-hrm"
-    shell = f'hamr() {{ echo "$*"; }}; {job["entrypoint"].replace("/mnt/hamr", str(tmp_path))}'
-
-    def started() -> str:
-        return subprocess.run(["sh", "-c", shell], check=True, capture_output=True, text=True).stdout.strip()
-
-    assert started() == "train --config-dir /etc/hamr experiment=launched pools=null"
-    run.mkdir(parents=True)
-    for file in ("config.yaml", "run.lock"):
-        (run / file).touch()
-    assert started() == f"train resume={run}"
-    assert not (run / "run.lock").exists(), "its owner was on the cluster that is gone"
+def test_retried_job_has_a_name_of_its_own() -> None:
+    """By which the run knows its own earlier start."""
+    jobs = [
+        manifests(paper("launch.claim=shared", "experiment.max_restarts=2"))["rayjob.yaml"]["spec"] for _ in range(2)
+    ]
+    assert [job["backoffLimit"] for job in jobs] == [2, 2]
+    names = {re.match(r"env HAMR_JOB=([0-9a-f]{16}) hamr train --config-dir ", job["entrypoint"])[1] for job in jobs}  # type: ignore[index]
+    assert len(names) == 2
     assert manifests(paper("experiment.max_restarts=2"))["rayjob.yaml"]["spec"]["backoffLimit"] == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["hamr", "train", "experiment=launched"],
+        ["hamr", "train", "data=/mnt/my data", "x=[a,b]", "y={a: 1}"],
+        ["hamr", "x=a;b", "y=$HOME", "z=it's", 'q="two words" and $HOME `ls`', "p=a&b|c>(d)", "star=*"],
+    ],
+)
+def test_entrypoint_arrives_word_by_word(words: list[str]) -> None:
+    """KubeRay puts it into the command line of its submitter, and Ray's job driver runs what that passes on."""
+    assert read_entrypoint(entrypoint_of(words)) == words
+
+
+def read_entrypoint(entrypoint: str) -> list[str]:
+    """Return the words that the job driver runs, after the submitter's shell, `ray job submit` and its own shell."""
+    submitter = f"if ! false >/dev/null 2>&1 ; then printf '%s\\0' -- {entrypoint} ; fi ;"
+    passed = subprocess.run(["/bin/bash", "-c", submitter], check=True, capture_output=True, text=True).stdout
+    driver = f"printf '%s\\0' {subprocess.list2cmdline(passed.split(chr(0))[1:-1])}"
+    found = subprocess.run(["/bin/sh", "-c", driver], check=True, capture_output=True, text=True).stdout
+    return found.split(chr(0))[:-1]
 
 
 # --- scripts -----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from hamr.apps.train import restarts
 from hamr.apps.train.command import TrainCommand
 from hamr.apps.train.restarts import DIED, supervise
 from hamr.apps.train.run import Job
+from hamr.errors import RunFolderError
 
 
 def run_with(
@@ -75,3 +76,47 @@ def test_run_that_died_before_its_first_file_is_started_again(tmp_path: Path, mo
     code, asked = run_with([-9, 0], tmp_path, monkeypatch, *overrides, begun=False)
     assert code == 0
     assert asked == [["train", "experiment=smoke", *overrides]] * 2
+
+
+def of_cluster(folder: Path, monkeypatch: pytest.MonkeyPatch, job: str, code: int = -9) -> list[TrainCommand]:
+    """Start a job of a cluster whose run ends with this code. Return what was run."""
+    monkeypatch.setenv(restarts.JOB, job)
+    asked: list[TrainCommand] = []
+
+    def run(command: TrainCommand) -> int:
+        asked.append(command)
+        return code
+
+    words = ["experiment=smoke", f"experiment.run_dir={folder}"]
+    restarts.run_again(TrainCommand.model_validate({"overrides": words}), run)
+    return asked
+
+
+def test_job_that_its_cluster_starts_again_resumes_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "runs" / "one"
+    [first] = of_cluster(folder, monkeypatch, "a")
+    assert first.resume is None
+    [again] = of_cluster(folder, monkeypatch, "a")
+    assert again.resume is None, "the first start ended before it had a configuration"
+    folder.mkdir()
+    for file in ("config.yaml", "run.lock"):
+        (folder / file).touch()
+    [again] = of_cluster(folder, monkeypatch, "a")
+    assert (again.resume, again.overrides) == (folder, ())
+    assert not (folder / "run.lock").exists(), "its owner was on the cluster that is gone"
+
+
+def test_another_job_does_not_take_a_run_that_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "one"
+    folder.mkdir()
+    for file in ("config.yaml", "run.lock"):
+        (folder / file).touch()
+    [first] = of_cluster(folder, monkeypatch, "b")
+    assert first.resume is None and (folder / "run.lock").exists()
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_job_with_an_error_is_not_run_again(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert of_cluster(tmp_path / "one", monkeypatch, "a", code)
+    with pytest.raises(RunFolderError, match="ended with an error before"):
+        of_cluster(tmp_path / "one", monkeypatch, "a")
