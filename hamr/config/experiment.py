@@ -11,6 +11,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 from hamr.config.faults import UnscoredConfig
 from hamr.config.sage import DialoguesConfig
 from hamr.config.section import (
+    MOST_STEPS,
     FolderName,
     Fraction,
     NonNegative,
@@ -22,6 +23,7 @@ from hamr.config.section import (
     Seed,
     Steps,
 )
+from hamr.errors import ConfigError
 from hamr.types import Aggregation
 
 
@@ -153,8 +155,12 @@ class ExperimentConfig(Section):
     def with_steps(self, samples: int) -> ExperimentConfig:
         """Return a copy with the steps that `episodes` takes on this number of training samples.
 
-        Steps that are set, as in the config.yaml of a run, stay.
+        Steps that are set, as in the config.yaml of a run, stay. Raises ConfigError for more than MOST_STEPS.
         """
         if self.episodes is None or not self.is_open:
             return self
-        return self.model_copy(update={"steps": math.ceil(self.episodes * samples / self.prompts_per_step)})
+        steps = math.ceil(self.episodes * samples / self.prompts_per_step)
+        if steps > MOST_STEPS:
+            why = f"that is {steps:.3g} steps on {samples} samples; the most are {MOST_STEPS:,}, lower it"
+            raise ConfigError("experiment.episodes", f"{self.episodes:g}", why)
+        return self.model_copy(update={"steps": steps})

@@ -13,7 +13,8 @@ NonNegative = Annotated[float, Field(ge=0.0, le=1e9)]
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]
 """The upper bounds catch typing errors before they overflow a library's integers or fill the memory."""
-Steps = Annotated[int, Field(ge=0, le=10_000_000)]
+MOST_STEPS = 10_000_000
+Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
 SampleCount = Annotated[int, Field(ge=1, le=1_000_000)]
 """Number of samples, sequences or requests that are held together."""
 SmallInt = Annotated[int, Field(gt=0, le=10_000)]

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +23,14 @@ def weight_file(directory: str | Path, run: str) -> Path:
 
 
 def sweep_stale(directory: str | Path) -> list[Path]:
-    """Remove and return the weight files of this host's runs whose process has ended. Keep all others."""
+    """Remove and return the weight files of this user's runs on this host whose process has ended. Keep all others."""
     removed = []
     for file in Path(directory).glob(f"{PREFIX}*.safetensors"):
         owner = file.name.removeprefix(PREFIX).partition("-")[0]
-        if owner.isdigit() and not alive(int(owner)):
-            file.unlink(missing_ok=True)
-            removed.append(file)
+        with suppress(OSError):  # another run has removed it
+            if owner.isdigit() and file.stat().st_uid == os.getuid() and not alive(int(owner)):
+                file.unlink()
+                removed.append(file)
     return removed
 
 

@@ -128,7 +128,8 @@ class OpenAIScorer:
             verdict=reading.verdict,
             probabilities=reading.probabilities,
             label_mass=reading.label_mass,
-            reasoning=choice.message.reasoning_content or text,
+            # The dimensions of a score are in the text, also where the server separates the reasoning from it.
+            reasoning="\n".join(filter(None, (choice.message.reasoning_content, text))),
             call=call,
         )
 

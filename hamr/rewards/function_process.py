@@ -11,6 +11,7 @@ import asyncio
 import json
 import os
 import pickle
+import signal
 import socket
 import struct
 import sys
@@ -57,6 +58,8 @@ def failure_from_reply(reply: dict[str, Any]) -> Failure:
 
 def main(descriptor: int) -> None:
     """Load the source that the socket `descriptor` names, and answer calls until the parent closes it."""
+    # Ray's processes have it blocked, and children inherit that: a function could not end its own by `terminate()`.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     with socket.socket(fileno=descriptor) as connection:
         requests, replies = connection.makefile("rb"), connection.makefile("wb")
 

@@ -488,6 +488,9 @@ def test_steps_follow_from_episodes_unless_set(tmp_path: Path) -> None:
     assert (kept.is_open, kept.with_steps(100).steps) == (False, kept.steps)
     config = load_config([*quick, "experiment.steps=null"])
     assert config.experiment.with_steps(100).steps == 17
+    many = config.experiment.model_copy(update={"episodes": 1e9})
+    with pytest.raises(ConfigError, match=r"experiment.episodes: '1e\+09': that is 8.33e\+09 steps on 100 samples"):
+        many.with_steps(100)
     file = tmp_path / "config.yaml"
     file.write_text(dump_config(config))
     assert yaml.safe_load(file.read_text())["experiment"]["steps"] is None

@@ -41,6 +41,17 @@ def test_sweep_removes_only_files_of_dead_processes(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([own, *others])
 
 
+def test_sweep_keeps_the_files_of_other_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are not this run's to remove, and the sticky folder does not let it."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    theirs = tmp_path / f"hamr-weights-{child.pid}-ab-3.safetensors"
+    theirs.write_text("w")
+    me = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: me + 1)
+    assert sweep_stale(tmp_path) == [] and theirs.exists()
+
+
 def test_file_name_contains_process_and_group(tmp_path: Path) -> None:
     assert weight_file(tmp_path, "ab").name == f"hamr-weights-{os.getpid()}-ab.safetensors"
 

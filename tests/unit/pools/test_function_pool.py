@@ -25,6 +25,10 @@ FUNCTIONS = """
 import asyncio, os, subprocess, time
 
 def act(sample, response):
+    if response == "terminate":
+        child = subprocess.Popen(["sleep", "1000"])
+        child.terminate()
+        return child.wait(timeout=5)
     if response == "sleep":
         child = subprocess.Popen(["sleep", "1000"])
         open("child", "w").write(str(child.pid))
@@ -81,6 +85,16 @@ async def test_hanging_call_kills_its_process_and_children(open_function: Open, 
         assert isinstance(first, Scored) and isinstance(second, Scored) and first != second
         child = Path(f"/proc/{(tmp_path / 'child').read_text()}/stat")
         assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+async def test_function_can_terminate_its_own_processes(open_function: Open) -> None:
+    """Ray's processes have SIGTERM blocked in a local run, and children inherit that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        async with open_function("act") as pool:
+            assert await pool.score(SAMPLE, ["terminate"]) == [Scored(value=-float(signal.SIGTERM))]
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 async def test_dead_process_fails_its_call_and_is_replaced(open_function: Open) -> None:
