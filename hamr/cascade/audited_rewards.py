@@ -136,7 +136,7 @@ def text_features(reply: str, reference: str) -> dict[str, int]:
     """Return the level of each visible feature of a reply, from 0. None needs a model.
 
     >>> text_features("Thank you! **Thank you!** Goodbye?", "Goodbye and thank you.")
-    {'length': 1, 'similarity': 3, 'repetition': 2, 'markup': 1, 'question': 1}
+    {'length': 1, 'similarity': 4, 'repetition': 2, 'markup': 1, 'question': 1}
     """
     words, wanted = (_WORD.findall(text.casefold()) for text in (reply, reference))
     distinct = set(words)

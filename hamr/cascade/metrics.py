@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hamr.types import CASCADE_BANDS, Band, Failure, RewardRecord, ScorerCall, Vetoed
+from hamr.types import CASCADE_BANDS, MATCH_BANDS, Failure, RewardRecord, ScorerCall, Vetoed
 
 
 @dataclass
@@ -78,7 +78,8 @@ class RouterMetrics:
           saved the other judge calls
         - router/judged_items_frac: share of the rubric items that the judge was asked about; only with their reranker
         - router/fallbacks: replies scored by the reranker alone because the judge was unavailable; only if any
-        - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /malformed_frac: shares of the responses
+        - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /repetition_frac, /malformed_frac: shares of the
+          responses
         - router/escalated_frac: share of the replies in the cascade for which the judge was called (lower is cheaper)
         - router/band/{below,inside,above}_frac: band of the decisive reference, as shares of the replies in the cascade
         - router/cache_hit_frac: share of the questions answered without a call
@@ -101,8 +102,7 @@ class RouterMetrics:
         if self.fallbacks:
             values["router/fallbacks"] = float(self.fallbacks)
         if self.requests:
-            matched: tuple[Band, ...] = ("type_mismatch", "tool_match", "verbatim")
-            values |= {f"router/{band}_frac": self.bands[band] / self.requests for band in matched}
+            values |= {f"router/{band}_frac": self.bands[band] / self.requests for band in MATCH_BANDS}
             values["router/malformed_frac"] = self.malformed / self.requests
         if self.cascaded:
             values["router/escalated_frac"] = self.escalated / self.cascaded

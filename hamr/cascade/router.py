@@ -239,10 +239,16 @@ class RewardRouter:
         if isinstance(action, MalformedResponse):
             return ConsistencyResult(outcome=action)
         exact = config.mode == "exact"
-        rules = MatchRules(leniency=config.matching, verbatim=config.verbatim or exact, call_credit=config.call_credit)
+        rules = MatchRules(
+            leniency=config.matching,
+            verbatim=config.verbatim or exact,
+            repeated_words=config.repeated_words,
+            call_credit=config.call_credit,
+        )
         match = match_action(action, sample.references, rules)
         if match.score is not None:
-            return ConsistencyResult(outcome=Scored(value=match.score), band=MATCHED[match.kind])
+            band = "repetition" if match.kind == "reply" and not match.score else MATCHED[match.kind]
+            return ConsistencyResult(outcome=Scored(value=match.score), band=band)
         if not config.weight or exact:
             # No question is needed: `score` omits the component.
             return ConsistencyResult(outcome=Scored(value=0.0))

@@ -65,8 +65,8 @@ class ModelConfig(Section):
     path: str = "smollm2-135m"
     """A bundled model (`smollm2-135m`, `compact`, `tiny`), a folder, or a Hugging Face name."""
     dtype: DType = "auto"
-    """`auto` is resolved when the configuration is loaded: bfloat16 on GPUs and on CPUs that support it (AVX-512-BF16,
-    AMX), float32 elsewhere. The run's config.yaml contains the resolved value."""
+    """`auto` is resolved when the configuration is loaded: bfloat16 on GPUs and on CPUs that are faster in it (AMX;
+    AVX-512-BF16 on AMD), float32 elsewhere. The run's config.yaml contains the resolved value."""
     max_context: Tokens = 1024
     """Maximum length of prompt and response together, in tokens."""
     response_format: Literal["plain", "think_answer", "answer_think", "hybrid"] = "plain"

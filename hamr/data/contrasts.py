@@ -11,6 +11,7 @@ by them: the best wrong reply of a contrast should not outscore its right ones.
 | `courtesy` | fits anywhere: thanks, a greeting, a goodbye                |
 | `fragment` | some words of the reference in a row, and no more           |
 | `shuffled` | words of the reference out of order                         |
+| `repeated` | says some words of a right reply twice                      |
 | `off_topic`| has nothing to do with the request                          |
 | `policy`   | what a policy says where something else is due              |
 """
@@ -26,6 +27,7 @@ from typing import Literal, NamedTuple, get_args
 
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text
+from hamr.data.repetition import REPEATED, repetitions
 from hamr.data.samples import act_of
 from hamr.data.stray import COURTESIES, STRAY
 from hamr.errors import DataError
@@ -33,7 +35,7 @@ from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.words import Split
 from hamr.types import Reply, ServiceSample
 
-ContrastKind = Literal["act", "fact", "negation", "courtesy", "fragment", "shuffled", "off_topic", "policy"]
+ContrastKind = Literal["act", "fact", "negation", "courtesy", "fragment", "shuffled", "repeated", "off_topic", "policy"]
 KINDS: tuple[ContrastKind, ...] = get_args(ContrastKind)
 _ACTS_PER_CONTRAST = 3
 _FACTS = 2
@@ -160,6 +162,7 @@ def _wrong_replies(
         yield Wrong("courtesy", rng.choice(COURTESIES[language][split]))
     yield Wrong("fragment", fragment(reference, rng))
     yield Wrong("shuffled", shuffle_words(reference, rng))
+    yield from _repeated(right, reference)
     yield Wrong("off_topic", off_topic(split, rng, language))
 
 
@@ -230,6 +233,7 @@ class _Logged:
             yield Wrong("courtesy", rng.choice(courtesies))
         yield Wrong("fragment", fragment(reference, rng))
         yield Wrong("shuffled", shuffle_words(reference, rng))
+        yield from _repeated([reference], reference)
 
 
 def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, frozenset[str]]:
@@ -305,6 +309,42 @@ def shuffle_words(text: str, rng: Random) -> str:
     return space.join(words[: rng.randint(1, max(1, len(words) // 2))])
 
 
+def _repeated(right: Collection[str], reference: str) -> Iterator[Wrong]:
+    rng = Random(f"repeated/{reference}")  # of its own, so that the other replies stay those of earlier versions
+    twice = repeat_words(rng.choice([*right]), rng)
+    if twice is not None and repetitions(twice):
+        yield Wrong("repeated", twice)
+
+
+def repeat_words(text: str, rng: Random) -> str | None:
+    """The text up to a point, and then some of the words before it again: three or more, or six Chinese characters.
+
+    Half of the time they replace the rest of the text, and where a word occurs twice, they are half of the time those
+    after its first occurrence, as when a language model falls into a loop. None for a text that is too short.
+
+    >>> repeat_words("Do you use more data, or do you call more?", Random(13))
+    'Do you use more data, or do you use more data?'
+    """
+    chinese = language_of(text) == "zh"
+    words, space, fewest = (list(text), "", 2 * REPEATED) if chinese else (text.split(), " ", REPEATED)
+    if len(words) < fewest:
+        return None
+    loops = [
+        (first + 1, second + 1)
+        for first, second in itertools.combinations(range(len(words)), 2)
+        if words[first].lower() == words[second].lower() and second - first >= fewest
+    ]
+    if loops and rng.random() < 0.5:
+        start, end = rng.choice(loops)
+    else:
+        end = rng.randint(fewest, len(words))
+        start = rng.randint(0, end - fewest)
+    again = words[start : rng.randint(start + fewest, end)]
+    if rng.random() < 0.5:
+        return space.join([*words[:end], *again, *words[end:]])
+    return space.join([*words[:end], *again]).rstrip(",.?!，。？！") + text[len(text.rstrip(".?!。？！")) :]
+
+
 def _units(text: str) -> tuple[list[str], str]:
     words = text.split()
     return (words, " ") if len(words) > 2 else (list(text), "")
@@ -325,7 +365,7 @@ def other_number(text: str, rng: Random) -> str:
 def negate(text: str) -> str | None:
     """The text with its first auxiliary verb negated, or None where it has none.
 
-    >>> negated("You can return it."), negated("Goodbye!")
+    >>> negate("You can return it."), negate("Goodbye!")
     ('You can not return it.', None)
     """
     if language_of(text) == "zh":

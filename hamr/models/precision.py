@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hamr.config.schema import Config
-from hamr.hardware import cpu_has_bfloat16
+from hamr.hardware import cpu_prefers_bfloat16
 
 SIZE = 512
 
@@ -72,15 +72,15 @@ def trainer_computation(config: Config) -> Computation:
 
 
 def precision_notes(parts: Sequence[Computation]) -> list[str]:
-    """Return the resolved number formats as one line, and a warning if bfloat16 is emulated."""
+    """Return the resolved number formats as one line, and a warning if bfloat16 is slower than float32."""
     notes = ["dtype: " + ", ".join(f"{p.part} {p.dtype}" for p in parts)]
-    emulated = [p.part for p in parts if p.dtype == "bfloat16" and not p.on_gpu]
-    if emulated and not cpu_has_bfloat16():
+    slow = [p.part for p in parts if p.dtype == "bfloat16" and not p.on_gpu]
+    if slow and not cpu_prefers_bfloat16():
         speed = measure_gflops()
         notes.append(
-            f"warning: this CPU emulates bfloat16 ({speed['bfloat16']:.1f} GFLOP/s against {speed['float32']:.1f} in "
-            f"float32, {speed['float32'] / speed['bfloat16']:.0f} times slower); set dtype=auto or float32 for "
-            + ", ".join(emulated)
+            f"warning: on this CPU bfloat16 is {speed['float32'] / speed['bfloat16']:.1f} times slower than float32 "
+            f"({speed['bfloat16']:.1f} against {speed['float32']:.1f} GFLOP/s); set dtype=auto or float32 for "
+            + ", ".join(slow)
         )
     return notes
 

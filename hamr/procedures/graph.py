@@ -157,8 +157,7 @@ class Scenario:
     def reference(self, fields: Mapping[str, object], system: Mapping[str, object]) -> tuple[list[str], str]:
         """Return the unique (stages, action) of a complete setting. Fields that the path does not read may be absent.
 
-        Raises BadInput if a field that the path needs is missing, and as `rules.walk`.
-
+        >>> from hamr.procedures.files import load_scenario
         >>> load_scenario("telecom_package").reference(
         ...     {"ConsumptionType": "Change"}, {"PackageStatus": "NoContract", "Penalty": 0})
         (['stage1', 'stage2', 'stage4'], 'ChangeOrder')

@@ -207,7 +207,7 @@ class ScenarioAction(Strict):
     def tool(self, name: str) -> str:
         """Return the tool name of the action with this name.
 
-        >>> Action(description={"en": "", "zh": ""}).tool("RescheduleOrRefund+HandlingFee")
+        >>> ScenarioAction(description={"en": "", "zh": ""}).tool("RescheduleOrRefund+HandlingFee")
         'reschedule_or_refund_handling_fee'
         """
         spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", self.group or name)

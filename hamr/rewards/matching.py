@@ -26,6 +26,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from hamr.config.matching import Leniency, MatchingConfig
+from hamr.data.repetition import repetitions
 from hamr.errors import DataError
 from hamr.types import Action, Reference, Reply, ToolCall
 
@@ -50,11 +51,13 @@ class MatchRules:
     """Comparison rules.
 
     `leniency`: which different parameters agree. `verbatim`: a reply identical to a reference (except for white space)
-    needs no scorer. `call_credit`: maximum score of a call of the right tool with a wrong parameter.
+    needs no scorer. `repeated_words`: a reply that says so many words in a row twice scores 0 (None: not checked).
+    `call_credit`: maximum score of a call of the right tool with a wrong parameter.
     """
 
     leniency: MatchingConfig = field(default_factory=MatchingConfig)
     verbatim: bool = False
+    repeated_words: int | None = None
     call_credit: float = 0.0
 
 
@@ -62,9 +65,9 @@ class MatchRules:
 class Match:
     """Result of the comparison of types and parameters.
 
-    `score` is 0.0 or 1.0, a value between them for a call with credit, or None if scorers are needed. `reference` is
-    the index of the reference that a tool call matches or a reply repeats. `ask` holds the indices of the references
-    that the scorers compare a reply with.
+    `score` is 0.0 or 1.0, a value between them for a call with credit, or None if scorers are needed. A reply with 1.0
+    repeats a reference, and one with 0.0 itself. `reference` is the index of the reference that a tool call matches or
+    a reply repeats. `ask` holds the indices of the references that the scorers compare a reply with.
     """
 
     kind: Literal["type_mismatch", "tool_call", "reply"]
@@ -79,8 +82,9 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
     If no reference has the type of the action, the score is exactly 0, without a model. A tool call scores 1 if its
     name and all of its parameters agree with some reference, else 0; extra and missing parameters disagree. For a
     reply, `ask` holds the reply references; tool-call references are ignored as alternative actions. Under
-    `rules.verbatim` a reply that repeats a reference scores 1. With `rules.call_credit` c, a call of the right tool
-    with k of n agreeing parameters scores c (1 + k) / (1 + n); n includes extra and missing ones.
+    `rules.verbatim` a reply that repeats a reference scores 1, under `rules.repeated_words` one that repeats itself, in
+    words that no reference repeats, 0. With `rules.call_credit` c, a call of the right tool with k of n agreeing
+    parameters scores c (1 + k) / (1 + n); n includes extra and missing ones.
 
     >>> match_action(Reply(content="Hi"), [Reference(action=ToolCall(name="lookup"))]).score
     0.0
@@ -100,6 +104,10 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
             other = acceptable[index]
             if isinstance(other, Reply) and other.content.split() == words:
                 return Match(kind="reply", score=1.0, reference=index)
+        if rules.repeated_words is not None:
+            replies = [other.content for other in acceptable if isinstance(other, Reply)]
+            if repeats_itself(action.content, replies, rules.repeated_words):
+                return Match(kind="reply", score=0.0)
         return Match(kind="reply", score=None, ask=same_type)
     for index in same_type:
         other = acceptable[index]
@@ -108,6 +116,12 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
     calls = [other for other in acceptable if isinstance(other, ToolCall)]
     credit = max(agreement(action, other, rules.leniency) for other in calls) if rules.call_credit else 0.0
     return Match(kind="tool_call", score=rules.call_credit * credit)
+
+
+def repeats_itself(reply: str, references: Sequence[str], size: int) -> bool:
+    """Return True if a reply says `size` words in a row twice, and no reference does."""
+    again = repetitions(reply, size)
+    return bool(again) and not any(again <= repetitions(reference, size) for reference in references)
 
 
 def agreement(call: ToolCall, reference: ToolCall, matching: MatchingConfig) -> float:

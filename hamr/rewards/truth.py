@@ -6,13 +6,13 @@ being right. `says` compares one reply with one wording; `env=sage` completes a 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hamr.config.matching import MatchingConfig
-from hamr.data.facts import FACT, HAN, facts
+from hamr.data.facts import facts
+from hamr.data.repetition import repetitions, words_of
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.types import Action, Reply, ServiceSample, ToolCall
 
@@ -20,10 +20,6 @@ PRECISION = 0.7
 """Minimum share of the words of a reply that occur in the nearest known wording of the act."""
 RECALL = 0.5
 """Minimum share of the words of that wording that occur in the reply."""
-REPEATED, REPEATED_HAN = 3, 6
-"""Words, or Chinese characters, in a row that a reply may say twice only if a known wording does."""
-_WORD = re.compile(rf"[{HAN}]|[^\W\d_{HAN}]+")
-"""A word, or one Chinese character."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +56,7 @@ class ExactAct:
                 if isinstance(reference.action, Reply):
                     words = _words(reference.action.content)
                     known.setdefault(tuple(sorted(words.elements())), words)
-                    repeats |= _repetitions(reference.action.content)
+                    repeats |= repetitions(reference.action.content)
         if len(found) < 2:
             return None
         wordings = {act: tuple(known.values()) for act, known in found.items()}
@@ -98,7 +94,7 @@ class ExactAct:
         """
         if isinstance(action, ToolCall):
             return action.name
-        if _repetitions(action.content) - self.repeats:
+        if repetitions(action.content) - self.repeats:
             return None
         words = _words(action.content)
         key = " ".join(sorted(words.elements()))
@@ -125,7 +121,7 @@ def says(reply: str, wording: str) -> bool:
     >>> says("Well, have a nice day. Goodbye!", "Have a nice day, goodbye!"), says("It costs 5.", "It costs 6.")
     (True, False)
     """
-    if facts(reply) != facts(wording) or _repetitions(reply) - _repetitions(wording):
+    if facts(reply) != facts(wording) or repetitions(reply) - repetitions(wording):
         return False
     return _nearness(_words(reply), _words(wording)) > 0
 
@@ -139,23 +135,4 @@ def _nearness(words: Counter[str], due: Counter[str]) -> float:
 
 
 def _words(text: str) -> Counter[str]:
-    return Counter(_word_list(text))
-
-
-def _word_list(text: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(FACT.sub(" ", text))]
-
-
-def _repetitions(text: str) -> set[tuple[str, ...]]:
-    """Return the sequences of words that a text has more than once.
-
-    >>> sorted(_repetitions("Do you use data, or do you use data?"))
-    [('do', 'you', 'use'), ('you', 'use', 'data')]
-    """
-    words = _word_list(text)
-    sequences = Counter(tuple(words[i : i + REPEATED]) for i in range(len(words) - REPEATED + 1))
-    repeated = {words for words, count in sequences.items() if count > 1}
-    if any(re.search(f"[{HAN}]", word) for words in repeated for word in words):
-        longer = Counter(tuple(words[i : i + REPEATED_HAN]) for i in range(len(words) - REPEATED_HAN + 1))
-        return {words for words, count in longer.items() if count > 1}
-    return repeated
+    return Counter(words_of(text))

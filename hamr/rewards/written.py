@@ -28,7 +28,7 @@ class WrittenPrompt:
     part of a group comes first, so its prefix is computed once.
 
     >>> sorted(WrittenPrompt.load("dialogue.en").variables)
-    ['history', 'response']
+    ['call', 'history', 'response']
     """
 
     name: str

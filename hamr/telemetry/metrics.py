@@ -17,6 +17,7 @@ from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import failure_kinds
 from hamr.types import (
     CASCADE_BANDS,
+    MATCH_BANDS,
     EpisodeOutcome,
     Failure,
     MalformedResponse,
@@ -185,9 +186,7 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     if not records:
         return {}
     bands: Counter[str] = Counter(r.band for r in records)
-    metrics = {
-        f"router/{band}_frac": bands[band] / len(records) for band in ("type_mismatch", "tool_match", "verbatim")
-    }
+    metrics = {f"router/{band}_frac": bands[band] / len(records) for band in MATCH_BANDS}
     cascaded = sum(bands[b] for b in CASCADE_BANDS)
     if cascaded:
         metrics["router/escalated_frac"] = sum(is_escalated(r) for r in records) / cascaded

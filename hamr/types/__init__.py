@@ -58,6 +58,7 @@ from hamr.types.outcomes import (
 )
 from hamr.types.rewards import (
     CASCADE_BANDS,
+    MATCH_BANDS,
     TRANSIENT,
     Answer,
     Audit,
@@ -82,6 +83,7 @@ from hamr.types.samples import Action, Language, Reference, Reply, Role, Service
 
 __all__ = [
     "CASCADE_BANDS",
+    "MATCH_BANDS",
     "TRANSIENT",
     "TURN_REWARD",
     "Absent",

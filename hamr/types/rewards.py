@@ -14,10 +14,13 @@ from hamr.types.samples import Action, ServiceSample
 Fallback = Literal["reranker"]
 """Scorer that replaced an unavailable one."""
 Band = Literal[
-    "none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "judge_only", "reranker_only"
+    "none", "type_mismatch", "tool_match", "verbatim", "repetition", "below", "inside", "above", "judge_only",
+    "reranker_only",
 ]  # fmt: skip
 AuditBy = Literal["judge", "ensemble", "rules", "file"]
 """Source of the answers to audits: the judge of the cascade, other judges, the data's rules, or a person's labels."""
+MATCH_BANDS: tuple[Band, ...] = ("type_mismatch", "tool_match", "verbatim", "repetition")
+"""Bands of the responses that need no scorer."""
 CASCADE_BANDS: tuple[Band, ...] = ("below", "inside", "above")
 """Bands of the replies that Eq. 4 scores."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
-from hamr.apps.scorer.gate import GateResult, gates
+from hamr.apps.scorer.gate import GateResult, gates, reaching_scorers
 from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.outputs import output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
@@ -43,7 +43,7 @@ def check(command: ScorerCheckCommand) -> int:
         wanted = config.rewards.consistency
         where, value = ("weight", 0) if not wanted.weight else ("mode", wanted.mode)
         raise BadInput(f"rewards.consistency.{where}", value, "no scorer is asked, so there is none to check")
-    drawn = contrasts(splits.test, command.contexts, SEED)
+    drawn = reaching_scorers(contrasts(splits.test, command.contexts, SEED), config.rewards.consistency.repeated_words)
 
     async def work(asks: Mapping[str, Ask]) -> dict[str, GateResult]:
         return await check_gates(config, asks, drawn)

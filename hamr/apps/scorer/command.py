@@ -32,8 +32,9 @@ class ScorerCheckCommand(ConfiguredCommand):
     """Ask the scorers of a job whether a wrong reply can beat the right ones, before RL finds it.
 
     For each of `contexts` references of the test split they see right rewordings and wrong replies: other acts, wrong
-    facts, negations, courtesies, fragments and shuffled words of the reference, chatter. Printed for reranker, judge
-    and cascade: the share of contexts in which the best wrong reply outscores the median right one, and these replies.
+    facts, negations, courtesies, fragments, shuffled and repeated words of the reference, chatter. Printed for
+    reranker, judge and cascade: the share of contexts in which the best wrong reply outscores the median right one, and
+    these replies.
     """
 
     examples = ("hamr scorer check experiment=quickstart contexts=50 output=check",)

@@ -93,7 +93,7 @@ def with_usable_scorers(config: Config, splits: Splits) -> tuple[Config, str]:
 def _without_scorers(config: Config, mode: str) -> Config:
     """Return the configuration in a mode that asks fewer scorers, without the settings and pools that become unused."""
     before = config.rewards.consistency
-    kept = {"weight", "reranker", "verbatim", "call_credit"}
+    kept = {"weight", "reranker", "verbatim", "repeated_words", "call_credit"}
     consistency = ConsistencyConfig.model_validate({"mode": mode, **before.model_dump(include=kept)})
     rewards = config.rewards.model_copy(update={"consistency": consistency})
     pools = {

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast
 from hamr.protocols import Ask
+from hamr.rewards.matching import repeats_itself
 from hamr.types import Question
 
 MARGIN = 0.25
@@ -106,6 +107,19 @@ async def ask_all(ask: Ask, contrasts: Sequence[Contrast]) -> dict[tuple[int, st
         for reply in dict.fromkeys((*contrast.right, *(wrong.text for wrong in contrast.wrong)))
     ]
     return {key: score for key, score in await asyncio.gather(*questions) if score is not None}
+
+
+def reaching_scorers(contrasts: Sequence[Contrast], repeated_words: int | None) -> list[Contrast]:
+    """Return the contrasts without the wrong replies that `rewards.consistency.repeated_words` rejects."""
+    if repeated_words is None:
+        return list(contrasts)
+    return [
+        replace(
+            c,
+            wrong=tuple(w for w in c.wrong if not repeats_itself(w.text, (c.reference, *c.right), repeated_words)),
+        )
+        for c in contrasts
+    ]
 
 
 def gate(contrasts: Sequence[Contrast], scores: Scores) -> GateResult:

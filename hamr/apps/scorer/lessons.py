@@ -175,7 +175,8 @@ def contrast_examples(
         if rng.random() < VERBATIM_SHARE:
             right[-1] = contrast.reference
         acts = [wrong.text for wrong in contrast.wrong if wrong.kind == "act"]
-        others = [wrong.text for wrong in contrast.wrong if wrong.kind != "act"]
+        # Repetition is not learned from these few pairs, and would take the place of others.
+        others = [wrong.text for wrong in contrast.wrong if wrong.kind not in ("act", "repeated")]
         wrong = [text for own in (acts, others) for text in rng.sample(own, min(RIGHT_EACH, len(own)))]
         partial = [rng.choice(contrast.partial)] if contrast.partial else []
         # Any right wording serves as the reference, so that first texts vary even if there are few references.

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hamr.apps.scorer.gate import MARGIN, GateResult, ask_all, gate, gates, mix_scores
+from hamr.apps.scorer.gate import MARGIN, GateResult, ask_all, gate, gates, mix_scores, reaching_scorers
 from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
 from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.shared.reply_clusters import embed_in_child
@@ -234,7 +234,7 @@ class ScorerWatch:
         drawn, asks = self._draw(self.splits.train), self._asks()
         if not replies or not drawn or not asks:
             return {}
-        tried = [replace(c, wrong=tuple(Wrong("policy", text) for text in replies)) for c in drawn]
+        tried = self._reaching_scorers([replace(c, wrong=tuple(Wrong("policy", t) for t in replies)) for c in drawn])
         scores = {role: await ask_all(ask, tried) for role, ask in asks.items()}
         decisive = (
             mix_scores(self._cascade, scores["reranker"], scores["judge"])
@@ -275,8 +275,11 @@ class ScorerWatch:
 
     def _draw(self, samples: Sequence[ServiceSample]) -> list[Contrast]:
         with contextlib.suppress(DataError):  # fewer than two acts or clusters
-            return contrasts(samples, self.config.scorers.contexts, CHECK_SEED)
+            return self._reaching_scorers(contrasts(samples, self.config.scorers.contexts, CHECK_SEED))
         return []
+
+    def _reaching_scorers(self, drawn: Sequence[Contrast]) -> list[Contrast]:
+        return reaching_scorers(drawn, self.config.rewards.consistency.repeated_words)
 
     @property
     def _every(self) -> tuple[ServiceSample, ...]:

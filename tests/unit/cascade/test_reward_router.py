@@ -89,6 +89,17 @@ async def test_verbatim_reference_is_right_if_configured(verbatim, band, value):
     assert replay(record, rewards) == record.total
 
 
+async def test_reply_that_repeats_itself_asks_no_scorer():
+    text = "Do you use data, or do you use data?"
+    rewards = RewardsConfig(consistency=ConsistencyConfig(repeated_words=3))
+    reranker, judge = pools({text: 0.9})
+    record = await build(reranker, judge, rewards=rewards).score(sample("Do you use data, or call?"), rollout(text))
+    assert (record.total, record.band, reranker.asked) == (Scored(value=0.0), "repetition", [])
+    assert replay(record, rewards) == record.total
+    record = await build(reranker, judge).score(sample("Do you use data, or call?"), rollout(text))
+    assert (record.total, record.band) == (Scored(value=0.9), "inside")
+
+
 @pytest.mark.parametrize(
     ("text", "references", "value", "band"),
     [
@@ -495,6 +506,7 @@ async def test_counters_are_fractions_and_reset_on_read():
     expected = {
         "router/requests": 6.0, "router/reranker_calls": 4.0, "router/judge_calls": 2.0,
         "router/type_mismatch_frac": 1 / 6, "router/tool_match_frac": 0.0, "router/verbatim_frac": 0.0,
+        "router/repetition_frac": 0.0,
         "router/malformed_frac": 1 / 6,
         "router/escalated_frac": 0.5, "router/cache_hit_frac": 0.0,
         "router/band/below_frac": 0.25, "router/band/inside_frac": 0.5, "router/band/above_frac": 0.25,

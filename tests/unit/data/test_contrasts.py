@@ -16,10 +16,12 @@ from hamr.data.contrasts import (
     negate,
     other_number,
     plain,
+    repeat_words,
     replies_of,
     shuffle_words,
 )
 from hamr.data.language import language_of
+from hamr.data.repetition import repetitions, words_of
 from hamr.data.sage_samples import generate_samples
 from hamr.errors import DataError
 from hamr.procedures.acts import Context, SageActs
@@ -178,6 +180,17 @@ def test_fragments_use_only_words_of_the_text(text, seed):
         assert len(make(text, Random(seed))) <= len(text)
     shuffled = "".join(shuffle_words(text, Random(seed)).split())
     assert Counter(shuffled) - Counter(text) == Counter()
+
+
+@pytest.mark.parametrize("text", ["Do you call more, or do you use more data?", "请问您平时是上网多还是打电话多？"])
+@given(seed=st.integers(0, 999))
+def test_repeated_words_are_words_of_the_text_in_a_row(text, seed):
+    twice = repeat_words(text, Random(seed))
+    assert repetitions(twice) and set(words_of(twice)) <= set(words_of(text))
+
+
+def test_short_text_is_not_repeated():
+    assert repeat_words("Goodbye, bye!", Random(0)) is None
 
 
 @given(st.integers(0, 10**6), st.integers(0, 99))

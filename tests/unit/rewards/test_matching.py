@@ -45,6 +45,24 @@ def test_only_verbatim_replies_need_no_scorer():
     assert match_action(Reply(content="Yes."), references).score is None
 
 
+@pytest.mark.parametrize(
+    ("reply", "size", "score"),
+    [
+        ("Do you use data, or do you use data?", 3, 0.0),
+        ("Do you use data, or do you use data?", 5, None),
+        ("It costs 90 for you now, 90 for you now.", 3, 0.0),
+        ("A day is 24 hours, a night is 12 hours.", 3, None),
+        ("Come in, come in, come in.", 3, None),
+        ("请问您需要什么，请问您需要什么？", 3, 0.0),
+        ("您好，您好。", 3, None),
+    ],
+)
+def test_reply_that_says_words_twice_scores_zero(reply, size, score):
+    references = [ToolCall(name="x"), Reply(content="Come in, come in, come in, please.")]
+    match = match_action(Reply(content=reply), references, MatchRules(repeated_words=size))
+    assert (match.kind, match.score) == ("reply", score)
+
+
 def test_tool_call_matches_the_best_of_mixed_references():
     match = match_action(call(day=2), refs(Reply(content="a"), call(day=1), call(day=2)))
     assert (match.kind, match.score, match.reference) == ("tool_call", 1.0, 2)

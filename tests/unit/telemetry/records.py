@@ -1,5 +1,7 @@
 """Records for the tests: any record (hypothesis) and hand-made ones."""
 
+from typing import get_args
+
 from hypothesis import strategies as st
 
 from hamr.types import (
@@ -26,9 +28,10 @@ from hamr.types import (
     VersionSpan,
     Vetoed,
 )
+from hamr.types.rewards import Band
 
 FAILURES = [Failure, JudgeTimeout, JudgeUnavailable, JudgeUnparsable, RerankerTimeout, RerankerUnavailable]
-BANDS = ["none", "type_mismatch", "tool_match", "verbatim", "below", "inside", "above", "judge_only", "reranker_only"]
+BANDS = get_args(Band)
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 scores = st.none() | numbers

@@ -11,7 +11,7 @@ import pytest
 
 from hamr.apps.scorer import check
 from hamr.apps.scorer.command import ScorerCheckCommand
-from hamr.apps.scorer.gate import AT_ONCE, GateResult, ask_all, gate, gates
+from hamr.apps.scorer.gate import AT_ONCE, GateResult, ask_all, gate, gates, reaching_scorers
 from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast, Wrong
 from hamr.types import Answer, Question
@@ -134,6 +134,13 @@ def test_file_of_the_check_names_machine_and_versions(tmp_path: Path, monkeypatc
 
 def test_fraction_is_zero_without_scores():
     assert GateResult(contexts=0, close=0, fooled=()).share == 0.0
+
+
+def test_replies_rejected_without_a_scorer_are_not_tried():
+    twice = "Would you like it, would you like it?"
+    drawn = [contrast("Would you like it?", "It is yours.", wrong=(twice, "no"))]
+    assert reaching_scorers(drawn, None) == drawn
+    assert [wrong.text for wrong in reaching_scorers(drawn, 3)[0].wrong] == ["no"]
 
 
 def test_questions_in_flight_are_bounded():

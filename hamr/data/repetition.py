@@ -1,0 +1,41 @@
+"""Words that a text says twice."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from hamr.data.facts import FACT, HAN
+
+REPEATED = 3
+"""Words in a row, or twice as many Chinese characters, that a short reply should not say twice."""
+_WORD = re.compile(rf"[{HAN}]|[^\W\d_{HAN}]+")
+"""A word, or one Chinese character."""
+_HAN = re.compile(f"[{HAN}]")
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text in lower case, without its facts.
+
+    >>> words_of("Take Surf 40GB, it is 29.")
+    ['take', 'it', 'is']
+    """
+    return [word.lower() for word in _WORD.findall(FACT.sub(" ", text))]
+
+
+def repetitions(text: str, size: int = REPEATED) -> set[tuple[str, ...]]:
+    """Return the sequences of `size` words, or of twice as many Chinese characters, that a text has more than once.
+
+    >>> sorted(repetitions("Do you use data, or do you use data?"))
+    [('do', 'you', 'use'), ('you', 'use', 'data')]
+    """
+    words = words_of(text)
+    repeated = _repeated(words, size)
+    if any(_HAN.search(word) for sequence in repeated for word in sequence):
+        return _repeated(words, 2 * size)
+    return repeated
+
+
+def _repeated(words: list[str], size: int) -> set[tuple[str, ...]]:
+    sequences = Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
+    return {sequence for sequence, count in sequences.items() if count > 1}
