@@ -162,7 +162,7 @@ def _wrong_replies(
         yield Wrong("courtesy", rng.choice(COURTESIES[language][split]))
     yield Wrong("fragment", fragment(reference, rng))
     yield Wrong("shuffled", shuffle_words(reference, rng))
-    yield from _repeated(right, reference)
+    yield from _repeating_reply(right, reference)
     yield Wrong("off_topic", off_topic(split, rng, language))
 
 
@@ -233,7 +233,7 @@ class _Logged:
             yield Wrong("courtesy", rng.choice(courtesies))
         yield Wrong("fragment", fragment(reference, rng))
         yield Wrong("shuffled", shuffle_words(reference, rng))
-        yield from _repeated([reference], reference)
+        yield from _repeating_reply([reference], reference)
 
 
 def clusters_of(samples: Sequence[ServiceSample]) -> dict[str, frozenset[str]]:
@@ -309,7 +309,7 @@ def shuffle_words(text: str, rng: Random) -> str:
     return space.join(words[: rng.randint(1, max(1, len(words) // 2))])
 
 
-def _repeated(right: Collection[str], reference: str) -> Iterator[Wrong]:
+def _repeating_reply(right: Collection[str], reference: str) -> Iterator[Wrong]:
     rng = Random(f"repeated/{reference}")  # of its own, so that the other replies stay those of earlier versions
     twice = repeat_words(rng.choice([*right]), rng)
     if twice is not None and repetitions(twice):

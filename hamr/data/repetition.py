@@ -30,12 +30,13 @@ def repetitions(text: str, size: int = REPEATED) -> set[tuple[str, ...]]:
     [('do', 'you', 'use'), ('you', 'use', 'data')]
     """
     words = words_of(text)
-    repeated = _repeated(words, size)
+    repeated = _sequences(words, size)
     if any(_HAN.search(word) for sequence in repeated for word in sequence):
-        return _repeated(words, 2 * size)
+        return _sequences(words, 2 * size)
     return repeated
 
 
-def _repeated(words: list[str], size: int) -> set[tuple[str, ...]]:
+def _sequences(words: list[str], size: int) -> set[tuple[str, ...]]:
+    """Return the sequences that occur more than once."""
     sequences = Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
     return {sequence for sequence, count in sequences.items() if count > 1}
