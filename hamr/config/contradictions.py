@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hamr.config.cascade_controller import check_cascade_controller
 from hamr.config.sage import SCRIPTED
+from hamr.config.section import MOST_SAMPLES
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
@@ -82,10 +83,13 @@ def _check_sampling(c: Config) -> None:
             f"algorithm.overlong.cache={a.overlong.cache} is not below "
             f"rollout.max_new_tokens={c.rollout.max_new_tokens}; lower the cache"
         )
-    if c.experiment.prompts_per_step * c.rollout.samples_per_prompt % a.minibatches:
+    prompts, each = c.experiment.prompts_per_step, c.rollout.samples_per_prompt
+    if prompts * each > MOST_SAMPLES:
+        why = f"; that is more than {MOST_SAMPLES:,} responses in a step: lower one of them"
+        raise c.clash("experiment.prompts_per_step", "rollout.samples_per_prompt", why)
+    if prompts * each % a.minibatches:
         raise ValueError(
-            f"algorithm.minibatches={a.minibatches} does not divide "
-            f"{c.experiment.prompts_per_step} x {c.rollout.samples_per_prompt} responses; change one of them"
+            f"algorithm.minibatches={a.minibatches} does not divide {prompts} x {each} responses; change one of them"
         )
 
 

@@ -15,7 +15,8 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=1_000_000_000)]
 """The upper bounds catch typing errors before they overflow a library's integers or fill the memory."""
 MOST_STEPS = 10_000_000
 Steps = Annotated[int, Field(ge=0, le=MOST_STEPS)]
-SampleCount = Annotated[int, Field(ge=1, le=1_000_000)]
+MOST_SAMPLES = 1_000_000
+SampleCount = Annotated[int, Field(ge=1, le=MOST_SAMPLES)]
 """Number of samples, sequences or requests that are held together."""
 SmallInt = Annotated[int, Field(gt=0, le=10_000)]
 """Number of processes, replicas, threads or passes."""

@@ -64,6 +64,11 @@ def test_absurd_value_is_rejected_with_its_key(override: str) -> None:
     assert refused.value.where == override.partition("=")[0]
 
 
+def test_responses_of_a_step_have_a_common_limit() -> None:
+    with pytest.raises(BadInput, match=r"prompts_per_step=300000 but rollout.samples_per_prompt=4; .* 1,000,000"):
+        load_config(["experiment=smoke", "experiment.prompts_per_step=300000", "rollout.samples_per_prompt=4"])
+
+
 def unbounded(kind: Any, key: str, marks: Sequence[object] = ()) -> list[str]:
     """Return the keys of all numbers below a type that have no upper bound."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
