@@ -41,7 +41,7 @@ from hamr.data.customer_audit import (  # noqa: E402
 )
 from hamr.procedures import Scenario, load_scenario, scenario_names  # noqa: E402
 from hamr.procedures.schema import LANGUAGES  # noqa: E402
-from hamr.procedures.words import SPLITS, Split, Words, customer_turns, load_words, one_of  # noqa: E402
+from hamr.procedures.words import SPLITS, Split, Words, load_words, one_of  # noqa: E402
 
 CUSTOMER_FAULTS: tuple[CustomerFaultKind, ...] = get_args(CustomerFaultKind)
 OTHER = {"en": "zh", "zh": "en"}
@@ -126,11 +126,7 @@ def faultless(scenario: Scenario, words: Words, split: Split, language: str) -> 
     for plan in plan_dialogues(scenario, config):
         rng = Random(f"{plan.id}/{split}/{language}")
         case = CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=language)
-        turns = customer_turns(
-            scenario, words, split,
-            fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, level=plan.level, rng=rng,
-        )  # fmt: skip
-        said = [text for text, _, _ in turns]
+        said = [text for text, _, _ in plan.messages(scenario, words, split, rng)]
         due = scenario.walk(plan.fields, plan.system).action or ""
         yield Dialogue(case=case, messages=tuple(said), action=due), rng
 

@@ -20,21 +20,14 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from hamr.apps.plan.build import first_of, overlap_of, replayed_pools, replayed_workers
-from hamr.apps.plan.measured import Prediction, compare, mean_errors
+from hamr.apps.plan.measured import Prediction, mean_errors
 from hamr.apps.plan.run import read_past
 
 
 def checked(run: Path) -> dict[str, Any]:
     past = read_past(run)
     config = past.config
-    made = compare(
-        past.steps,
-        workers=replayed_workers(config),
-        pools=replayed_pools(config),
-        first=first_of(config),
-        overlap=overlap_of(config),
-    )
+    made = past.compare()
     return {
         "experiment": config.experiment.name,
         "seed": config.experiment.seed,

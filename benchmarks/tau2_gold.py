@@ -21,9 +21,10 @@ from typing import Any, get_args
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
-from hamr.bench.tau2.dialogue import Limits, Tau2Dialogue  # noqa: E402
+from hamr.bench.tau2.dialogue import Tau2Dialogue  # noqa: E402
 from hamr.bench.tau2.scripted import GoldReplay  # noqa: E402
 from hamr.bench.tau2.tasks import Domain, environment_of, package_version, samples, tasks_of, tau2  # noqa: E402
+from hamr.config.tau2 import Tau2Config  # noqa: E402
 from hamr.types import Answer, Question, ServiceSample  # noqa: E402
 
 
@@ -96,7 +97,7 @@ def measure(domains: tuple[Domain, ...], limit: int | None = None) -> dict[str, 
         for sample in samples(domain, "test")[:limit]:
             for name, kind in (("gold", GoldReplay), ("short", ShortReplay)):
                 replay = kind(sample)
-                found = asyncio.run(Tau2Dialogue(sample, Limits(), 0).run(replay.act, replay.user))
+                found = asyncio.run(Tau2Dialogue(sample, Tau2Config(), 0).run(replay.act, replay.user))
                 rewards[name].append(found.reward)
                 endings[found.ending] += 1
                 agreed += package_run(sample, kind(sample)) == (found.reward, found.ending)

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hamr.errors import RunFolderError
 from hamr.security.redaction import blot
@@ -69,6 +69,25 @@ def numbered_rows(path: Path | str) -> Iterator[tuple[str, dict[str, Any]]]:
 def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
     """Yield the objects of `numbered_rows`."""
     return (row for _, row in numbered_rows(path))
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON. Raise ValueError for a key that is given twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return found
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Raise ValueError for NaN and Infinity."""
+    raise ValueError(f"{name} is not JSON")
+
+
+def encodable(text: str) -> str:
+    """Return the text with lone surrogates as "?". JSON can encode them, files and tokenizers cannot."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def cut_torn_tail(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Literal
 
 DType = Literal["auto", "bfloat16", "float32"]
 
+CPU_INFO = Path("/proc/cpuinfo")
 _ATEN_WITHOUT = frozenset({"default", "avx2"})
 _ONEDNN_ALL = frozenset({"ALL", "DEFAULT"})
 _ONEDNN_AVX512_BF16 = _ONEDNN_ALL | {"AVX512_CORE_BF16", "AVX512_CORE_FP16"}
@@ -17,7 +18,7 @@ _ONEDNN_AVX512_BF16 = _ONEDNN_ALL | {"AVX512_CORE_BF16", "AVX512_CORE_FP16"}
 
 def cpu_prefers_bfloat16() -> bool:
     """Return whether this CPU, with the kernels that the environment allows, is faster in bfloat16 than in float32."""
-    return prefers_bfloat16(_cpu_info("flags"), _cpu_info("vendor_id"), os.environ)
+    return prefers_bfloat16(proc_field(CPU_INFO, "flags"), proc_field(CPU_INFO, "vendor_id"), os.environ)
 
 
 def prefers_bfloat16(flags: str, vendor: str, environment: Mapping[str, str]) -> bool:
@@ -54,9 +55,10 @@ def resolve_dtype(dtype: DType, *, on_gpu: bool) -> Literal["bfloat16", "float32
 
 
 @functools.cache
-def _cpu_info(name: str) -> str:
+def proc_field(path: Path, key: str) -> str:
+    """Return the value of the first `key: value` line of a file in /proc; empty if there is none."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = path.read_text().splitlines()
     except OSError:
         return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+    return next((line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key), "")

@@ -6,6 +6,7 @@ A line `<!-- build: NAME -->` of a page is replaced by generated text: `commands
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -79,17 +80,34 @@ def command_help() -> Iterator[tuple[str, str]]:
 
 
 def configuration() -> str:
-    """Return the tables of all configuration keys."""
-    from hamr.config.reference import markdown
+    """Return one heading and one table for each section of the configuration."""
+    from hamr.config.explain import section_of
+    from hamr.config.reference import entries
+    from hamr.config.schema import Config
 
-    return markdown()
+    rows: dict[str, list[str]] = {name: [] for name in Config.model_fields}
+    for e in entries():
+        default = f"`{e.default}`" if e.default else "required"
+        rows[e.key.partition(".")[0]].append(row(f"`{e.key}`", e.type, default, e.meaning))
+    sections = []
+    for name, info in Config.model_fields.items():
+        about = inspect.cleandoc(vars(section_of(info.annotation)[0]).get("__doc__") or "")
+        table = [row("key", "type", "default", "meaning"), "|---|---|---|---|", *rows[name]]
+        sections.append("\n".join([f"## {name}", "", about, "", *table, ""]))
+    return "\n".join(sections)
 
 
 def metrics() -> str:
     """Return the table of all metrics."""
-    from hamr.telemetry.glossary import markdown
+    from hamr.telemetry.glossary import BETTER, METRICS
 
-    return markdown()
+    rows = [row(f"`{m.pattern}`", m.meaning, m.unit or "-", BETTER[m.good]) for m in METRICS]
+    return "\n".join([row("metric", "meaning", "unit", "better"), "|---|---|---|---|", *rows]) + "\n"
+
+
+def row(*cells: str) -> str:
+    """Return a row of a Markdown table."""
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 GENERATED: dict[str, Callable[[], str]] = {"commands": commands, "configuration": configuration, "metrics": metrics}

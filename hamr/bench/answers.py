@@ -160,6 +160,18 @@ class ResponseLog(RowFolder):
             return PolicyResponse(text=policy.given[item])
         return self.response(response_key(policy.settings, question))
 
+    def open_questions(self, policy: PolicyUnderTest, questions: Mapping[str, Question]) -> list[OpenQuestion]:
+        """Return the questions, given by item, that the policy has not answered."""
+        return [
+            OpenQuestion(
+                key=response_key(policy.settings, question),
+                question=question,
+                about={"policy": policy.name, "item": item},
+            )
+            for item, question in questions.items()
+            if self.response_to(policy, item, question).passing
+        ]
+
     async def collect(
         self,
         left: Sequence[OpenQuestion],

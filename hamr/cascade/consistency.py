@@ -15,7 +15,18 @@ from hamr.calibration.cascade import Cascade
 from hamr.config.rewards import ConsistencyConfig
 from hamr.errors import MissingScore
 from hamr.rewards.verdict import hard_score
-from hamr.types import Band, Failure, Fallback, JudgeTimeout, JudgeUnavailable, Outcome, ReferenceScore, Scored
+from hamr.types import (
+    Audit,
+    Band,
+    Failure,
+    Fallback,
+    JudgeTimeout,
+    JudgeUnavailable,
+    Outcome,
+    ReferenceScore,
+    Scored,
+    ScorerCall,
+)
 
 AWAY = (JudgeTimeout, JudgeUnavailable)
 """Failures of the judge that are independent of the response."""
@@ -23,15 +34,20 @@ AWAY = (JudgeTimeout, JudgeUnavailable)
 
 @dataclass(frozen=True, kw_only=True)
 class Consistency:
-    """The outcome and its decisive reference: the one with the maximum, or the one whose failure could not be ignored.
+    """Consistency component of one response, with its scores and calls.
 
-    `fallback`: the failure of an unavailable judge affected the outcome, so the reranker score replaced it.
+    `decisive`: the reference with the maximum, or the one whose failure could not be ignored. `fallback`: the failure
+    of an unavailable judge affected the outcome, so the reranker score replaced it. `escalated`: the judge was called.
     """
 
     outcome: Outcome
-    band: Band
-    decisive: ReferenceScore
+    band: Band = "none"
+    decisive: ReferenceScore | None = None
     fallback: Fallback | None = None
+    scores: tuple[ReferenceScore, ...] = ()
+    calls: tuple[ScorerCall, ...] = ()
+    escalated: bool = False
+    audit: Audit | None = None
 
 
 def to_judge(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> tuple[int, ...]:

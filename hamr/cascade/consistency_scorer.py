@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.cached_pool import CachedPool, ScorerRole, failure_of
-from hamr.cascade.consistency import combine, to_judge
+from hamr.cascade.consistency import Consistency, combine, to_judge
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
 from hamr.config.rewards import ConsistencyConfig
@@ -19,31 +19,14 @@ from hamr.rewards.verdict import canonical_label, parse_dimensions
 from hamr.types import (
     Answer,
     Audit,
-    Band,
     Failure,
-    Fallback,
     JudgeUnparsable,
-    Outcome,
     Question,
     ReferenceScore,
     Reply,
     ScorerCall,
     ServiceSample,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConsistencyResult:
-    """Consistency component of one response, with its scores and calls. `escalated`: the judge was called."""
-
-    outcome: Outcome
-    band: Band = "none"
-    scores: tuple[ReferenceScore, ...] = ()
-    calls: tuple[ScorerCall, ...] = ()
-    decisive: ReferenceScore | None = None
-    escalated: bool = False
-    audit: Audit | None = None
-    fallback: Fallback | None = None
 
 
 class ConsistencyScorer:
@@ -70,7 +53,7 @@ class ConsistencyScorer:
         self._questions: dict[int, Question] = {}
         self._escalated = False
 
-    async def run(self, references: Sequence[int], *, audited: bool = False) -> ConsistencyResult:
+    async def run(self, references: Sequence[int], *, audited: bool = False) -> Consistency:
         """Score the reply against the references with these indices (at least one) and take the maximum.
 
         Args:
@@ -89,16 +72,8 @@ class ConsistencyScorer:
         result = combine(scores, self._config, self._failures)
         rewarded = result.outcome.ok and result.fallback is None
         audit = await self._audit(scores, result.decisive) if audited and rewarded else None
-        return ConsistencyResult(
-            outcome=result.outcome,
-            band=result.band,
-            scores=scores,
-            calls=tuple(call for _, _, call in sorted(self._calls, key=_order)),
-            decisive=result.decisive,
-            escalated=self._escalated,
-            audit=audit,
-            fallback=result.fallback,
-        )
+        calls = tuple(call for _, _, call in sorted(self._calls, key=_order))
+        return replace(result, scores=scores, calls=calls, escalated=self._escalated, audit=audit)
 
     async def _rerank_then_judge(self, index: int) -> None:
         await self._rerank(index)
@@ -134,14 +109,14 @@ class ConsistencyScorer:
             return None if known else JudgeUnparsable(detail=f"verdict={answer.verdict!r} is not a level")
         return failure_of("judge", answer)
 
-    async def _audit(self, scores: Sequence[ReferenceScore], decisive: ReferenceScore) -> Audit | None:
+    async def _audit(self, scores: Sequence[ReferenceScore], decisive: ReferenceScore | None) -> Audit | None:
         """Return the judge scores of the references that it has not scored, None if it has scored all. An ensemble
         scores every reference."""
         judged = {score.reference: None if self._ensemble else score.s_j for score in scores}
         unjudged = [index for index, s_j in judged.items() if s_j is None]
         if self._config.mode != "hybrid" or not unjudged:
             return None
-        assert decisive.s_r is not None, "a reply with a reward was reranked"
+        assert decisive is not None and decisive.s_r is not None, "a reply with a reward was reranked"
         answers = dict(zip(unjudged, await asyncio.gather(*map(self._vote, unjudged)), strict=True))
         judged |= {index: None if isinstance(vote, Failure) else vote for index, vote in answers.items()}
         audit = Audit(s_r=decisive.s_r, s_j=judged[decisive.reference], by=self._config.audit.by)

@@ -19,7 +19,8 @@ from hamr.calibration.cascade import Cascade
 from hamr.cascade.audit import is_audited
 from hamr.cascade.auditors import POOL_AUDITORS
 from hamr.cascade.cached_pool import Ask, CachedPool
-from hamr.cascade.consistency_scorer import ConsistencyResult, ConsistencyScorer
+from hamr.cascade.consistency import Consistency
+from hamr.cascade.consistency_scorer import ConsistencyScorer
 from hamr.cascade.custom_rewards import CallFunction, CustomRewardScorer
 from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
@@ -27,6 +28,7 @@ from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.data.actions import ResponseFormat, acting_text, answer_of, customer_text, parse_action, render_action
 from hamr.data.formats import PLAIN, Formats
 from hamr.errors import ConfigError
+from hamr.files import encodable
 from hamr.rewards.format import format_reward
 from hamr.rewards.judged import check_prompts
 from hamr.rewards.length import length_reward
@@ -79,7 +81,7 @@ class RewardRouter:
         self._rewards, self._formats, self._deadline_s, self._clock = rewards, formats, deadline_s, clock
         self._rules = load_rules(rewards.rules.file)
         self._scenarios = load_scenarios(rewards.sage_logic.scenarios) if rewards.sage_logic.weight else {}
-        self._count_tokens = lru_cache(maxsize=cache_size)(lambda text: count_tokens(_encodable(text)))
+        self._count_tokens = lru_cache(maxsize=cache_size)(lambda text: count_tokens(encodable(text)))
         self._metrics = RouterMetrics()
         self._moved: tuple[Cascade, ConsistencyConfig] | None = None
         self._pools: dict[str, CachedPool] = {}
@@ -234,10 +236,10 @@ class RewardRouter:
         action: Action | MalformedResponse,
         config: ConsistencyConfig,
         until: float,
-    ) -> ConsistencyResult:
+    ) -> Consistency:
         """Match type and parameters, then call the scorers (hybrid reward, section 3.3)."""
         if isinstance(action, MalformedResponse):
-            return ConsistencyResult(outcome=action)
+            return Consistency(outcome=action)
         exact = config.mode == "exact"
         rules = MatchRules(
             leniency=config.matching,
@@ -248,10 +250,10 @@ class RewardRouter:
         match = match_action(action, sample.references, rules)
         if match.score is not None:
             band = "repetition" if match.kind == "reply" and not match.score else MATCHED[match.kind]
-            return ConsistencyResult(outcome=Scored(value=match.score), band=band)
+            return Consistency(outcome=Scored(value=match.score), band=band)
         if not config.weight or exact:
             # No question is needed: `score` omits the component.
-            return ConsistencyResult(outcome=Scored(value=0.0))
+            return Consistency(outcome=Scored(value=0.0))
         assert isinstance(action, Reply), "a match without a score is a reply"
         scorer = ConsistencyScorer(
             config, self._scorers, self._metrics, sample, action, until=until, ensemble=self._ensemble
@@ -263,8 +265,3 @@ class RewardRouter:
 def _parameters(config: ConsistencyConfig) -> tuple[float, float, float, float] | None:
     """Return the parameters of Eq. 4 for the record."""
     return Cascade.from_config(config.cascade).parameters if config.weight and config.mode == "hybrid" else None
-
-
-def _encodable(text: str) -> str:
-    """Replace lone surrogates, which tokenizers reject."""
-    return text.encode("utf-8", "replace").decode("utf-8")

@@ -7,36 +7,22 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from hamr.cluster.actor_death import death_reason
 from hamr.config.schema import TrainerConfig
 from hamr.errors import EngineDied
-from hamr.protocols import Metrics, Trainer
+from hamr.protocols import Metrics
 from hamr.types import TrainBatch
+
+if TYPE_CHECKING:
+    from hamr.rollout.workers import RolloutWorkers
+    from hamr.trainer.actors import TrainerGroup
 
 log = logging.getLogger(__name__)
 
 OFFLOAD_S = 60.0
 """Longest wait for the trainer to release memory after an error. A rank may still wait for one that failed."""
-
-
-class SleepingEngines(Protocol):
-    """Engines that can release their GPU memory temporarily. Level 1 keeps their weights on the host, 2 drops them."""
-
-    async def sleep(self, level: int) -> None: ...
-
-    async def wake_up(self) -> None: ...
-
-
-class ColocatedTrainer(Trainer, Protocol):
-    """Trainer that can move the states of its optimiser to the host until it needs them again."""
-
-    async def offload_states(self) -> None: ...
-
-    async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None: ...
-
-    async def copy_state(self, folder: Path) -> Callable[[], Awaitable[None]]: ...
 
 
 class TimeSharedTrainer:
@@ -46,7 +32,7 @@ class TimeSharedTrainer:
     weights, which a step sends anyway, unless they `serve_adapter`: then the weights of their start wait on the host.
     """
 
-    def __init__(self, trainer: ColocatedTrainer, engines: SleepingEngines, serve_adapter: bool = False) -> None:
+    def __init__(self, trainer: TrainerGroup, engines: RolloutWorkers, serve_adapter: bool = False) -> None:
         self._trainer, self._engines = trainer, engines
         self._training_level = 1 if serve_adapter else 2
         self._alone = False

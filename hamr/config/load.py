@@ -25,6 +25,7 @@ from hamr.config.overrides import config_folder, group_options, no_such_choice, 
 from hamr.config.resources import resource
 from hamr.config.safe_yaml import load_yaml
 from hamr.config.schema import GROUPS, Config
+from hamr.config.yaml_files import read_config
 from hamr.errors import BadInput, ConfigError
 from hamr.security.redaction import name_secret_variables, redact
 
@@ -129,16 +130,7 @@ def load_dumped(path: Path, overrides: Sequence[str] = ()) -> Config:
     A run folder may come from elsewhere, so the paths of functions in it are not executed
     (`CodeConfig.as_recorded`) unless an override repeats them. The samples of its importer are read from its file.
     """
-    try:
-        raw = load_yaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            "config", str(path), f"cannot be read ({error.strerror}); give a run folder's config.yaml"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise yaml_error(error, str(path)) from None
-    if not isinstance(raw, dict):
-        raise ConfigError("config", str(path), "contains no configuration; give a run folder's config.yaml")
+    raw = read_config(path)
     named = {text.lstrip("+").partition("=")[0].strip() for text in overrides}
     _remove_unknown_keys(raw, path)
     for text in overrides:
@@ -185,7 +177,7 @@ def _restrict_functions(config: Config, named: Collection[str] | None = None) ->
 
 def change_dumped(path: Path, overrides: Sequence[str]) -> str:
     """Return the text of a dumped configuration with changed values. Everything else stays as it is written."""
-    raw = load_yaml(path.read_text(encoding="utf-8"))
+    raw = read_config(path)
     for text in overrides:
         _set(raw, text)
     return yaml.safe_dump(raw, sort_keys=False, allow_unicode=True, width=120)

@@ -1,4 +1,4 @@
-"""Reference of the whole configuration as Markdown, from the schema and its docstrings."""
+"""Reference of the whole configuration, from the schema and its docstrings."""
 
 from __future__ import annotations
 
@@ -37,11 +37,6 @@ def entries() -> Iterator[KeyEntry]:
         yield from _entries(model, f"{name}.<name>" if named else name)
 
 
-def markdown() -> str:
-    """Return one heading and one table for each section of the configuration."""
-    return "\n".join(_section(name, info) for name, info in Config.model_fields.items())
-
-
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
     """Return {field: docstring} of a section, those of inherited fields included."""
     found: dict[str, str] = {}
@@ -53,14 +48,6 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
                     found[name] = " ".join(doc.split())
     return found
-
-
-def _section(name: str, info: FieldInfo) -> str:
-    model, named = section_of(info.annotation)
-    assert model is not None, "every field of the whole configuration is a section"
-    rows = map(_row, _entries(model, f"{name}.<name>" if named else name))
-    table = ["| key | type | default | meaning |", "|---|---|---|---|", *rows]
-    return "\n".join([f"## {name}", "", inspect.cleandoc(_about(model)), "", *table, ""])
 
 
 def _about(model: type[BaseModel]) -> str:
@@ -77,12 +64,6 @@ def _entries(model: type[BaseModel], prefix: str) -> Iterator[KeyEntry]:
             yield KeyEntry(key=key, type=_type(info.annotation), default=_default(info), meaning=meaning)
         if section is not None:
             yield from _entries(section, f"{key}.<name>" if named else key)
-
-
-def _row(entry: KeyEntry) -> str:
-    cells = (entry.key, entry.type, entry.default, entry.meaning)
-    key, kind, default, meaning = (cell.replace("|", "\\|") for cell in cells)
-    return f"| `{key}` | {kind} | {f'`{default}`' if default else 'required'} | {meaning} |"
 
 
 def _default(info: FieldInfo) -> str:

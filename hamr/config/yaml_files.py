@@ -1,4 +1,4 @@
-"""YAML files of users, validated as a model. Every fault names the line of its key."""
+"""YAML files of users, validated as a model; every fault names the line of its key. The config.yaml of a run folder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from hamr.config.explain import requirement
+from hamr.config.explain import requirement, yaml_error
 from hamr.config.safe_yaml import line_of, load_yaml
 from hamr.errors import ConfigError, did_you_mean
 
@@ -42,6 +42,20 @@ def read_checked(path: Path, model: type[Model], what: str) -> tuple[Model, yaml
         raise _validation_error(error, model, tree, path) from error
     except RecursionError as error:
         raise ConfigError(what, str(path), "a part of it contains itself; write it without aliases") from error
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the raw values of a run folder's config.yaml. Raises ConfigError if it cannot be read or is damaged."""
+    remedy = "give a run folder's config.yaml"
+    try:
+        raw = load_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("config", str(path), f"cannot be read ({error.strerror}); {remedy}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise yaml_error(error, str(path)) from None
+    if not isinstance(raw, dict):
+        raise ConfigError("config", str(path), f"contains no configuration; {remedy}")
+    return raw
 
 
 def _refuse_doubled(node: yaml.Node, path: Path) -> None:

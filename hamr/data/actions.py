@@ -15,9 +15,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from hamr.errors import DataError
+from hamr.files import refuse_constant
 from hamr.types import Action, MalformedResponse, Reply, ToolCall
 
 ResponseFormat = Literal["plain", "think_answer", "answer_think"]
@@ -224,11 +225,6 @@ def is_deeper(value: Any, most: int) -> bool:
         if not level:
             return False
     return any(isinstance(value, dict | list) for value in level)
-
-
-def refuse_constant(name: str) -> NoReturn:
-    """Raise ValueError for NaN and Infinity."""
-    raise ValueError(f"{name} is not JSON")
 
 
 def finite_number(number: str) -> float:

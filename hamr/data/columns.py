@@ -20,10 +20,10 @@ def value_at(row: Mapping[str, Any], column: str) -> Any:
     return value
 
 
-def check_column(place: str, column: str, rows: Iterable[Mapping[str, Any]], source: str) -> None:
-    """Raise DataError for a column that no row has."""
+def check_column(place: str, column: str | None, rows: Iterable[Mapping[str, Any]], source: str) -> None:
+    """Raise DataError for a column that no row has. None is accepted."""
     rows = list(rows)
-    if rows and not any(_has(row, column) for row in rows):
+    if column is not None and rows and not any(_has(row, column) for row in rows):
         there = sorted({name for row in rows for name in row})
         remedy = f"{source} has no such column; {did_you_mean(column, there)}columns: {', '.join(there)}"
         raise DataError(place, column, remedy)

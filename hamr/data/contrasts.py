@@ -23,11 +23,11 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text
-from hamr.data.repetition import REPEATED, repetitions
+from hamr.data.words import REPEATED, plain, repetitions
 from hamr.data.samples import act_of
 from hamr.data.stray import COURTESIES, STRAY
 from hamr.errors import DataError
@@ -36,7 +36,6 @@ from hamr.procedures.words import Split
 from hamr.types import Reply, ServiceSample
 
 ContrastKind = Literal["act", "fact", "negation", "courtesy", "fragment", "shuffled", "repeated", "off_topic", "policy"]
-KINDS: tuple[ContrastKind, ...] = get_args(ContrastKind)
 _ACTS_PER_CONTRAST = 3
 _FACTS = 2
 _NUMBER = re.compile(r"\d+")
@@ -372,8 +371,3 @@ def negate(text: str) -> str | None:
         return next((text.replace(word, other, 1) for word, other in _CHINESE_NEGATED if word in text), None)
     found = _AUXILIARY.search(text)
     return None if found is None else f"{text[: found.end()]} not{text[found.end() :]}"
-
-
-def plain(text: str) -> str:
-    """Letters and digits of the text in lower case, words parted by single spaces."""
-    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())

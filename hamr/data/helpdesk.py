@@ -165,9 +165,7 @@ def _collect(
     options: HelpdeskOptions,
     name: str,
 ) -> Tickets:
-    if options.group:
-        rows = (ticket for _, ticket in tickets if isinstance(ticket, dict))
-        check_column("group", options.group, rows, path.name)
+    check_column("group", options.group, (ticket for _, ticket in tickets if isinstance(ticket, dict)), path.name)
     made, blank, internal = [], 0, 0
     for place, ticket in tickets:
         where = place

@@ -22,12 +22,12 @@ from hamr.data.contrasts import (
     ContrastKind,
     clusters_of,
     generated_contrast,
-    plain,
     replies_of,
 )
 from hamr.data.facts import facts
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
+from hamr.data.words import plain
 from hamr.data.samples import history_from_json, read_rows
 from hamr.data.shapes import NonEmptyText, Shape, check_shape
 from hamr.errors import DataError

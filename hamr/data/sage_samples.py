@@ -200,11 +200,6 @@ class _Point:
     turn: int
 
 
-def _state(setting: Setting) -> tuple[object, ...]:
-    """Return the system state of the setting. For numbers, only whether they are zero."""
-    return tuple(value if isinstance(value, bool | str) else bool(value) for value in setting.system.values())
-
-
 @dataclass(frozen=True)
 class SampleMaker:
     """Maker of the samples of one split of a scenario."""
@@ -251,12 +246,13 @@ class SampleMaker:
 
     def _by_act(self, settings: Mapping[Route, list[Setting]]) -> Iterator[_Point]:
         """Cycle through the acts, and for each act through the paths to it, in any state of the system."""
-        # Settings of one route and intent have the same acts at the same turns.
+        # Settings of one route, intent and state have the same acts at the same turns. Numbers count as zero or not.
         alike: dict[tuple[Route, str, tuple[object, ...]], list[Setting]] = {}
         for route in sorted(settings):
             for setting in settings[route]:
+                state = tuple(v if isinstance(v, bool | str) else bool(v) for v in setting.system.values())
                 for intent in self.scenario.intents_of(setting.fields):
-                    alike.setdefault((route, intent, _state(setting)), []).append(setting)
+                    alike.setdefault((route, intent, state), []).append(setting)
         found: dict[str, dict[tuple[str, ...], list[tuple[list[Setting], str, int]]]] = {}
         for (_, intent, _), group in alike.items():
             for turn, walk in enumerate(self._outline(group[0], intent)):

@@ -23,9 +23,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hamr.data.actions import MAX_DEPTH, finite_number, is_deeper, refuse_constant, render_action
+from hamr.data.actions import MAX_DEPTH, finite_number, is_deeper, render_action
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError, did_you_mean
+from hamr.files import refuse_constant, unique_keys
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
 
 T = TypeVar("T")
@@ -137,18 +138,10 @@ def parse_line(line: str, where: str) -> Any:
 def parse_json(text: str) -> Any:
     """Parse JSON. Raise ValueError for what could not be written again (NaN, Infinity, numbers out of range, lone
     surrogates, a key given twice) and for invalid JSON, RecursionError for deep nesting."""
-    value = json.loads(text, parse_constant=refuse_constant, parse_float=finite_number, object_pairs_hook=_unique_keys)
+    value = json.loads(text, parse_constant=refuse_constant, parse_float=finite_number, object_pairs_hook=unique_keys)
     if "\\ud" in text.lower():
         json.dumps(value, ensure_ascii=False).encode()
     return value
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
-    return found
 
 
 def write_samples(path: str | Path, samples: Iterable[ServiceSample]) -> None:
@@ -238,7 +231,7 @@ def from_json(row: Any, *, where: str = "sample", own: Collection[str] = ()) -> 
         policy=_get(row, "policy", str, where),
         tools=tools,
         history=tuple(_turn(turn, f"{where}: history[{i}]", schemas) for i, turn in enumerate(history)),
-        references=tuple(_reference(r, f"{where}: references[{i}]", schemas) for i, r in enumerate(references)),
+        references=tuple(parse_reference(r, f"{where}: references[{i}]", schemas) for i, r in enumerate(references)),
         privileged=_parse_privileged(row, where),
         meta=_get(row, "meta", dict, where, default={}),
         documents=_documents(row, where),
@@ -340,7 +333,8 @@ def _turn(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]] | None)
     return Turn(role=role, content=content, name=name)
 
 
-def _reference(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -> Reference:
+def parse_reference(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]]) -> Reference:
+    """Parse a reference. `schemas`: the parameters of the sample's tools. Raise DataError."""
     if not isinstance(row, dict):
         raise DataError(where, row, "must be an object with an action")
     action = _action(row, where, schemas)

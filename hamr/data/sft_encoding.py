@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -52,17 +53,14 @@ def encode_item(item: SftItem, encoder: TextEncoder, *, native: bool = False, wh
     if found is not None:
         raise DataError(f"{where}: target", found, "is a special token of the model; remove it from the text")
     ends = list(accumulate(len(part.text) for part in item.target))
-    parts = bytes(_part_at(max(end - 1, start), ends) for _, start, end in spans) + bytes([len(ends) - 1])
+    last = len(ends) - 1
+    parts = bytes([*(min(bisect_right(ends, max(end - 1, start)), last) for _, start, end in spans), last])
     return EncodedItem(
         kind=item.kind,
         prompt_ids=array("i", chat.encode(item.sample, item_messages(item, native=native))),
         token_ids=array("i", [*(token for token, _, _ in spans), encoder.eos_id]),
         parts=parts,
     )
-
-
-def _part_at(character: int, ends: Sequence[int]) -> int:
-    return next((i for i, end in enumerate(ends) if character < end), len(ends) - 1)
 
 
 def items_batch(items: Sequence[EncodedItem], aggregation: Aggregation = "token_mean") -> TrainBatch:

@@ -82,7 +82,8 @@ def read_table(
 
 def _json(raw: bytes, path: Path, strict: bool) -> ExportTable:
     start = raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    form, values = "JSONL", _lines(raw)
+    form, numbered = "JSONL", enumerate(raw.splitlines(), start=1)
+    values: Iterator[tuple[int, bytes]] = ((number, line) for number, line in numbered if line.strip())
     if start == b"[":
         form, values = "a JSON array", _elements(_decode(raw, path, "utf-8-sig"), path)
     elif start == b"{" and path.suffix.lower() == ".json":
@@ -98,10 +99,6 @@ def _json(raw: bytes, path: Path, strict: bool) -> ExportTable:
                 raise
             faults.append(TicketFault(line=line, message=str(error), row=value.decode("utf-8", "replace")))
     return ExportTable(rows=rows, faults=faults, form=form)
-
-
-def _lines(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    return ((number, line) for number, line in enumerate(raw.splitlines(), start=1) if line.strip())
 
 
 def _elements(text: str, path: Path) -> Iterator[tuple[int, bytes]]:

@@ -16,7 +16,7 @@ from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
 from hamr.config.yaml_files import read_checked
 from hamr.data.columns import check_column, group_meta, value_at
 from hamr.data.hiding import without_pii
-from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
+from hamr.data.importers.widen import calls_in, tools_from_calls
 from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
 from hamr.data.samples import parse_json, parse_line
@@ -331,9 +331,7 @@ def _parameters(value: Any, place: str) -> dict[str, Any]:
 
 def _tools_from_calls(rows: Sequence[Mapping[str, Any]]) -> None:
     """Derive tools from the calls of the export, the same for every ticket."""
-    calls: Calls = {}
-    for row in rows:
-        calls_in(row["turns"], calls)
+    calls = calls_in(row["turns"] for row in rows)
     tools = tools_from_calls(calls, calls)
     for row in rows:
         row["tools"].extend(tools)

@@ -9,13 +9,12 @@ point.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hamr.data.samples import action_json, from_json, read_unique, turn_json, write_rows
+from hamr.data.samples import action_json, from_json, parse_reference, read_unique, turn_json, write_rows
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import DataError
 from hamr.types import Action, Reference, Reply, ServiceSample, ToolCall, Turn
@@ -173,17 +172,10 @@ def trajectory_from_json(row: Any, *, where: str = "trajectory") -> Trajectory:
 
 def _check_actions(sample: ServiceSample, where: str) -> None:
     """Check that a policy can generate every action, since each becomes a reference."""
-    places = [i for i, turn in enumerate(sample.history) if turn.role == "agent"]
-    actions = [action_json(action_of(sample.history[i])) for i in places]
-    row = {"id": "-", "ticket": {}, "policy": "", "tools": list(sample.tools), "history": [], "references": actions}
-    try:
-        from_json(row, where=where)
-    except DataError as error:
-
-        def turn(match: re.Match[str]) -> str:
-            return f"turns[{places[int(match.group(1))]}]"
-
-        raise DataError(re.sub(r"references\[(\d+)\]", turn, error.where), error.value, error.remedy) from error
+    schemas = dict(tool_spec(tool) for tool in sample.tools)
+    for i, turn in enumerate(sample.history):
+        if turn.role == "agent":
+            parse_reference(action_json(action_of(turn)), f"{where}: turns[{i}]", schemas)
 
 
 def _check_order(turns: Sequence[Turn], where: str) -> None:

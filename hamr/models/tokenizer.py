@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hamr.errors import BadInput
+from hamr.files import encodable
 
 if TYPE_CHECKING:
     import jinja2
@@ -39,7 +40,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids. A lone surrogate counts as "?"; the library raises an error for it."""
-        return self.core.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False).ids
+        return self.core.encode(encodable(text), add_special_tokens=False).ids
 
     def spans(self, text: str) -> list[tuple[int, int, int]]:
         """Return `encode`'s ids with their positions: (id, start, end), in characters.

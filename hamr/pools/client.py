@@ -324,16 +324,7 @@ class PoolClient:
         if waiting.answer.done():  # the caller was cancelled
             return
         elapsed = asyncio.get_running_loop().time() - waiting.asked
-        call = answer.call or ScorerCall(
-            pool=self.name,
-            model=self.config.model,
-            prompt_version="",
-            replica="",
-            queue_s=0.0,
-            service_s=0.0,
-            prompt_tokens=0,
-            output_tokens=0,
-        )
+        call = answer.call or ScorerCall(pool=self.name, model=self.config.model)
         call = dataclasses.replace(
             call, queue_s=max(0.0, elapsed - call.service_s), attempts=max(1, waiting.attempts) + waiting.hedges
         )

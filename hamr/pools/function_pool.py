@@ -194,17 +194,7 @@ class FunctionPool:
         return Answer(failure="function_timeout" if timeout else "function_failed", detail=reply.detail)
 
     def _call(self, seconds: float) -> ScorerCall:
-        path = self._source.path
-        return ScorerCall(
-            pool=path,
-            model=path,
-            prompt_version="",
-            replica="",
-            queue_s=0.0,
-            service_s=seconds,
-            prompt_tokens=0,
-            output_tokens=0,
-        )
+        return ScorerCall(pool=self._source.path, model=self._source.path, service_s=seconds)
 
     async def _answer(self, *request: Any) -> dict[str, Any] | Failure:
         try:

@@ -26,8 +26,6 @@ def record_call(
         pool=pool,
         model=model,
         prompt_version=prompt_version,
-        replica="",
-        queue_s=0.0,
         service_s=time.monotonic() - started,
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,

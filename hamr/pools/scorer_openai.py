@@ -63,7 +63,7 @@ class OpenAIScorer:
         self.check_config(pool, config)
         check_url(f"pools.{pool}.endpoint", config.endpoint or "", resolve=look_up)
         self.pool, self.config = pool, config
-        self.template = PromptTemplate.load(config.prompt) if config.prompt else None
+        self.template = PromptTemplate.read(config.prompt) if config.prompt else None
         key = os.environ[config.api_key_env] if config.api_key_env else NO_KEY
         # The pool retries: it counts the retries and knows the deadline.
         self._client = AsyncOpenAI(

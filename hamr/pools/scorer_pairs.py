@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
+from hamr.files import encodable
 from hamr.models.bundled import PAIRS_INSTALL, resolve_model
 from hamr.pools.pair_training import MARKED, mark_numbers
 from hamr.pools.scorer_call import record_call
@@ -275,4 +276,4 @@ def _pair(question: Question) -> Pair | None:
     if not isinstance(a, str) or not isinstance(b, str):
         return None
     # A tokenizer raises an error for a lone surrogate, which would fail all pairs of the call.
-    return a.encode("utf-8", "replace").decode(), b.encode("utf-8", "replace").decode()
+    return encodable(a), encodable(b)

@@ -2,7 +2,7 @@
 
 Scoring and scorer training share this layout, so that a fine-tuned scorer sees the tokens it was trained on:
 
-    chat template(system, user) [thinking_open reasoning thinking_close] verdict_prefix | label
+    chat template(system, user) [thinking.open reasoning thinking.close] verdict_prefix | label
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class ScorerPrompt:
         return self.tokenizer.chat_ids(self.template.render(variables), thinks=self.template.thinks)
 
     def thinking_ids(self) -> list[int]:
-        return self.tokenizer.encode(self.template.thinking_open)
+        return self.tokenizer.encode(self.template.thinking.open)
 
     def verdict_ids(self, *, after_thinking: bool) -> list[int]:
         """Return the tokens between the question, or the reasoning, and the label."""
-        close = self.template.thinking_close if after_thinking else ""
+        close = self.template.thinking.close if after_thinking else ""
         return self.tokenizer.encode(close + self.template.verdict_prefix)
 
     @property
     def stop(self) -> str:
         """Return the text that ends the reasoning, stripped, since the white space around it varies between models."""
-        return self.template.thinking_close.strip()
+        return self.template.thinking.close.strip()
 
     def read(self, logprobs: Mapping[int, float]) -> LabelReading:
         """Return the score from the labels' log-probabilities (nats) at the verdict position.

@@ -208,7 +208,7 @@ def check_template(pool: str, config: PoolConfig) -> None:
     """
     if not config.prompt:
         return
-    wanted = PromptTemplate.load(config.prompt).variables
+    wanted = PromptTemplate.read(config.prompt).variables
     if unknown := sorted(wanted - QUESTION_VARIABLES):
         remedy = f"its template uses the unknown variables {unknown}; a scorer gets {sorted(QUESTION_VARIABLES)}"
         raise ConfigError(f"pools.{pool}.prompt", config.prompt, remedy)
@@ -219,7 +219,7 @@ def check_template(pool: str, config: PoolConfig) -> None:
 
 def load_prompt(pool: str, config: PoolConfig, model: Path) -> ScorerPrompt:
     """Load the pool's template in the tokens of its model. Raises BadInput that names the pool."""
-    template = PromptTemplate.load(config.prompt)
+    template = PromptTemplate.read(config.prompt)
     try:
         return ScorerPrompt(template, load_tokenizer(model))
     except BadInput as e:

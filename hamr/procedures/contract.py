@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
 
+from hamr.files import encodable
 from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import ACTION, CHAT, CHAT_WORDS, CLASSIFICATION_OUTPUT, COT, FINALS, NOW_PATH
 from hamr.procedures.rules import stage_name
@@ -80,7 +81,7 @@ class OutputReading:
 class _Unread(Exception):
     def __init__(self, kind: Unreadable, detail: str = "") -> None:
         super().__init__(kind, detail)
-        self.fault = OutputFault(kind=kind, detail=whole(detail))
+        self.fault = OutputFault(kind=kind, detail=encodable(detail))
 
 
 def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> OutputReading:
@@ -97,21 +98,21 @@ def read_output(text: str, scenario: Scenario, *, cut_off: bool = False) -> Outp
         return OutputReading(output=None, faults=(fault,))
     faults: list[OutputFault] = []
     fields = _labels(raw[CLASSIFICATION_OUTPUT], scenario.file.fields, faults)
-    path = tuple(whole(stage) for stage in raw[NOW_PATH])
+    path = tuple(encodable(stage) for stage in raw[NOW_PATH])
     _check_path(path, scenario, faults)
-    action = whole(raw[FINALS][ACTION])
-    chat = whole(raw[CHAT]).strip()
+    action = encodable(raw[FINALS][ACTION])
+    chat = encodable(raw[CHAT]).strip()
     _check_chat(chat, faults)
     if action not in scenario.file.actions:
         faults.append(OutputFault(kind="unknown_action", detail=action[:60]))
-    output = AgentOutput(fields=fields, cot=whole(raw[COT]), path=path, action=action, chat=chat)
+    output = AgentOutput(fields=fields, cot=encodable(raw[COT]), path=path, action=action, chat=chat)
     return OutputReading(output=output, faults=tuple(faults))
 
 
 def chat_of(text: str) -> str | None:
     """Return the chat of an output, which is all that the customer reads of it. None if the output is unreadable."""
     try:
-        return whole(_checked_object(text)[CHAT]).strip()
+        return encodable(_checked_object(text)[CHAT]).strip()
     except _Unread:
         return None
 
@@ -142,11 +143,6 @@ def words(text: str) -> int:
     (2, 3)
     """
     return len(_WORD.findall(text))
-
-
-def whole(text: str) -> str:
-    """Return the text with lone surrogates replaced, which JSON can encode but files cannot."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def label(value: object, variable: Variable) -> Value | None:
@@ -230,7 +226,7 @@ def _labels(given: Mapping[str, Any], fields: Mapping[str, Variable], faults: li
             faults.append(OutputFault(kind="unknown_label", detail=f"{name}={given[name]!r}"[:60]))
         else:
             found[name] = value
-    faults += [OutputFault(kind="unknown_field", detail=whole(name)[:60]) for name in given if name not in fields]
+    faults += [OutputFault(kind="unknown_field", detail=encodable(name)[:60]) for name in given if name not in fields]
     return found
 
 

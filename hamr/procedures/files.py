@@ -11,6 +11,7 @@ from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.checks import faults
 from hamr.procedures.graph import Scenario
 from hamr.procedures.schema import ScenarioFile
+from hamr.prompting.templates import is_path
 
 
 def scenario_names() -> list[str]:
@@ -24,11 +25,8 @@ def load_scenario(name: str | Path) -> Scenario:
     BadInput names file and line: unknown name (with the nearest one) or file, invalid YAML, unknown key, invalid value,
     or parts that do not fit together (see `checks`).
     """
-    return _shipped_scenario(str(name)) if not is_path(name) else _read(Path(name).expanduser())
-
-
-def is_path(name: str | Path) -> bool:
-    return isinstance(name, Path) or "/" in name or name.endswith((".yaml", ".yml"))
+    own = isinstance(name, Path) or is_path(name)
+    return _read(Path(name).expanduser()) if own else _shipped_scenario(str(name))
 
 
 @lru_cache(maxsize=64)

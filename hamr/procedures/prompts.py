@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.graph import Scenario
@@ -109,6 +110,7 @@ def user_prompt(
     return TextPrompt.load(f"sage_user.{language}").render(variables)
 
 
+@lru_cache(maxsize=256)
 def wording_prompt(scenario: Scenario, *, persona: str, level: str, language: str) -> str:
     """Return the system prompt of a model that words a customer's messages. An empty `level` is none."""
     words, file = phrases_in(language), scenario.file
@@ -120,6 +122,7 @@ def wording_prompt(scenario: Scenario, *, persona: str, level: str, language: st
     return TextPrompt.load(f"sage_wording.{language}").render(variables)
 
 
+@lru_cache(maxsize=64)
 def judge_prompt(scenario: Scenario, *, language: str) -> str:
     """Return the system prompt of a judge, who classifies the fields at one turn and grades the reply to it."""
     words = phrases_in(language)

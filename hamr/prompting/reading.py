@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from hamr.errors import VerdictUnparsable
+from hamr.files import encodable, refuse_constant, unique_keys
 
 _ALIASES: Mapping[str, str] = {
     "理由": "reason", "原因": "reason", "得分": "score", "分数": "score", "评分": "score", "风险": "risk",
@@ -88,7 +89,7 @@ def reason(value: Any) -> str:
     """Return the reason of a judge as valid UTF-8 text. Raise VerdictUnparsable if it is not a text."""
     if not isinstance(value, str):
         raise VerdictUnparsable(f"the reason {value!r} is not a text")
-    return value.encode("utf-8", "replace").decode().strip()
+    return encodable(value).strip()
 
 
 def object_schema(**properties: Schema) -> Schema:
@@ -126,17 +127,7 @@ def _ending_object(answer: str) -> tuple[dict[str, Any], str] | None:
         return None
     text = tail[match.start() :]
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        value = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         return None
     return value, text
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("duplicate key")
-    return dict(pairs)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")

@@ -211,7 +211,6 @@ def grouped_bars(
     *,
     colours: Sequence[str] = CYCLE,
     label: str = "",
-    slanted: bool = False,
 ) -> tuple[MplFigure, Axes]:
     """Draw series[label][group] as a bar in the group; intervals are whiskers.
 
@@ -233,9 +232,6 @@ def grouped_bars(
         if label and bar_units > 0.6 * TEXT * max((len(label.format(m)) for m, _, _ in spans), default=0):
             ax.bar_label(drawn, fmt=label.format, padding=2, fontsize=TEXT, color=MUTED)
     ax.set_xticks(range(len(groups)), [group.replace("_", " ") for group in groups])
-    if slanted:
-        for tick in ax.get_xticklabels():
-            tick.set(rotation=28, ha="right")
     ax.tick_params(axis="x", length=0, labelcolor=INK)
     legend(ax)
     return figure, ax

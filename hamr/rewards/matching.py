@@ -26,7 +26,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from hamr.config.matching import Leniency, MatchingConfig
-from hamr.data.repetition import repetitions
+from hamr.data.words import repetitions
 from hamr.errors import DataError
 from hamr.types import Action, Reference, Reply, ToolCall
 

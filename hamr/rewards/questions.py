@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hamr.data.actions import ResponseFormat, customer_text
+from hamr.data.actions import ResponseFormat, customer_text, parse_action
 from hamr.data.rendering import dialogue_text
 from hamr.procedures.contract import chat_of
 from hamr.types import Action, MalformedResponse, Question, Reply, ServiceSample
@@ -44,6 +44,12 @@ def words_of(text: str, action: Action, response_format: ResponseFormat) -> Judg
     The rationale is omitted, so text after an answer (post-CoT, where it may be truncated) cannot change its score.
     """
     return judged_text(customer_text(text, response_format), action)
+
+
+def response_words(text: str, response_format: ResponseFormat = "plain") -> JudgedText:
+    """Return `words_of` a response; one that does not parse to an action is judged by its words alone."""
+    action = parse_action(text, response_format)
+    return words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, response_format)
 
 
 def judged_text(words: str, action: Action) -> JudgedText:

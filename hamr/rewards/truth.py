@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from hamr.config.matching import MatchingConfig
 from hamr.data.facts import facts
-from hamr.data.repetition import repetitions, words_of
+from hamr.data.words import repetitions, words_of
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.types import Action, Reply, ServiceSample, ToolCall
 

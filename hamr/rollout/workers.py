@@ -311,7 +311,8 @@ class RolloutWorkers:
     async def sleep(self, level: int) -> None:
         """Release the GPU memory of all engines until `wake_up`. A replacement loads its weights before it sleeps.
 
-        Workers that have died before are replaced. Raises EngineDied if one dies meanwhile.
+        Level 1 keeps the weights on the host, 2 drops them. Workers that have died before are replaced. Raises
+        EngineDied if one dies meanwhile.
         """
         await self.settle()
         await asyncio.gather(*(self._in_time(s.actor.sleep.remote(level), "fall asleep") for s in self._slots))

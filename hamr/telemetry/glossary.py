@@ -85,12 +85,3 @@ def check_names(names: Iterable[str], *, strict: bool | None = None) -> None:
         raise UnknownMetric(message)
     _warned.update(unknown)
     log.warning(message)
-
-
-def markdown() -> str:
-    """Return the glossary as a Markdown table."""
-    lines = ["| metric | meaning | unit | better |", "|---|---|---|---|"]
-    for m in METRICS:
-        meaning = m.meaning.replace("|", "\\|")
-        lines.append(f"| `{m.pattern}` | {meaning} | {m.unit or '-'} | {BETTER[m.good]} |")
-    return "\n".join(lines) + "\n"

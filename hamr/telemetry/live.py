@@ -53,6 +53,12 @@ class LiveStatus:
         except (OSError, ValueError, TypeError):
             return None
 
+    @classmethod
+    def is_alive(cls, folder: Path) -> bool:
+        """Return whether the run of this folder is probably active."""
+        status = cls.read(folder)
+        return status is not None and status.alive()
+
     def alive(self, now: float | None = None) -> bool:
         """Return whether the run is probably active.
 

@@ -6,8 +6,9 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, get_args
 
 from hamr.algorithms.group_outcomes import metric_word
@@ -43,18 +44,14 @@ def percentile(values: Sequence[float], q: float) -> float:
     return float(np.percentile(values, q))
 
 
-def mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
-
-
 def std(values: Sequence[float]) -> float:
     """Return the population standard deviation; 0 for a single value."""
-    centre = mean(values)
+    centre = fmean(values)
     return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / len(values))
 
 
 _STATS: dict[str, Callable[[Sequence[float]], float]] = {
-    "mean": mean,
+    "mean": fmean,
     "std": std,
     "min": min,
     "max": max,
@@ -73,33 +70,21 @@ def reduce_stats(name: str, values: Iterable[float], stats: Sequence[str] = ("me
     return {f"{name}/{s}": percentile(raw, float(s[1:])) if s[0] == "p" else float(_STATS[s](raw)) for s in stats}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Histogram:
-    """Histogram. `counts[i]` values are in [edges[i], edges[i+1]); the last bin includes its right edge.
+def histogram(
+    values: Iterable[float], *, bins: int = 20, low: float | None = None, high: float | None = None
+) -> tuple[list[int], list[float]]:
+    """Return the counts and the edges of equal bins between low and high, by default the extremes of the values.
 
-    Values outside the edges count in the outermost bins.
+    A value on an edge counts in the bin to its right, one outside the edges in the outermost bin. NaN and infinite
+    values are skipped. Without values, all counts are 0.
     """
+    import numpy as np
 
-    edges: tuple[float, ...]
-    counts: tuple[int, ...]
-
-    @classmethod
-    def of(
-        cls, values: Iterable[float], *, bins: int = 20, low: float | None = None, high: float | None = None
-    ) -> Histogram:
-        """Build a histogram with equal bins between low and high (by default the extremes of the values).
-
-        Without values, all counts are 0.
-        """
-        raw = [v for v in values if math.isfinite(v)]
-        low = min(raw, default=0.0) if low is None else low
-        high = max(raw, default=1.0) if high is None else high
-        high = high if high > low else low + 1.0
-        counts = [0] * bins
-        for v in raw:
-            counts[min(max(int((v - low) / (high - low) * bins), 0), bins - 1)] += 1
-        edges = tuple(low + (high - low) * i / bins for i in range(bins + 1))
-        return cls(edges=edges, counts=tuple(counts))
+    raw = [v for v in values if math.isfinite(v)]
+    low = min(raw, default=0.0) if low is None else low
+    high = max(raw, default=1.0) if high is None else high
+    edges = np.linspace(low, high if high > low else low + 1.0, bins + 1)
+    return np.histogram(np.clip(raw, low, edges[-1]), edges)[0].tolist(), edges.tolist()
 
 
 # --- from records ------------------------------------------------------------------------------
@@ -175,7 +160,7 @@ def episode_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
                 values.setdefault(f"component/{c.name}", []).append(c.value)
                 if c.name == "completion" and end.path:
                     values.setdefault(f"completion_by_path/{metric_word(end.path)}", []).append(c.value)
-    return metrics | {f"episodes/{name}": mean(own) for name, own in sorted(values.items())}
+    return metrics | {f"episodes/{name}": fmean(own) for name, own in sorted(values.items())}
 
 
 def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:

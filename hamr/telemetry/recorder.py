@@ -6,6 +6,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +25,6 @@ from hamr.telemetry.metrics import (
     MetricsWriter,
     dialogue_reward,
     episode_metrics,
-    mean,
     reward_metrics,
     router_metrics,
     total_rewards,
@@ -159,12 +159,12 @@ class RunRecorder:
         by_act = self._truth.by_act([r.action for r, _ in known], [sample for _, sample in known])
         share = sum(map(sum, by_act.values())) / len(known)
         metrics = {"truth/exact_act": share}
-        metrics |= {f"truth/exact_by_act/{metric_word(act)}": mean(held) for act, held in by_act.items()}
+        metrics |= {f"truth/exact_by_act/{metric_word(act)}": fmean(held) for act, held in by_act.items()}
         exact = [(r, sample, self._truth.is_exact(r.action, sample)) for r, sample in known]
         metrics |= self._errors.add((r, right) for r, _, right in exact)
         if rewards := total_rewards(records):
-            metrics["truth/drop"] = self._truths.add(mean(rewards), share)
-            metrics["truth/act_drop"] = self._act_truths.add(mean(rewards), shares_by_act(exact))
+            metrics["truth/drop"] = self._truths.add(fmean(rewards), share)
+            metrics["truth/act_drop"] = self._act_truths.add(fmean(rewards), shares_by_act(exact))
         return metrics
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]], stage: str | None = None) -> None:
@@ -214,7 +214,7 @@ def shares_by_act(exact: Iterable[tuple[RewardRecord, ServiceSample, bool]]) -> 
         by_prompt.setdefault((str(sample.meta.get("act")), record.key.prompt), []).append(right)
     shares: dict[str, list[float]] = {}
     for (act, _), held in by_prompt.items():
-        shares.setdefault(act, []).append(mean(held))
+        shares.setdefault(act, []).append(fmean(held))
     return shares
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import yaml
 
-from hamr.config.safe_yaml import load_yaml
 from hamr.errors import RunFolderError
 from hamr.files import write_atomic
 from hamr.security.processes import has_ended, identity
@@ -40,6 +39,14 @@ class RunFolder:
 
     def __init__(self, path: Path, *, locked: bool) -> None:
         self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = path / "metrics.jsonl"
+        self.ledger = path / "ledger.sqlite"
+        self.samples = path / "samples.jsonl"
+        self.summary = path / "summary.json"
+        self.report = path / "report.html"
+        self.plots = path / "plots"
+        self.checkpoints = path / "checkpoints"
         self._locked = locked
 
     @classmethod
@@ -124,42 +131,6 @@ class RunFolder:
             kept = ""
         return re.sub(r"[^A-Za-z0-9_.]+", "-", kept or self.path.resolve().name).strip("-") or "run"
 
-    @property
-    def config(self) -> Path:
-        return self.path / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def ledger(self) -> Path:
-        return self.path / "ledger.sqlite"
-
-    @property
-    def samples(self) -> Path:
-        return self.path / "samples.jsonl"
-
-    @property
-    def summary(self) -> Path:
-        return self.path / "summary.json"
-
-    @property
-    def report(self) -> Path:
-        return self.path / "report.html"
-
-    @property
-    def plots(self) -> Path:
-        return self.path / "plots"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def wandb(self) -> Path:
-        return self.path / "wandb"
-
     def close(self) -> None:
         """Release the lock. Later calls do nothing."""
         if self._locked:
@@ -181,18 +152,6 @@ def owner_of(path: Path) -> dict[str, Any] | None:
         return json.loads((path / _LOCK).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Return the raw values of a run folder's config.yaml. Raises RunFolderError if it is damaged."""
-    try:
-        raw = load_yaml(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        message = " ".join(str(error).split())[:120]
-        raise RunFolderError("config", str(path), f"damaged, not YAML ({message}); give another run folder") from None
-    if not isinstance(raw, dict):
-        raise RunFolderError("config", str(path), "damaged, contains no configuration; give another run folder")
-    return raw
 
 
 # --- the lock ----------------------------------------------------------------------------------

@@ -17,12 +17,15 @@ STAGES = ("base", "sft", "rl")
 
 
 class StageSummary(TypedDict, total=False):
-    """Held-out metrics of one stage; shares in [0, 1]. `reward` has `total` and one mean per component.
+    """Held-out metrics of one stage; shares in [0, 1]. `n` is the number of responses.
 
-    `tool_exact_match` is None if the split has no tool decisions. `by_act` is the accuracy per kind of decision; if a
-    reply is due, any reply counts. `exact_act` also checks the facts and distinguishes replies. `exact_by_act` is the
-    same per act, with `n` and its interval (`low`, `high`). `debiased` has the mean consistency and total corrected by
-    audits, with intervals.
+    `action_accuracy` is the share that takes the decision of a reference (a reply, or the same tool), and `by_act` the
+    same per kind of decision. `tool_exact_match` is None if the split has no tool decisions. `reward` has `total` and
+    one mean per component, without the responses that could not be scored (`failed_frac`). `by_format` has `n` and the
+    means per response format, to the end of the answer. `exact_act` also checks the facts and distinguishes replies
+    (`hamr.rewards.truth`); `exact_by_act` is the same per act, with `n` and the 95 % Wilson interval (`low`, `high`).
+    They are None and empty without labelled acts. `debiased` has the mean consistency and total corrected by audits,
+    with intervals; it is empty with too few audits.
     """
 
     n: int
@@ -33,6 +36,7 @@ class StageSummary(TypedDict, total=False):
     reward: dict[str, float]
     debiased: dict[str, dict[str, float]]
     by_act: dict[str, float]
+    by_format: dict[str, dict[str, float]]
     exact_act: float | None
     exact_by_act: dict[str, dict[str, float]]
 

@@ -24,7 +24,7 @@ import psutil
 from hamr.config.logging import WandbConfig
 from hamr.errors import BadInput
 from hamr.security.redaction import redact
-from hamr.telemetry.metrics import Histogram, total_rewards
+from hamr.telemetry.metrics import histogram, total_rewards
 from hamr.types import RewardRecord
 
 Mode = Literal["offline", "online", "disabled"]
@@ -114,9 +114,8 @@ class WandbSink:
         """Log a histogram of the step's total rewards; nothing if none could be scored."""
         rewards = total_rewards(records)
         if self._run and rewards:
-            h = Histogram.of(rewards)
-            pair = (list(h.counts), list(h.edges))
-            self._log({"step": step, "reward/total/histogram": self._wandb.Histogram(np_histogram=pair)})
+            drawn = self._wandb.Histogram(np_histogram=histogram(rewards))
+            self._log({"step": step, "reward/total/histogram": drawn})
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add sampled responses to the run's one table, which W&B extends by the new rows only.

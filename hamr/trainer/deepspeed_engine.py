@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -201,15 +200,6 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     engine.checkpoint_engine = writer
     return engine
-
-
-def whole(parameters: list[Any], config: TrainerConfig) -> AbstractContextManager[Any]:
-    """Gather these parameters on every rank while the body runs. Collective under ZeRO-3."""
-    if config.zero_stage < 3:
-        return nullcontext()
-    import deepspeed
-
-    return deepspeed.zero.GatheredParameters(parameters)
 
 
 def dimensions(parameter: Any) -> int:

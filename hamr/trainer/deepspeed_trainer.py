@@ -38,6 +38,7 @@ from hamr.trainer import deepspeed_engine as backend
 from hamr.trainer.deepspeed_checkpoint import OptimiserProgress, load_state, save_state
 from hamr.trainer.deepspeed_weights import (
     full_weights,
+    gather,
     overwrite_weight_file,
     side_files,
     weight_metadata,
@@ -229,7 +230,7 @@ class DeepSpeedTrainer:
         """Copy a few matrices spread over the depth."""
         matrices = [p for p in self.model.parameters() if p.requires_grad and backend.dimensions(p) > 1]
         chosen = matrices[:: max(1, len(matrices) // WATCHED)][:WATCHED]
-        with backend.whole(chosen, self.config):
+        with gather(chosen):
             return [p.detach().float().clone() for p in chosen]
 
     def _share(self, whole: TrainBatch, groups: Sequence[TrainGroup], proximal: bool) -> _Step:

@@ -12,14 +12,15 @@ import asyncio
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from hamr.models.weights import NcclAddress, engine_init, logprob_gap, nccl_address
+from hamr.models.weights import engine_init, logprob_gap, nccl_address
 from hamr.protocols import PROBE_RUN, GenerationRequest, Metrics, SamplingConfig
 from hamr.types import SampleKey, TrainGroup, TrainSequence
 
 if TYPE_CHECKING:
     from hamr.rollout.workers import RolloutWorkers
+    from hamr.trainer.actors import TrainerGroup
 
 PROBE_PROMPT = 128
 PROBE_SAMPLES = 4
@@ -28,50 +29,15 @@ PROBE_TOKENS = 8
 SHARED_MEMORY = "/dev/shm"
 
 
-class TracedTrainers(Protocol):
-    """Trainers that can compute log-probabilities by group, sequence and token."""
-
-    async def logprobs(self, groups: Sequence[TrainGroup]) -> Sequence[Sequence[Sequence[float]]]: ...
-
-
-class FileTrainers(TracedTrainers, Protocol):
-    """Trainers that write their weights, tied `lm_head.weight` included, over one safetensors file.
-
-    The trainers own the file: they name and remove it on the host where they write it.
-    """
-
-    async def share_weights(self, directory: Path, wanted: int) -> Path: ...
-
-    async def write_weights(self, path: Path) -> None: ...
-
-    async def remove_weights(self) -> None: ...
-
-
-class SendingTrainers(TracedTrainers, Protocol):
-    """Trainers whose ranks each hold a hamr.models.weights.WeightSender."""
-
-    async def meeting_point(self) -> tuple[str, int]: ...
-
-    async def open_transfer(self, address: NcclAddress | None, client: RolloutClient) -> None: ...
-
-    async def send_weights(self) -> None: ...
-
-
-class AdapterTrainers(TracedTrainers, Protocol):
-    """Trainers of a LoRA adapter."""
-
-    async def adapter_files(self) -> dict[str, bytes]: ...
-
-
 class SharedMemorySync:
     """Weight transfer by one safetensors file in the shared memory of the trainers' host, overwritten at each sync.
 
-    The file exists until `close`, because a replaced worker starts from it. It does so after a write that is under way,
-    with the new version. Files of dead runs are removed at the start. This process does not access the
-    files, because it may be on another node.
+    The trainers name and remove the file on the host where they write it. It exists until `close`, because a replaced
+    worker starts from it. It does so after a write that is under way, with the new version. Files of dead runs are
+    removed at the start. This process does not access the files, because it may be on another node.
     """
 
-    def __init__(self, trainers: FileTrainers, rollout: RolloutWorkers, directory: str | Path = SHARED_MEMORY) -> None:
+    def __init__(self, trainers: TrainerGroup, rollout: RolloutWorkers, directory: str | Path = SHARED_MEMORY) -> None:
         self._trainers, self._rollout, self._directory = trainers, rollout, Path(directory)
         self._path: Path | None = None
 
@@ -92,11 +58,7 @@ class SharedMemorySync:
             await self._trainers.write_weights(path)
         written = time.perf_counter()
         await self._rollout.load_weights(path, version)
-        return {
-            "timing/sync/write": written - start,
-            "timing/sync/load": time.perf_counter() - written,
-            **await _compare(self._trainers, self._rollout, version),
-        }
+        return await _measure(self._trainers, self._rollout, version, start, written)
 
     async def close(self) -> None:
         """Remove the file from shared memory. Call it after the last write."""
@@ -106,7 +68,7 @@ class SharedMemorySync:
 class AdapterSync:
     """Transfer of a LoRA adapter through Ray, to engines on any nodes, which serve it on the weights of the start."""
 
-    def __init__(self, trainers: AdapterTrainers, rollout: RolloutWorkers) -> None:
+    def __init__(self, trainers: TrainerGroup, rollout: RolloutWorkers) -> None:
         self._trainers, self._rollout = trainers, rollout
 
     async def sync(self, version: int) -> Metrics:
@@ -115,11 +77,7 @@ class AdapterSync:
         files = await self._trainers.adapter_files()
         written = time.perf_counter()
         await self._rollout.load_adapter(files, version)
-        return {
-            "timing/sync/write": written - start,
-            "timing/sync/load": time.perf_counter() - written,
-            **await _compare(self._trainers, self._rollout, version),
-        }
+        return await _measure(self._trainers, self._rollout, version, start, written)
 
 
 class DeviceSync:
@@ -130,7 +88,7 @@ class DeviceSync:
     later, during the transfer or before it has the new version, leaves the others in it, which ends the run.
     """
 
-    def __init__(self, trainers: SendingTrainers, rollout: RolloutWorkers) -> None:
+    def __init__(self, trainers: TrainerGroup, rollout: RolloutWorkers) -> None:
         self._trainers, self._rollout = trainers, rollout
         self._opened = False
         self._one_at_a_time = asyncio.Lock()
@@ -168,11 +126,7 @@ class DeviceSync:
             await self._trainers.send_weights()
             sent = time.perf_counter()
             await self._rollout.commit_version(version)
-        return {
-            "timing/sync/write": sent - start,
-            "timing/sync/load": time.perf_counter() - sent,
-            **await _compare(self._trainers, self._rollout, version),
-        }
+        return await _measure(self._trainers, self._rollout, version, start, sent)
 
 
 class RolloutClient:
@@ -211,14 +165,18 @@ class RolloutClient:
         ray.get([h.worker_call.remote(method, *a) for h, a in zip(self._handles, per_handle, strict=True)])
 
 
-async def _compare(trainers: TracedTrainers, rollout: RolloutWorkers, version: int) -> Metrics:
-    """Return `rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens, at temperature 1.
+async def _measure(
+    trainers: TrainerGroup, rollout: RolloutWorkers, version: int, start: float, written: float
+) -> Metrics:
+    """Return `timing/sync/{write,load}` of a transfer that ends now, in seconds, and the check of the new weights.
 
-    The prompt is the end of the last response's prompt. Returns nothing if `rollout.check_logprobs` is off or nothing
-    was generated yet.
+    The check is `rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens, at temperature 1,
+    after the end of the last response's prompt. It is left out if `rollout.check_logprobs` is off or nothing was
+    generated yet.
     """
+    times = {"timing/sync/write": written - start, "timing/sync/load": time.perf_counter() - written}
     if not rollout.config.check_logprobs or not rollout.last_prompt:
-        return {}
+        return times
     prompt = rollout.last_prompt[-PROBE_PROMPT:]
     request = GenerationRequest(
         prompt_ids=prompt,
@@ -231,4 +189,4 @@ async def _compare(trainers: TracedTrainers, rollout: RolloutWorkers, version: i
     [trained] = await trainers.logprobs([group])
     engine = [logprob for response in responses for logprob in response.logprobs]
     gap = logprob_gap(engine, [float(logprob) for sequence in trained for logprob in sequence])
-    return {"rollout/logprob_diff/mean": gap.mean, "rollout/logprob_diff/max": gap.max}
+    return times | {"rollout/logprob_diff/mean": gap.mean, "rollout/logprob_diff/max": gap.max}

@@ -71,12 +71,12 @@ class ScorerCall:
 
     pool: str
     model: str
-    prompt_version: str
-    replica: str
-    queue_s: float
-    service_s: float
-    prompt_tokens: int
-    output_tokens: int
+    prompt_version: str = ""
+    replica: str = ""
+    queue_s: float = 0.0
+    service_s: float = 0.0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
     attempts: int = 1
     cost: float = 0.0
     cached_tokens: int = 0

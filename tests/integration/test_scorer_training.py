@@ -233,7 +233,7 @@ def test_missing_or_foreign_reasoning_carries_no_loss(tiny: Path) -> None:
     ]
     examples = training_examples(judge, pairs)
     said = [judge.tokenizer.decode(e.target_ids) for e in examples]
-    close = judge.template.thinking_close
+    close = judge.template.thinking.close
     assert [e.sound for e in examples] == [True, False, True, False, True, False]
     assert [said[i].split(close)[0] for i in (0, 2, 4)] == [pairs[i].thought for i in (0, 2, 4)]
     assert [said[i].split(close)[0] for i in (1, 5)] == ["", ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -197,17 +197,7 @@ def rewards_yaml(fit: Calibration, source: str, usage: str, found: Fitted | None
 
 def figures(fit: Calibration) -> dict[str, Any]:
     """Return all results as JSON."""
-    return {
-        "n": fit.n,
-        "cascade": asdict(fit.cascade),
-        "spearman": fit.spearman,
-        "interval": fit.interval,
-        "cv_spearman": fit.cv_spearman,
-        "escalated_frac": fit.escalated_frac,
-        "most_escalated": fit.most_escalated,
-        "rows": [asdict(row) for row in fit.rows.values()],
-        "frontier": [asdict(point) for point in fit.frontier],
-    }
+    return {**asdict(replace(fit, rows={})), "rows": [asdict(row) for row in fit.rows.values()]}
 
 
 def table(fit: Calibration) -> Table:

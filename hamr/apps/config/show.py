@@ -13,6 +13,7 @@ from hamr.config.explain import Origin, UnknownKey, did_you_mean, known_keys
 from hamr.config.load import dump_config, load_with_origin
 from hamr.config.reference import KeyEntry, entries
 from hamr.config.schema import Config
+from hamr.data.columns import value_at
 
 COMMENT_COLUMN = 56
 WIDTH = 100
@@ -47,7 +48,7 @@ def explain_key(key: str, overrides: Sequence[str]) -> Iterator[str]:
         if each == key or each.startswith(f"{key}."):
             entry = next((entry for entry in reference if _is_of(entry, each)), None)
             if entry is not None:
-                yield from _explanation(each, entry, _value(values, each), origin)
+                yield from _explanation(each, entry, value_at(values, each), origin)
 
 
 def _explanation(key: str, entry: KeyEntry, value: Any, origin: Origin) -> Iterator[str]:
@@ -68,12 +69,6 @@ def _is_in(entry: KeyEntry, section: Sequence[str]) -> bool:
     """Return whether a key of the reference is this key or in this section."""
     own = entry.key.split(".")[: len(section)]
     return len(own) == len(section) and all(a in ("<name>", b) for a, b in zip(own, section, strict=True))
-
-
-def _value(values: Any, key: str) -> Any:
-    for part in key.split("."):
-        values = values.get(part) if isinstance(values, Mapping) else None
-    return values
 
 
 def _lines(values: Mapping[str, Any], origin: Origin, path: tuple[str, ...]) -> Iterator[str]:

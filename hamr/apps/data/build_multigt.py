@@ -13,11 +13,11 @@ from hamr.apps.data.recipes.multigt import (
     multigt_items,
     table_3,
     with_references,
-    wording,
 )
 from hamr.apps.shared.outputs import output_file
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.config.schema import Config
+from hamr.data.words import plain
 from hamr.data.samples import read_samples, write_rows, write_samples
 from hamr.errors import BadInput, DataError
 from hamr.report import terminal
@@ -96,7 +96,7 @@ def likely_replies(path: Path, wanted: set[str], most: int) -> dict[str, tuple[s
             if record.mean_logprob is not None:
                 replies = best.setdefault(record.key.prompt, {})
                 reply = (record.mean_logprob, record.action.content)
-                words = wording(record.action.content)
+                words = plain(record.action.content)
                 replies[words] = max(reply, replies.get(words, reply))
     if not seen:
         raise DataError("ledger", str(path), "has no replies to these samples; give the ledger of a run on them")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hamr.apps.data.recipe_job import Team, make_items, teachers_of
 from hamr.apps.data.recipe_job import show as show_results
@@ -36,36 +36,25 @@ HELD_OUT = "held_out.jsonl"
 def from_scenarios(command: OlabenchScenarios) -> int:
     """Build the items from the rule engines of scenarios. Raises BadInput."""
     named = scenario_names() if command.scenario == "all" else command.scenario.split(",")
-
-    def draft(sizes: Mapping[Subset, int]) -> list[ItemDraft]:
-        scenarios = [load_scenario(name) for name in named]
-        return draft_scenarios(
-            scenarios, sizes, seed=command.seed, language=command.language, proportions=command.proportions
-        )
-
-    return _build(command, draft)
+    return _build(command, draft_scenarios, lambda: [load_scenario(name) for name in named])
 
 
 def from_samples(command: OlabenchSamples) -> int:
     """Build the items from samples. Raises BadInput."""
-
-    def draft(sizes: Mapping[Subset, int]) -> list[ItemDraft]:
-        samples = [s for file in _files(command.samples) for s in read_samples(file)]
-        return draft_samples(
-            samples, sizes, seed=command.seed, language=command.language, proportions=command.proportions
-        )
-
-    return _build(command, draft)
+    return _build(command, draft_samples, lambda: read_samples(_file(command.samples)))
 
 
-def _build(command: OlabenchItemsCommand, draft: Callable[[Mapping[Subset, int]], list[ItemDraft]]) -> int:
-    """Write the items and the planted responses."""
+def _build(
+    command: OlabenchItemsCommand, draft: Callable[..., list[ItemDraft]], source: Callable[[], Sequence[Any]]
+) -> int:
+    """Write the items that `draft` makes of the source, and the planted responses."""
     folder = output_folder(command.output, [FILE, PLANTED, HELD_OUT], overwrite=command.overwrite)
     config = command.config() if command.teachers else None
     team = Team(teachers=teachers_of(config, command), judge="") if config else None
     words = bench_words(command.language)
     sizes: dict[Subset, int] = {subset: getattr(command, subset) for subset in SUBSETS}
-    drafts = draft(sizes)
+    settings = {"seed": command.seed, "language": command.language, "proportions": command.proportions}
+    drafts = draft(source(), sizes, **settings)
     rows = plant(drafts[: command.planted], words, seed=command.seed)
     write_rows(folder / FILE, (item_json(draft.item) for draft in drafts))
     written = {PLANTED: rows}
@@ -93,13 +82,13 @@ def convert_labels(command: OlabenchLabels) -> int:
     return 0
 
 
-def _files(path: Path) -> list[Path]:
+def _file(path: Path) -> Path:
     """Return a file of samples; for a folder its test split, or else its training split."""
     if not path.is_dir():
-        return [path]
+        return path
     for name in ("test.jsonl", "train.jsonl"):
         if (path / name).is_file():
-            return [path / name]
+            return path / name
     raise BadInput("samples", str(path), "contains neither test.jsonl nor train.jsonl; give a file of samples")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from hamr.apps.data.reword_sage import Rewording
+from hamr.apps.data.recipe_job import Team, make_items, optional_team, show
+from hamr.apps.data.recipes.rewording import Reword, RewordRecipe, apply_rewordings, reword_items
 from hamr.apps.data.write_splits import ITEMS, write_splits, write_thoughts
 from hamr.apps.shared.outputs import output_folder
 from hamr.config.schema import Config
@@ -14,15 +15,15 @@ from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.procedures import Scenario, load_scenario
 from hamr.procedures.words import SPLITS
-from hamr.report.terminal import show
+from hamr.report import terminal
 from hamr.report.values import Cell, Column, Table, number_columns
 
 if TYPE_CHECKING:
     from hamr.apps.data.command import SageCommand
 
 
-def check(command: SageCommand, config: Config) -> Rewording | None:
-    """Check the command against its configuration. Return the rewording of the customers if a teacher is named.
+def check(command: SageCommand, config: Config) -> Team | None:
+    """Check the command against its configuration. Return the pools that reword the customers if a teacher is named.
 
     Raises BadInput.
     """
@@ -31,7 +32,7 @@ def check(command: SageCommand, config: Config) -> Rewording | None:
         raise BadInput("data.sage.noise", sage.noise, "requires form=actions; remove one")
     if command.form != "actions" and not sage.procedure:
         raise BadInput("data.sage.procedure", sage.procedure, "form=sage answers by the procedure; remove one")
-    return Rewording(command, config) if command.teacher or command.teachers else None
+    return optional_team(config, command)
 
 
 def build(command: SageCommand) -> int:
@@ -40,17 +41,27 @@ def build(command: SageCommand) -> int:
     files = (*SPLITS, "sft", *(ITEMS if thoughts != "none" else ()))
     folder = output_folder(command.output, [f"{name}.jsonl" for name in files], overwrite=command.overwrite)
     config = command.config()
-    rewording, sage = check(command, config), config.data.sage
+    team, sage = check(command, config), config.data.sage
     print(f"generating dialogues of {sage.scenario} (seed {sage.seed}) into {folder}", flush=True)
     started = time.perf_counter()
     splits = generate_samples(sage, form=command.form)
     total = sage.train + sage.validation + sage.test
     rate = total / max(time.perf_counter() - started, 1e-9) * 60
     scenarios = [load_scenario(name) for name in scenario_choices(sage.scenario)]
-    show(_coverage(scenarios, splits))
+    terminal.show(_coverage(scenarios, splits))
     print(f"{total} different samples, at {rate:,.0f} a minute", flush=True)
-    if rewording is not None:
-        splits = rewording.apply(splits, {each.name: each for each in scenarios}, folder)
+    if team is not None:
+        recipe = RewordRecipe(
+            temperature=command.temperature,
+            max_new_tokens=command.max_new_tokens,
+            judged=bool(team.judge),
+            language=sage.language,
+        )
+        named, output = {each.name: each for each in scenarios}, folder / "reworded"
+        items = reword_items(splits, named, recipe, team.by(config))
+        done = make_items(config, team, items, Reword(recipe), output, run="reword", at_once=command.at_once)
+        splits, counts = apply_rewordings(splits, named, done, sage.language)
+        show("customers' messages", done, [(what, str(count)) for what, count in counts.items()])
     write_splits(folder, splits)
     if thoughts != "none":
         write_thoughts(folder, splits, thoughts)

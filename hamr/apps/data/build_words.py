@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hamr.apps.data.recipe_job import Team, make_items, show, teachers_of
+from hamr.apps.data.recipe_job import make_items, optional_team, show
 from hamr.apps.data.recipes.wordings import (
     WordingRecipe,
     WriteWordings,
@@ -15,8 +15,6 @@ from hamr.apps.data.recipes.wordings import (
     wording_items,
 )
 from hamr.apps.shared.outputs import output_file
-from hamr.apps.shared.pools_up import writing_pool
-from hamr.config.schema import Config
 from hamr.errors import HamrError
 from hamr.files import write_atomic
 from hamr.procedures import load_scenario
@@ -26,14 +24,6 @@ if TYPE_CHECKING:
     from hamr.apps.data.command import WordsCommand
 
 
-def team(config: Config, command: WordsCommand) -> Team | None:
-    """Return the pools that write and check; None without a teacher. Raises BadInput."""
-    if not command.teacher and not command.teachers:
-        return None
-    judge = writing_pool(config, "judge", command.judge) if command.judge else ""
-    return Team(teachers=teachers_of(config, command), judge=judge)
-
-
 def build_words(command: WordsCommand) -> int:
     """Write the missing wordings. Raises HamrError where a teacher left some empty; the file has the others then."""
     scenario = load_scenario(command.scenario)
@@ -41,7 +31,7 @@ def build_words(command: WordsCommand) -> int:
     known = read_words(path) if path.is_file() else None
     missing = missing_keys(scenario, known)
     config = command.config()
-    writers = team(config, command)
+    writers = optional_team(config, command)
     if writers is None:
         path = output_file(path, overwrite=command.overwrite)
         path.parent.mkdir(parents=True, exist_ok=True)

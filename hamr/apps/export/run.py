@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from hamr.data.policy_chat import PolicyChat
 from hamr.errors import BadInput
 from hamr.models.bundled import BUNDLED, describe, folder_written_aside
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
-from hamr.telemetry.summary import STAGES
+from hamr.telemetry.summary import STAGES, read_summary
 from hamr.trainer.adapters import FOLDER, SETTINGS
 
 if TYPE_CHECKING:
@@ -88,6 +87,7 @@ def model_card(policy: TrainedPolicy, chat: PolicyChat, name: str, rank: int | N
         rank: Rank of the adapter in the folder, None without one.
     """
     model, base = policy.config.model, _public_base(policy)
+    stages = read_summary(policy.folder).get("stages", {})
     templates = Environment(
         loader=PackageLoader("hamr.apps.export"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
@@ -105,15 +105,7 @@ def model_card(policy: TrainedPolicy, chat: PolicyChat, name: str, rank: int | N
         rank=rank,
         most_rank=next((most for most in LORA_RANKS if most >= (rank or 0)), rank),
         rollout=policy.config.rollout,
-        stages=_stages(policy),
+        stages={name: stages[name] for name in STAGES if name in stages},
         max_context=model.max_context,
         version=__version__,
     )
-
-
-def _stages(policy: TrainedPolicy) -> Mapping[str, Mapping[str, Any]]:
-    """Return the held-out figures by stage, none for a run that has not finished."""
-    if not policy.folder.summary.is_file():
-        return {}
-    stages = json.loads(policy.folder.summary.read_text()).get("stages", {})
-    return {name: stages[name] for name in STAGES if name in stages}

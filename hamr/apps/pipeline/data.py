@@ -26,35 +26,6 @@ class LearningPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SftLoss:
-    """Loss on one set's held-out items before and after a stage, in nats per token."""
-
-    stage: str
-    name: str
-    trained: int
-    before: float | None
-    after: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataCounts:
-    """Outcomes of a recipe's items, and the number of rows that it wrote."""
-
-    stage: str
-    rows: int
-    counts: Sequence[tuple[str, int]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class EcsPoint:
-    """Scores of a policy by an ECS stage, by the names of the metrics: `mean`, `low`, `high`."""
-
-    stage: str
-    policy: str
-    values: Mapping[str, Mapping[str, float | None]]
-
-
-@dataclass(frozen=True, kw_only=True)
 class StageFacts:
     number: int
     name: str
@@ -74,9 +45,6 @@ class PipelineData:
     folder: Path
     stages: Sequence[StageFacts]
     points: Sequence[LearningPoint]
-    losses: Sequence[SftLoss]
-    data: Sequence[DataCounts]
-    ecs: Sequence[EcsPoint] = ()
     independent: bool = False
 
     @classmethod
@@ -92,9 +60,6 @@ class PipelineData:
                 for stage in stages
                 for when, figures in (stage.summary.get("stages") or {}).items()
             ],
-            losses=[loss for stage in stages for loss in _losses(stage)],
-            data=[counts for stage in stages for counts in _counts(stage)],
-            ecs=[point for stage in stages for point in _ecs(stage)],
             independent=plan.get("independent", False),
         )
 
@@ -147,30 +112,28 @@ def _rows(file: Path) -> int:
         return sum(1 for line in lines if line.strip())
 
 
-def _ecs(stage: StageFacts) -> Iterator[EcsPoint]:
+def ecs_scores(stage: StageFacts) -> Iterator[tuple[str, Mapping[str, Mapping[str, float | None]]]]:
+    """Yield each policy of an ECS stage with its scores, by the names of the metrics: `mean`, `low`, `high`."""
     found = _json(stage.folder / "metrics.json") if stage.job == "evaluate" else {}
     if "between_judges" in found:
         for name, figures in found["policies"].items():
-            yield EcsPoint(stage=stage.name, policy=name, values=figures["values"])
+            yield name, figures["values"]
 
 
-def _losses(stage: StageFacts) -> Iterator[SftLoss]:
+def sft_losses(stage: StageFacts) -> Iterator[tuple[str, int, float | None, float | None]]:
+    """Yield each set's name, items trained on, and loss on held-out items before and after, in nats per token."""
     summary = stage.summary.get("sft") or {}
     validations = summary.get("validations") or []
     for name, figures in (summary.get("sets") or {}).items():
         known = [v["sets"][name]["loss"] for v in validations if name in v["sets"]]
-        yield SftLoss(
-            stage=stage.name,
-            name=name,
-            trained=figures["train"],
-            before=known[0] if known else None,
-            after=known[-1] if known else None,
-        )
+        yield name, figures["train"], *((known[0], known[-1]) if known else (None, None))
 
 
-def _counts(stage: StageFacts) -> Iterator[DataCounts]:
-    """Read the counts from the records next to a recipe's output, or from the counts of a recipe that queries no
-    pool."""
+def item_counts(stage: StageFacts) -> Iterator[tuple[int, Mapping[str, int]]]:
+    """Yield the rows that a recipe wrote and the outcomes of its items, the most frequent first.
+
+    They are counted in the records next to its output, or in the counts of a recipe that queries no pool.
+    """
     for output in _outputs(stage.folder) if stage.job.startswith("data ") else ():
         counted: Counter[str] = Counter()
         for row in read_jsonl(output.with_name(f"{output.name}.counts.jsonl")):
@@ -179,4 +142,4 @@ def _counts(stage: StageFacts) -> Iterator[DataCounts]:
             counted["kept" if row["kept"] is not None else f"dropped: {row['reason']}"] += 1
             counted.update(note for note in row.get("notes", ()))
         if counted:
-            yield DataCounts(stage=stage.name, rows=_rows(output), counts=counted.most_common())
+            yield _rows(output), dict(counted.most_common())

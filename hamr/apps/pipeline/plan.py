@@ -7,8 +7,9 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,31 +107,40 @@ class PipelinePlan:
     def paths(self, *, planned: bool = False) -> PathOf:
         """Return the function that locates outputs. A run's newest policy is known after the run; a plan shows
         `<last>`."""
-        by_name = {stage.name: stage for stage in self.stages}
 
-        def path_of(name: str, output: str) -> Path:
-            if name == INPUTS:
-                return Path(self.inputs[output])
-            stage = by_name[name]
+        def place(stage: PipelineStage, output: str) -> Path:
             if output != "policy":
                 return stage.folder / stage.kind.outputs[output]
             found = stage.folder / POLICY / "step_<last>" / "policy" if planned else policy_of(stage.folder)
             if found is None:
-                raise HamrError(f"stage {name} left no policy in {stage.folder / POLICY}; was it removed?")
+                raise HamrError(f"stage {stage.name} left no policy in {stage.folder / POLICY}; was it removed?")
             return found
 
-        return path_of
+        return self._locate(place)
+
+    def _locate(self, place: Callable[[PipelineStage, str], Path]) -> PathOf:
+        """Return the function that locates inputs and, with `place`, the outputs of stages."""
+        by_name = {stage.name: stage for stage in self.stages}
+        return lambda name, output: Path(self.inputs[output]) if name == INPUTS else place(by_name[name], output)
+
+    def with_stand_ins(self) -> Iterator[tuple[PipelineStage, Callable[[], Command], str]]:
+        """Yield each stage, the function that makes its command with empty files in place of future outputs, and the
+        folder of these."""
+        with tempfile.TemporaryDirectory(prefix="hamr-plan-") as name:
+            folder = Path(name)
+
+            def place(stage: PipelineStage, output: str) -> Path:
+                path = folder / stage.folder.name / stage.kind.outputs[output]
+                return path / "step_0" / "policy" if output == "policy" else path
+
+            for stage in self.stages:
+                yield stage, partial(stage.command, self._locate(place), folder / "none" / stage.name), name
+                stand_in(stage.kind, folder / stage.folder.name)
 
     def configs_of_stages(self) -> tuple[Config, ...]:
         """Return the configurations that the stages of a loaded plan compose. Raises BadInput."""
-        found = []
-        with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:
-            path_of = _stand_in_paths(self, Path(folder))
-            for stage in self.stages:
-                command = stage.command(path_of, Path(folder) / "none" / stage.name)
-                found += [command.config()] if isinstance(command, ConfiguredCommand) else []
-                stand_in(stage.kind, Path(folder) / stage.folder.name)
-        return tuple(found)
+        commands = (make() for _, make, _ in self.with_stand_ins())
+        return tuple(command.config() for command in commands if isinstance(command, ConfiguredCommand))
 
     def check_places(self) -> None:
         """Check that this machine has room for the pipeline. Raises BadInput."""
@@ -258,33 +268,16 @@ def _check_inputs(given: Mapping[str, Path], wanted: Mapping[str, str]) -> dict[
 def _check(source: PipelineSource, plan: PipelinePlan) -> dict[str, Config]:
     """Check every stage as its job will, with empty files in place of future outputs; return the configurations."""
     configs = {}
-    with tempfile.TemporaryDirectory(prefix="hamr-plan-") as folder:
-        path_of = _stand_in_paths(plan, Path(folder))
-        for number, stage in enumerate(plan.stages):
-            _refuse_own(source, number, stage)
-            try:
-                config = stage.command(path_of, Path(folder) / "none" / stage.name).check()
-            except BadInput as error:
-                message = str(error).replace(folder, str(plan.folder))
-                raise Contradiction(_where(source, number, stage, error), None, message) from None
-            if config is not None:
-                configs[stage.name] = config
-            stand_in(stage.kind, Path(folder) / stage.folder.name)
+    for number, (stage, make, folder) in enumerate(plan.with_stand_ins()):
+        _refuse_own(source, number, stage)
+        try:
+            config = make().check()
+        except BadInput as error:
+            message = str(error).replace(folder, str(plan.folder))
+            raise Contradiction(_where(source, number, stage, error), None, message) from None
+        if config is not None:
+            configs[stage.name] = config
     return configs
-
-
-def _stand_in_paths(plan: PipelinePlan, folder: Path) -> PathOf:
-    """Return the function that locates the files of `folder` that take the place of future outputs."""
-    stages = {stage.name: stage for stage in plan.stages}
-
-    def path_of(name: str, output: str) -> Path:
-        if name == INPUTS:
-            return Path(plan.inputs[output])
-        stage = stages[name]
-        path = folder / stage.folder.name / stage.kind.outputs[output]
-        return path / "step_0" / "policy" if output == "policy" else path
-
-    return path_of
 
 
 def _refuse_own(source: PipelineSource, number: int, stage: PipelineStage) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.apps.evaluate.ecs.report import NAMES
-from hamr.apps.pipeline.data import EcsPoint, PipelineData, StageFacts
-from hamr.apps.report.data import find_value
-from hamr.report.drawing import BLUE, GREEN, GREY, ORANGE, TEXT, WIDE, axes, draw, legend
+from hamr.apps.pipeline.data import PipelineData, StageFacts, ecs_scores, item_counts, sft_losses
+from hamr.data.columns import value_at
+from hamr.report.drawing import BLUE, GREEN, ORANGE, WIDE, axes, draw, legend
 from hamr.report.html import write_page
 from hamr.report.values import Cell, Code, Column, Fold, Interval, Link, Page, PageSection, Prose, Table
 from hamr.telemetry.console import duration
@@ -66,15 +66,15 @@ def pipeline_page(data: PipelineData) -> Page:
             PageSection.of(
                 "Data",
                 *(
-                    Table.pairs(f"{d.stage}: {d.rows} rows written", {what: str(count) for what, count in d.counts})
-                    for d in data.data
+                    Table.pairs(f"{stage.name}: {rows} rows written", {what: str(n) for what, n in counts.items()})
+                    for stage in data.stages
+                    for rows, counts in item_counts(stage)
                 ),
                 lead="Items that the recipes kept, and dropped by each check.",
             ),
             PageSection.of(
                 "Plots",
                 draw("held_out", f"Held-out figures across {kind}s", partial(_across, data), wide=True),
-                draw("times", f"Time per {kind}", partial(_times, data), wide=True),
             ),
             PageSection.of(
                 "Commands",
@@ -98,7 +98,7 @@ def verdict(data: PipelineData) -> str:
         state = unfinished.attempts.state
         text += f" {unfinished.name} {'is not finished' if state == 'begun' else state}."
     known = [
-        (point, value) for point in data.points if (value := find_value(point.figures, "action_accuracy")) is not None
+        (point, value) for point in data.points if (value := value_at(point.figures, "action_accuracy")) is not None
     ]
     if data.independent:
         ends = {point.stage: value for point, value in known if point.when == "rl"}
@@ -145,7 +145,7 @@ def _points(data: PipelineData) -> Table:
             point.stage,
             WHEN.get(point.when, point.when),
             point.figures.get("n"),
-            *(find_value(point.figures, key) for key, _ in FIGURES.values()),
+            *(value_at(point.figures, key) for key, _ in FIGURES.values()),
         )
         for point in data.points
     )
@@ -177,15 +177,17 @@ def _forms(data: PipelineData) -> Table:
 
 
 def _ecs(data: PipelineData) -> Table:
-    def cells(point: EcsPoint) -> tuple[Cell, ...]:
-        return (point.stage, point.policy, *(Interval.of(point.values[name]) for name in NAMES))
-
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (stage.name, policy, *(Interval.of(values[name]) for name in NAMES))
+        for stage in data.stages
+        for policy, values in ecs_scores(stage)
+    )
     scores = (Column(name, "{:.3f}") for name in NAMES.values())
-    return Table("", (Column(_kind(data)), Column("policy"), *scores), tuple(map(cells, data.ecs)))
+    return Table("", (Column(_kind(data)), Column("policy"), *scores), rows)
 
 
 def _losses(data: PipelineData) -> Table:
-    rows = tuple((loss.stage, loss.name, loss.trained, loss.before, loss.after) for loss in data.losses)
+    rows = tuple((stage.name, *loss) for stage in data.stages for loss in sft_losses(stage))
     losses = (Column("before", "{:.3f}"), Column("after", "{:.3f}"))
     return Table("", (Column(_kind(data)), Column("set"), Column("items", "{:,}"), *losses), rows)
 
@@ -198,7 +200,7 @@ def _across(data: PipelineData) -> Figure | None:
         values = [
             (at, value)
             for at, point in enumerate(data.points)
-            if (value := find_value(point.figures, FIGURES[name][0])) is not None
+            if (value := value_at(point.figures, FIGURES[name][0])) is not None
         ]
         if values:
             places, heights = zip(*values, strict=True)
@@ -207,18 +209,4 @@ def _across(data: PipelineData) -> Figure | None:
             ax.plot(places, heights, color=colour, label=name, marker="o", ms=5, linestyle=line)
     ax.set_xticks(range(len(data.points)), [f"{p.stage}\n{WHEN.get(p.when, p.when)}" for p in data.points])
     legend(ax)
-    return figure
-
-
-def _times(data: PipelineData) -> Figure | None:
-    known = [stage for stage in data.stages if stage.attempts.seconds]
-    if not known:
-        return None
-    figure, ax = axes(WIDE)
-    minutes = [stage.attempts.seconds / 60 for stage in known]
-    bars = ax.barh([stage.name for stage in known], minutes, color=[BLUE if s.job == "train" else GREY for s in known])
-    ax.bar_label(bars, [duration(60 * m) for m in minutes], padding=3, fontsize=TEXT)
-    ax.invert_yaxis()
-    ax.set_xlabel("minutes")
-    ax.grid(False)
     return figure

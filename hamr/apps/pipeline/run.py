@@ -16,11 +16,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +31,7 @@ from hamr.apps.pipeline.jobs import POLICY, is_run, policy_of
 from hamr.apps.pipeline.log import LOCK, PipelineLog
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
 from hamr.apps.pipeline.report import write_pipeline_report
-from hamr.apps.shared.child_process import end_with_parent
+from hamr.apps.shared.child_process import start_hamr
 from hamr.apps.shared.commands import render
 from hamr.apps.shared.preemption import stop_error
 from hamr.apps.train.command import changes_hardware
@@ -178,16 +176,8 @@ def trim(stage: PipelineStage) -> None:
 
 
 def _run(args: Sequence[str], started: Callable[[int], None], allowed: Sequence[str] | None) -> int:
-    """Run `hamr <args>` in a process that ends with this one. `started` gets its pid.
-
-    The process has its own process group, so that it receives Ctrl-C once, forwarded from here. A second signal would
-    kill it before it has saved its last step.
-    """
-    command = [sys.executable, "-m", "hamr", *args]
-    env = {**os.environ, signals.FORWARDED: "1"}
-    if allowed is not None:
-        env[ALLOWED_FUNCTIONS] = ",".join(allowed)
-    child = subprocess.Popen(command, preexec_fn=end_with_parent, process_group=0, env=env)
+    """Run `hamr <args>` in a process that ends with this one. `started` gets its pid."""
+    child = start_hamr(args, {} if allowed is None else {ALLOWED_FUNCTIONS: ",".join(allowed)})
     try:
         started(child.pid)
         return child.wait()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hamr.apps.plan.costs import GPUS, answer_time, sync_time, train_time, trained_share
-from hamr.apps.plan.measured import Fit, MeasuredStep, fit, pool_times
+from hamr.apps.plan.measured import Fit, MeasuredStep, Prediction, compare, fit, pool_times
 from hamr.apps.plan.models import model_size, trainer_in_use
 from hamr.apps.plan.overlap import Overlap
 from hamr.apps.plan.simulation import Service, Station
@@ -37,30 +37,25 @@ class Past:
     steps: tuple[MeasuredStep, ...]
 
     def fit(self) -> Fit:
-        return fit(
-            self.steps,
-            workers=replayed_workers(self.config),
-            pools=replayed_pools(self.config),
-            first=first_of(self.config),
-            overlap=overlap_of(self.config),
-        )
+        return fit(self.steps, **self._fit_arguments)
 
+    def compare(self) -> list[Prediction]:
+        """Fit to the first half of the steps and predict all of them. Raises ValueError for fewer than four steps."""
+        return compare(self.steps, **self._fit_arguments)
 
-def first_of(config: Config) -> str:
-    return config.rewards.consistency.reranker
-
-
-def replayed_workers(config: Config) -> Station:
-    rollout = config.rollout
-    return Station(replicas=rollout.workers, slots=rollout.engine.max_num_seqs, service=Service(fixed_s=1.0))
-
-
-def replayed_pools(config: Config) -> dict[str, Station]:
-    """Return stations whose work is measured in seconds."""
-    return {
-        name: Station(replicas=pool.first_replicas, slots=places(pool), service=Service(fixed_s=1.0))
-        for name, pool in config.pools.items()
-    }
+    @property
+    def _fit_arguments(self) -> dict[str, Any]:
+        """Return the arguments of `fit` that the configuration gives. The work of its stations is in seconds."""
+        rollout, pools, service = self.config.rollout, self.config.pools, Service(fixed_s=1.0)
+        return {
+            "workers": Station(replicas=rollout.workers, slots=rollout.engine.max_num_seqs, service=service),
+            "pools": {
+                name: Station(replicas=pool.first_replicas, slots=places(pool), service=service)
+                for name, pool in pools.items()
+            },
+            "first": self.config.rewards.consistency.reranker,
+            "overlap": overlap_of(self.config),
+        }
 
 
 def places(pool: PoolConfig) -> int:

@@ -55,7 +55,6 @@ class MeasuredStep:
 class PoolTimes:
     """Times of all requests that reached one pool (no cached answers)."""
 
-    questions: int
     service_s: tuple[float, ...]
     queue_s: tuple[float, ...]
 
@@ -72,9 +71,7 @@ def pool_times(steps: Sequence[MeasuredStep]) -> dict[str, PoolTimes]:
     found = {}
     for name in sorted({pool for pool, _, _ in calls}):
         mine = [call for call in calls if call[0] == name]
-        found[name] = PoolTimes(
-            questions=len(mine), queue_s=tuple(q for _, q, _ in mine), service_s=tuple(s for _, _, s in mine)
-        )
+        found[name] = PoolTimes(queue_s=tuple(q for _, q, _ in mine), service_s=tuple(s for _, _, s in mine))
     return found
 
 

@@ -48,7 +48,7 @@ def report(config: Config, past_folder: Path | None) -> list[PageBlock]:
     from hamr.apps.plan.build import build_cluster, build_workload
     from hamr.apps.plan.run import read_past
     from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Study
-    from hamr.apps.plan.tables import comparison, critical, margins, parts, sizes, stations, title
+    from hamr.apps.plan.tables import comparison, critical, parts, sizes, stations, title
 
     past = read_past(past_folder) if past_folder else None
     started = time.perf_counter()
@@ -62,7 +62,6 @@ def report(config: Config, past_folder: Path | None) -> list[PageBlock]:
         *sizes(config, workload, needs),
         parts(config, study, ideal, needed),
         stations(study, needed),
-        margins(study, needed),
         critical(config, study, ideal, needed),
     ]
     if past is not None:

@@ -66,7 +66,7 @@ class Usage:
     all requests, including those that did not wait.
     """
 
-    questions: int
+    questions: float
     utilisation: float
     queue_p50: float
     queue_p99: float
@@ -87,7 +87,7 @@ class Simulated:
     train_s: float
     sync_s: float
     slowest_s: float
-    late: int
+    late: float
     stations: Mapping[str, Usage]
 
 

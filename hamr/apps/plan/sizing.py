@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from hamr.apps.plan.costs import at_least
 from hamr.apps.plan.overlap import Overlap, SimulatedGroup, simulate_overlap
-from hamr.apps.plan.simulation import ROLLOUT, Simulated, SimulatedResponse, Station, Usage, simulate
+from hamr.apps.plan.simulation import ROLLOUT, Simulated, SimulatedResponse, Station, simulate
 from hamr.apps.plan.workload import Workload
 
 SLACK = 0.02
@@ -71,19 +72,6 @@ class Cluster:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Played:
-    """Means over several simulated steps; `slowest_s` is the maximum."""
-
-    step_s: float
-    rollout_s: float
-    tail_s: float
-    sync_s: float
-    slowest_s: float
-    late: float
-    stations: Mapping[str, Usage]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Need:
     """Requirements of a pool.
 
@@ -112,16 +100,16 @@ class Study:
         overlap = workload.overlap
         self.groups = workload.draw_groups(0, overlap.warm_up + draws) if overlap else ()
         self.limit = {name: self._limit(name, pool.slots) for name, pool in cluster.pools.items()}
-        self._played: dict[tuple[int, ...], Played] = {}
+        self._played: dict[tuple[int, ...], Simulated] = {}
 
-    def play(self, cluster: Cluster) -> Played:
+    def play(self, cluster: Cluster) -> Simulated:
         """Simulate a cluster that differs from the study's in its numbers of replicas only."""
         sizes = (cluster.rollout.replicas, *(cluster.pools[name].replicas for name in self.cluster.pools))
         if sizes not in self._played:
             self._played[sizes] = self._mean_of(cluster)
         return self._played[sizes]
 
-    def _mean_of(self, cluster: Cluster) -> Played:
+    def _mean_of(self, cluster: Cluster) -> Simulated:
         overlap = self.workload.overlap
         if overlap is None:
             return _mean([cluster.play(step) for step in self.steps])
@@ -131,7 +119,7 @@ class Study:
         """Return the longest time to a reward without the router's deadline."""
         return self._mean_of(replace(cluster, deadline_s=math.inf)).slowest_s
 
-    def ideal(self) -> Played:
+    def ideal(self) -> Simulated:
         """Return the step with unlimited pools."""
         return self.play(self.cluster.with_replicas(**self.limit))
 
@@ -215,23 +203,13 @@ def _count(rounds: Rounds, pool: str) -> int:
     )
 
 
-def _mean(steps: Sequence[Simulated]) -> Played:
-    n = len(steps)
-    stations = {
-        name: Usage(
-            questions=round(sum(s.stations[name].questions for s in steps) / n),
-            utilisation=sum(s.stations[name].utilisation for s in steps) / n,
-            queue_p50=sum(s.stations[name].queue_p50 for s in steps) / n,
-            queue_p99=sum(s.stations[name].queue_p99 for s in steps) / n,
-        )
-        for name in steps[0].stations
-    }
-    return Played(
-        step_s=sum(s.step_s for s in steps) / n,
-        rollout_s=sum(s.rollout_s for s in steps) / n,
-        tail_s=sum(s.tail_s for s in steps) / n,
-        sync_s=sum(s.sync_s for s in steps) / n,
-        slowest_s=max(s.slowest_s for s in steps),
-        late=sum(s.late for s in steps) / n,
-        stations=stations,
-    )
+def _mean(steps: Sequence[Simulated]) -> Simulated:
+    """Return the means over several simulated steps; `slowest_s` is the maximum."""
+
+    def mean(rows: Sequence[Any], **others: Any) -> Any:
+        names = [f.name for f in fields(rows[0]) if f.name not in others]
+        return replace(rows[0], **others, **{n: sum(getattr(row, n) for row in rows) / len(rows) for n in names})
+
+    stations = {name: mean([step.stations[name] for step in steps]) for name in steps[0].stations}
+    found: Simulated = mean(steps, slowest_s=max(step.slowest_s for step in steps), stations=stations)
+    return found

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from hamr.apps.plan.build import (
-    Past,
-    first_of,
-    output_tokens,
-    overlap_of,
-    replayed_pools,
-    replayed_workers,
-    response_tokens,
-    scaled_out,
-    turns_of,
-)
+from hamr.apps.plan.build import Past, output_tokens, overlap_of, response_tokens, scaled_out, turns_of
 from hamr.apps.plan.costs import GPUS, Memory, at_least, engine_memory, gpus_needed
-from hamr.apps.plan.measured import compare, mean_errors, pool_times
+from hamr.apps.plan.measured import mean_errors, pool_times
 from hamr.apps.plan.memory import memory_per_gpu
 from hamr.apps.plan.models import model_size, trainer_in_use
-from hamr.apps.plan.simulation import ROLLOUT
-from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Cluster, Need, Played, Study
+from hamr.apps.plan.simulation import ROLLOUT, Simulated
+from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Cluster, Need, Study
 from hamr.apps.plan.workload import Workload
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import Config
@@ -79,7 +69,7 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
     return [Table("", (Column(""), *columns), tuple(rows)), Paragraph("\n".join(reasons))]
 
 
-def parts(config: Config, study: Study, ideal: Played, needed: Cluster) -> Table:
+def parts(config: Config, study: Study, ideal: Simulated, needed: Cluster) -> Table:
     """Return the step times in seconds for pools as configured, scaled to their maximum, as needed, and unlimited."""
     rows = {"pools as configured": study.play(study.cluster)}
     most = scaled_out(config, study.cluster)
@@ -122,21 +112,7 @@ def stations(study: Study, needed: Cluster) -> Table:
     return Table("", (Column(""), *load, *number_columns("{:.2f}", "queue p50 s", "queue p99 s")), tuple(rows))
 
 
-def margins(study: Study, needed: Cluster) -> Table:
-    """Return the effect of one replica more or fewer on the step time."""
-    rows: list[tuple[Cell, ...]] = []
-    base = study.play(needed).step_s
-    for name, station in needed.pools.items():
-        fewer = (
-            study.play(needed.with_replicas(**{name: station.replicas - 1})).step_s if station.replicas > 1 else None
-        )
-        more = study.play(needed.with_replicas(**{name: station.replicas + 1})).step_s
-        rows.append((f"pools.{name}", fewer, base, more))
-    seconds = number_columns("{:.1f}", "one fewer", "as needed", "one more")
-    return Table("", (Column("step, in seconds, with"), *seconds), tuple(rows))
-
-
-def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> Paragraph:
+def critical(config: Config, study: Study, ideal: Simulated, needed: Cluster) -> Paragraph:
     """Return the bottlenecks of a configured step, and whether the goal can be met."""
     saved = sorted(study.savings(study.cluster).items(), key=lambda item: -item[1])
     what = {ROLLOUT: "twice the rollout workers", "training": "instantaneous training", "sync": "instantaneous sync"}
@@ -165,25 +141,18 @@ def critical(config: Config, study: Study, ideal: Played, needed: Cluster) -> Pa
 
 def comparison(past: Past) -> list[PageBlock]:
     """Return predicted and measured times of the run's own steps."""
-    config, overlap = past.config, overlap_of(past.config)
     blocks = [
         Paragraph(
-            f"pools.{name} in the run: {times.questions} questions, {times.mean_s:.2f} s of service, queue p50 "
+            f"pools.{name} in the run: {len(times.service_s)} questions, {times.mean_s:.2f} s of service, queue p50 "
             f"{times.queue_quantile(0.5):.2f} s, p99 {times.queue_quantile(0.99):.2f} s"
         )
         for name, times in pool_times(past.steps).items()
     ]
     try:
-        made = compare(
-            past.steps,
-            workers=replayed_workers(config),
-            pools=replayed_pools(config),
-            first=first_of(config),
-            overlap=overlap,
-        )
+        made = past.compare()
     except ValueError as error:
         return [*blocks, Paragraph(f"no comparison with the run: {error}")]
-    doing = "waiting for groups" if overlap else "generating and scoring"
+    doing = "waiting for groups" if overlap_of(past.config) else "generating and scoring"
     names = (f"{doing}: predicted", "measured", "whole step: predicted", "measured")
     rows = tuple(
         (

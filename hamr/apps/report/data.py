@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hamr.config.yaml_files import read_config
+from hamr.data.columns import value_at
 from hamr.files import read_jsonl
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import dialogue_reward, read_metrics
 from hamr.telemetry.record_json import record_from_json
 from hamr.telemetry.recorder import show_response
-from hamr.telemetry.run_folder import RunFolder, read_config
+from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import STAGES, StageSummary, Summary, read_summary
 from hamr.types import RewardRecord
 
@@ -95,14 +97,12 @@ class ReportData:
     def stages(self) -> dict[str, StageSummary]:
         """Return held-out metrics per stage, in order; from the evaluations if the summary is not written yet."""
         known = self.summary.get("stages") or {}
-        return {s: known[s] if s in known else _stage(self.evaluations[s][1]) for s in STAGES if self._has(s)}
-
-    def _has(self, stage: str) -> bool:
-        return stage in (self.summary.get("stages") or {}) or stage in self.evaluations
+        found = [stage for stage in STAGES if stage in known or stage in self.evaluations]
+        return {s: known[s] if s in known else _stage(self.evaluations[s][1]) for s in found}
 
     def option(self, dotted: str) -> Any:
         """Return a value of the configuration, or None."""
-        return find_value(self.config, dotted)
+        return value_at(self.config, dotted)
 
     def series(self, key: str, stage: str = "rl") -> tuple[list[int], list[float]]:
         """Return steps and values of a metric, without missing and non-finite values."""
@@ -127,14 +127,6 @@ class ReportData:
         drawn = random.Random(seed).sample(rest, min(n, len(rest)))
         groups = (("best", best), ("worst", worst), ("random", drawn))
         return [(kind, row) for kind, chosen in groups for row in chosen]
-
-
-def find_value(values: Mapping[str, Any], dotted: str) -> Any:
-    """Return the value at a dotted key of nested mappings, or None."""
-    found: Any = values
-    for key in dotted.split("."):
-        found = found.get(key) if isinstance(found, Mapping) else None
-    return found
 
 
 def _stage(figures: Mapping[str, Any]) -> StageSummary:

@@ -153,7 +153,6 @@ SECTIONS: dict[str, tuple[str, tuple[RunFigure, ...]]] = {
             RunFigure(
                 "step_time", "Time per RL step", "Scoring overlaps with generation.", training.step_time, wide=True
             ),
-            RunFigure("phases", "Time per phase of the run", "", training.phases, wide=True),
         ),
     ),
 }

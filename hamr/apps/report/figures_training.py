@@ -15,12 +15,9 @@ from hamr.report.drawing import (
     GREY,
     HALF,
     INK,
-    MUTED,
     ORANGE,
     PINK,
     RED,
-    SKY,
-    TEXT,
     WIDE,
     axes,
     legend,
@@ -28,7 +25,7 @@ from hamr.report.drawing import (
     percent,
     step_axis,
 )
-from hamr.telemetry.metrics import Histogram
+from hamr.telemetry.metrics import histogram
 from hamr.telemetry.record_json import failure_kinds
 
 if TYPE_CHECKING:
@@ -64,14 +61,14 @@ def s_r_histogram(data: ReportData) -> Figure | None:
     if not data.s_r:
         return None
     figure, ax = axes(HALF)
-    h = Histogram.of(data.s_r, bins=40, low=0.0, high=1.0)
+    counts, edges = histogram(data.s_r, bins=40, low=0.0, high=1.0)
     low, high = (data.option(f"rewards.consistency.cascade.{k}") for k in ("tau_a", "tau_b"))
     if low is not None and high is not None:
         ax.axvspan(low, high, color=GREEN, alpha=0.14, lw=0, label=f"trust interval {low:g} to {high:g}")
         for edge in (low, high):
             ax.axvline(edge, color=GREEN, lw=1.2)
-    total = sum(h.counts)
-    ax.bar(h.edges[:-1], [c / total for c in h.counts], width=1 / 40 * 0.9, align="edge", color=BLUE)
+    total = sum(counts)
+    ax.bar(edges[:-1], [c / total for c in counts], width=1 / 40 * 0.9, align="edge", color=BLUE)
     ax.set_xlim(-0.01, 1.01)
     ax.set_xlabel("S_R, the reranker's score")
     ax.set_ylabel("share of scored replies")
@@ -163,25 +160,6 @@ def step_time(data: ReportData) -> Figure | None:
     ax.set_ylabel("seconds")
     step_axis(ax)
     legend(ax)
-    return figure
-
-
-def phases(data: ReportData) -> Figure | None:
-    """Draw the run's wall time as one bar, divided into its phases."""
-    timing = {k: v for k, v in (data.summary.get("timing") or {}).items() if v}
-    if not timing:
-        return None
-    figure, ax = axes((WIDE[0], 0.55 + 0.34 * len(timing)))
-    names = list(reversed(timing))
-    bars = ax.barh(range(len(names)), [timing[n] for n in names], 0.7, color=SKY)
-    labels = [f"{timing[n]:.1f} s" if timing[n] < 60 else f"{timing[n] / 60:.1f} min" for n in names]
-    ax.bar_label(bars, labels=labels, padding=5, fontsize=TEXT, color=MUTED)
-    ax.set_yticks(range(len(names)), names)
-    ax.tick_params(axis="y", labelcolor=INK)
-    ax.margins(x=0.12)
-    ax.grid(visible=False)
-    ax.set_xticks([])
-    ax.spines["bottom"].set_visible(False)
     return figure
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from hamr.apps.report.data import STAGE_NAMES, ReportData, find_value
+from hamr.apps.report.data import STAGE_NAMES, ReportData
 from hamr.apps.report.figures import LATER, SCORING, SECTIONS
 from hamr.apps.report.figures_dialogues import dialogue_table, episode_table, episode_turns
 from hamr.apps.report.figures_sft import sft_verdict
+from hamr.data.columns import value_at
 from hamr.report.html import write_page
 from hamr.report.values import (
     Cell,
@@ -120,7 +121,7 @@ def verdict(data: ReportData) -> str:
     }
     for key in (key for _, key, _, _ in _headline_metrics(data) if key in phrases):
         words, form = phrases[key]
-        old, new = find_value(stages[first], key), find_value(stages[last], key)
+        old, new = value_at(stages[first], key), value_at(stages[last], key)
         if old is not None and new is not None:
             was, now = form.format(old), form.format(new)
             verb = "rose" if new > old else "fell"
@@ -133,7 +134,7 @@ def verdict(data: ReportData) -> str:
 
 def _headline_metrics(data: ReportData) -> list[tuple[str, str, str, str]]:
     """Return the headline metrics. With an exact-act rule, metrics that accept any reply are excluded."""
-    truth = any(find_value(figures, "exact_act") is not None for figures in data.stages.values())
+    truth = any(value_at(figures, "exact_act") is not None for figures in data.stages.values())
     return [line for line in _HEADLINES if not (truth and line[1] == "action_accuracy")]
 
 
@@ -141,7 +142,7 @@ def _headlines(data: ReportData) -> Headlines | None:
     """Return each headline metric's value at the last stage, its change since the first, and all values."""
     items = []
     for title, key, good, form in _headline_metrics(data):
-        known = [(stage, find_value(figures, key)) for stage, figures in data.stages.items()]
+        known = [(stage, value_at(figures, key)) for stage, figures in data.stages.items()]
         values = [(stage, v) for stage, v in known if v is not None]
         if not values:
             continue
@@ -257,16 +258,14 @@ def _example(kind: str, row: Mapping[str, Any]) -> tuple[Cell, ...]:
 
 
 def _tables(data: ReportData) -> Iterator[Table]:
-    summary, scorers = data.summary, data.summary.get("scorers") or {}
+    summary = data.summary
     yield _pairs("Versions", summary.get("versions"))
     yield _pairs("Machine", summary.get("machine"))
-    auc = {
-        f"{name}, {kind.replace('_', ' ')}": _auc(value, (check.get("word_overlap_auc") or {}).get(kind))
-        for name, check in scorers.items()
-        for kind, value in (check.get("auc") or {}).items()
+    tuned = {
+        name: "yes" if c["finetuned"] else "no"
+        for name, c in (summary.get("scorers") or {}).items()
+        if "finetuned" in c
     }
-    yield Table.pairs("Scorers: AUC", auc)
-    tuned = {name: "yes" if c["finetuned"] else "no" for name, c in scorers.items() if "finetuned" in c}
     yield Table.pairs("Scorers: fine-tuned", tuned)
     timing = {phase: duration(seconds) for phase, seconds in (summary.get("timing") or {}).items()}
     yield Table.pairs("Time", timing)
@@ -274,11 +273,6 @@ def _tables(data: ReportData) -> Iterator[Table]:
 
 def _pairs(title: str, mapping: Mapping[str, Any] | None) -> Table:
     return Table.pairs(title, {key.replace("_", " "): str(value) for key, value in (mapping or {}).items()})
-
-
-def _auc(value: float | None, words: float | None) -> str:
-    shown = "unknown" if value is None else f"{value:.3f}"
-    return shown if words is None else f"{shown} (word overlap {words:.3f})"
 
 
 def _glossary(data: ReportData) -> Table:

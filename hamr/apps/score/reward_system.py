@@ -223,7 +223,10 @@ class RewardSystem:
             )
         )
         stack.callback(self._remove_pools, loop)
-        router = self._router = loop.run(self._start_router())
+        path, formats = models[POLICY], Formats.of_model(config.model)
+        router = self._router = loop.run(
+            RouterClient.start(config.rewards, config.pools, config.router, path, formats, self._name)
+        )
         stack.callback(lambda: loop.run(router.shutdown()))
         self._slots = asyncio.Semaphore(config.score.groups_in_flight)
         self._loop = loop
@@ -240,12 +243,6 @@ class RewardSystem:
         sequence."""
         self._exiting = True
         self.close()
-
-    async def _start_router(self) -> RouterClient:
-        c = self.config
-        path = resolve_model(c.model.path)
-        formats = Formats.of_model(c.model)
-        return await RouterClient.start(c.rewards, c.pools, c.router, path, formats, self._name)
 
 
 async def all_or_none(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

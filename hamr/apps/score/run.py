@@ -23,9 +23,10 @@ from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.pools.function_pool import check_functions
-from hamr.prompting.templates import is_path, read_template
+from hamr.prompting.templates import PromptTemplate, is_path
 from hamr.report.terminal import show
 from hamr.rewards.judged import check_reward_files
+from hamr.rewards.written import WrittenPrompt
 from hamr.telemetry.ledger import Ledger
 
 
@@ -119,10 +120,10 @@ def _own_files(config: Config) -> dict[str, str]:
     by hamr's version.
     """
     rewards = config.rewards
-    prompts = [pool.prompt for pool in config.pools.values()]
+    found = {p.prompt: PromptTemplate.read(p.prompt).digest for p in config.pools.values() if is_path(p.prompt)}
     for section in rewards.judges.values():
-        prompts += [section.prompt or "", getattr(section, "prompt_compared", None) or ""]
-    found = {prompt: read_template(prompt)[2] for prompt in prompts if is_path(prompt)}
+        own = filter(is_path, (section.prompt or "", getattr(section, "prompt_compared", None) or ""))
+        found |= {prompt: WrittenPrompt.read(prompt).digest for prompt in own}
     others = [rewards.rules.file, *(rewards.sage_logic.scenarios if rewards.sage_logic.weight else ())]
     for file in filter(None, others):
         # The code that uses a missing file reports it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +14,7 @@ from hamr.apps.shared.outputs import output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.calibration.cascade import Cascade
-from hamr.config.schema import Config
-from hamr.data.contrasts import Contrast, contrasts
+from hamr.data.contrasts import contrasts
 from hamr.errors import BadInput
 from hamr.files import write_atomic
 from hamr.protocols import Ask
@@ -46,7 +45,8 @@ def check(command: ScorerCheckCommand) -> int:
     drawn = reaching_scorers(contrasts(splits.test, command.contexts, SEED), config.rewards.consistency.repeated_words)
 
     async def work(asks: Mapping[str, Ask]) -> dict[str, GateResult]:
-        return await check_gates(config, asks, drawn)
+        cascade = Cascade.from_config(config.rewards.consistency.cascade)
+        return await gates({role: asks[name] for role, name in roles.items()}, drawn, cascade)
 
     found = with_pools(config, tuple(roles.values()), work, run=pools_of("scorer-check", Path.cwd()), splits=splits)
     for name, result in found.items():
@@ -59,9 +59,3 @@ def check(command: ScorerCheckCommand) -> int:
         write_atomic(output / FILE, json.dumps(figures, indent=1, ensure_ascii=False))
         print(f"figures: {output / FILE}")
     return 0
-
-
-async def check_gates(config: Config, asks: Mapping[str, Ask], drawn: Sequence[Contrast]) -> dict[str, GateResult]:
-    """Return the gates of the roles of the consistency reward. `asks`: pool -> how to ask it."""
-    cascade = Cascade.from_config(config.rewards.consistency.cascade)
-    return await gates({role: asks[name] for role, name in config.rewards.scorers.items()}, drawn, cascade)

@@ -10,16 +10,14 @@ from random import Random
 from hamr.apps.scorer.judged import CLEAN, JudgedResponse, read_judged, split_off
 from hamr.config.pools import ScorerTrainingConfig
 from hamr.config.rewards import RewardsConfig
-from hamr.data.actions import parse_action
 from hamr.data.formats import Formats
 from hamr.errors import BadInput
 from hamr.models.tokenizer import Tokenizer
 from hamr.rewards import hallucination, risk
 from hamr.rewards.judged import VETOES
-from hamr.rewards.questions import words_of
+from hamr.rewards.questions import response_words
 from hamr.rewards.written import WrittenPrompt
 from hamr.trainer.scorer_training import ScorerExample
-from hamr.types import MalformedResponse, Reply
 
 FLAWS: Mapping[str, tuple[str, ...]] = {
     "risk": risk.TYPES,
@@ -62,10 +60,7 @@ class Grading:
 
     def question_ids(self, row: JudgedResponse) -> list[int]:
         """Return the tokens of the router's question about the response, up to the start of the answer."""
-        ordered = self.formats.of(row.sample)
-        action = parse_action(row.response, ordered)
-        acted = Reply(content=row.response) if isinstance(action, MalformedResponse) else action
-        words = words_of(row.response, acted, ordered)
+        words = response_words(row.response, self.formats.of(row.sample))
         asked = VETOES[self.reward].question(row.sample, [words], getattr(self.rewards, self.reward))
         return self.tokenizer.chat_ids(WrittenPrompt.load(asked.prompt).render(asked.variables, asked.each))
 

@@ -6,14 +6,13 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from hamr.apps.scorer.grader import Grading, labelled_responses
 from hamr.apps.scorer.judged import JudgedResponse, borne_out
-from hamr.apps.scorer.pair_check import auc, pair_question, word_overlap
+from hamr.apps.scorer.pair_check import pair_question, word_overlap
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.config.schema import Config
 from hamr.data.contrasts import contrasts
@@ -47,10 +46,6 @@ class Exam(ABC):
 
     labels: list[bool]
     overlap: list[float]
-
-    @cached_property
-    def overlap_auc(self) -> float:
-        return auc(self.overlap, self.labels)
 
     def suits(self, model: Path) -> bool:
         """Return whether the model can answer without training."""
@@ -122,7 +117,7 @@ def pair_lessons(
             train=finetune_pairs,
         )
     pairs = reply_pairs(train, most, PAIRS_SEED)
-    template = PromptTemplate.load(pool.prompt)
+    template = PromptTemplate.read(pool.prompt)
     prompt = ScorerPrompt(template, load_tokenizer(resolve_model(pool.model)))
     return Lessons(
         basis=[template.id, settings, [*map(dataclasses.astuple, pairs), *asked]],

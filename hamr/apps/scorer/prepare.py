@@ -17,13 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from hamr.apps.scorer.lessons import (
-    PAIRS_SEED,
-    Exam,
-    Lessons,
-    grader_lessons,
-    pair_lessons,
-)
+from hamr.apps.scorer.lessons import PAIRS_SEED, Lessons, grader_lessons, pair_lessons
 from hamr.apps.scorer.pair_check import auc, auc_standard_error
 from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment, send_to_parent
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
@@ -208,9 +202,9 @@ def _train_scorer(
     exam = taught.exam()
     if len(set(exam.labels)) < 2:
         raise BadInput(f"pools.{name}.finetune", f"{len(exam.labels)} questions", _ONE_KIND)
-    overlap = exam.overlap_auc
+    overlap = auc(exam.overlap, exam.labels)
     with child_process(KILLED, progress.step) as call:
-        raw = auc(call(raw_scores, base, exam, tuning), exam.labels) if exam.suits(base) else None
+        raw = auc(call(exam.scores, base, tuning), exam.labels) if exam.suits(base) else None
         needed = raw is None or tuning.when == "always" or not clearly_better(raw, overlap, exam.labels)
         found = "no cross-encoder yet" if raw is None else f"raw model AUC {raw:.2f}, word overlap {overlap:.2f}"
         progress.note(f"{name}: {found}: " + ("fine-tuning" if needed else "kept"))
@@ -218,7 +212,7 @@ def _train_scorer(
             call(finetune_scorer, taught.train, begin, folder, taught.examples(), tuning, name)
         facts = {"raw_auc": raw, "raw_word_overlap_auc": overlap, "finetuned": needed}
         if needed:
-            tuned = auc(call(raw_scores, folder, exam, tuning), exam.labels)
+            tuned = auc(call(exam.scores, folder, tuning), exam.labels)
             right = sum(exam.labels)
             facts |= {"tuned_auc": tuned, "tuned_error": auc_standard_error(tuned, right, len(exam.labels) - right)}
             progress.note(f"{name}: fine-tuned model AUC {tuned:.2f} on {len(exam.labels)} held-out pairs")
@@ -254,10 +248,6 @@ def _try_lock(file: TextIO) -> bool:
 def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:
     """Return True if the AUC of a raw model exceeds that of word overlap by more than two standard errors."""
     return raw - 2 * auc_standard_error(raw, sum(labels), len(labels) - sum(labels)) > overlap
-
-
-def raw_scores(base: Path, exam: Exam, tuning: ScorerTrainingConfig) -> list[float]:
-    return exam.scores(base, tuning)
 
 
 def finetune_scorer(

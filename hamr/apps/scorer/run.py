@@ -14,7 +14,7 @@ from hamr.apps.scorer.lessons import (
     grading_of,
     pair_exam,
 )
-from hamr.apps.scorer.prepare import KILLED, TunedScorer, prepare_scorers, raw_scores
+from hamr.apps.scorer.prepare import KILLED, TunedScorer, prepare_scorers
 from hamr.apps.scorer.reliability import Quality, quality
 from hamr.apps.scorer.report import write_measured
 from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
@@ -71,7 +71,7 @@ def _exams(name: str, pool: PoolConfig, config: Config, splits: Splits) -> dict[
         sets["labelled_pairs"] = clear_pairs("data.labelled_pairs", read_pairs(config.data.labelled_pairs))
     if pool.compares:
         return {kind: compared_exam(pairs) for kind, pairs in sets.items()}
-    prompt = ScorerPrompt(PromptTemplate.load(pool.prompt), load_tokenizer(resolve_model(pool.model)))
+    prompt = ScorerPrompt(PromptTemplate.read(pool.prompt), load_tokenizer(resolve_model(pool.model)))
     return {kind: pair_exam(prompt, pairs) for kind, pairs in sets.items()}
 
 
@@ -93,6 +93,6 @@ def measure_scorer(pool: PoolConfig, tuned: TunedScorer, exam: Exam) -> dict[str
     models = {"raw": base} if exam.suits(base) else {}
     models |= {"tuned": tuned.path} if tuned.finetuned else {}
     with environment(CHILD_ENV), child_process(KILLED) as call:
-        scores = {model: call(raw_scores, path, exam, pool.finetune) for model, path in models.items()}
+        scores = {model: call(exam.scores, path, pool.finetune) for model, path in models.items()}
     scores["overlap"] = exam.overlap
     return {model: quality([min(max(s, 0.0), 1.0) for s in own], exam.labels) for model, own in scores.items()}

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 from uuid import uuid4
@@ -73,17 +73,11 @@ def _catch_stop_signals() -> Iterator[None]:
 @contextlib.contextmanager
 def _open_output(path: str | None) -> Iterator[Any]:
     if path is None:
-        yield _discard
+        yield lambda record: None
         return
     try:
         writer = JsonlWriter(path)
     except OSError as error:
         raise BadInput("serve.records", path, f"cannot be written: {error.strerror}") from error
-    try:
+    with contextlib.closing(writer):
         yield writer.write
-    finally:
-        writer.close()
-
-
-def _discard(record: Mapping[str, Any]) -> None:
-    """Discard the record, where no output is configured."""

@@ -1,4 +1,4 @@
-"""A process of its own for work on a model, whose memory is free again when the work ends."""
+"""Child processes: one for work on a model, whose memory is free again when the work ends, and other commands."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext
 from typing import Any
 
+from hamr import signals
 from hamr.errors import HamrError
 from hamr.models.cpu_env import ALLOCATOR_ENV, WAITING_ENV
 
@@ -96,6 +99,20 @@ def end_with_parent(signum: int = signal.SIGTERM) -> None:
     """Have the kernel send this process a signal when its parent ends (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signum)
+
+
+def start_hamr(words: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `hamr <words>` with further variables, in a process that ends with this one.
+
+    It has its own process group, so that it receives Ctrl-C once, forwarded from here. A second signal would kill it
+    before it has saved its last step.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", "hamr", *words],
+        env={**os.environ, signals.FORWARDED: "1", **env},
+        preexec_fn=end_with_parent,
+        process_group=0,
+    )
 
 
 @contextlib.contextmanager

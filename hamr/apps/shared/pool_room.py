@@ -70,10 +70,6 @@ def check_endpoints(config: Config, names: Iterable[str]) -> None:
 
 
 def local_node(config: Config) -> Node:
-    """Return this machine as the node of a local Ray."""
-    return Node(name="this machine", resources={"CPU": local_cpus(config.cluster), "GPU": local_gpus()})
-
-
-def local_gpus() -> float:
-    """GPUs of this machine, counted without importing torch."""
-    return float(len(list(Path("/dev").glob("nvidia[0-9]*"))))
+    """Return this machine as the node of a local Ray. Its GPUs are counted without importing torch."""
+    gpus = float(len(list(Path("/dev").glob("nvidia[0-9]*"))))
+    return Node(name="this machine", resources={"CPU": local_cpus(config.cluster), "GPU": gpus})

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hamr import signals
 from hamr.config.pools import PoolConfig
@@ -16,7 +16,7 @@ from hamr.errors import BadInput
 from hamr.protocols import Ask
 
 Result = TypeVar("Result")
-PoolWork = Callable[[Mapping[str, Ask]], Awaitable[Result]]
+PoolWork = Callable[[Mapping[str, Ask]], Coroutine[Any, Any, Result]]
 """The work to do with the pools, which are given by name."""
 
 
@@ -62,14 +62,17 @@ def with_pools(
 ) -> Result:
     """Start the pools `names` of the configuration (each once), do the work, and stop the pools.
 
-    `run` names their applications on the cluster (see `pools_of`). `splits` is the training data of pools with a
-    `finetune` section that are not trained yet; without it, none of `names` may have one.
+    Without `names`, only the work is done. `run` names their applications on the cluster (see `pools_of`). `splits` is
+    the training data of pools with a `finetune` section that are not trained yet; without it, none of `names` may have
+    one.
 
     Raises:
         BadInput: The model or template of a pool is not suitable.
         CapacityError: The pools need more than the machine has.
         ScorerUnavailable: A pool cannot start.
     """
+    if not names:
+        return signals.run(work({}))
     # Import Ray and the engines lazily: a command whose work is already done needs neither.
     from hamr.apps.scorer.prepare import prepare_scorers
     from hamr.apps.shared.pool_room import check_pool_room

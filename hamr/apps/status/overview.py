@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hamr.config.yaml_files import read_config
 from hamr.telemetry.console import duration
 from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.pace import PACE_STEPS, left_s
-from hamr.telemetry.run_folder import read_config
 
 
-@dataclass(frozen=True, kw_only=True)
-class Overview:
-    """State of a run. Figures are None where there is none yet."""
-
-    folder: Path
-    live: LiveStatus | None
-    stage: str
-    step: int
-    total: int
-    reward: float | None
-    escalated: float | None
-    failed: float | None
-    step_s: float | None
-    left_s: float | None
-    samples_s: float | None
-    last_sign: float | None
-    pools: Mapping[str, Mapping[str, Any]]
-
-
-def overview(folder: Path) -> Overview:
-    """Read the run's own files; no process is contacted."""
+def overview_lines(folder: Path, now: float | None = None) -> list[str]:
+    """Return the state of a run from its own files; no process is contacted."""
+    now = time.time() if now is None else now
     path = folder / "config.yaml"
     config = read_config(path) if path.exists() else {}  # a run that starts has none yet
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if not row["stage"].startswith("eval-")]
@@ -44,60 +25,36 @@ def overview(folder: Path) -> Overview:
     recent = [row for row in rows if row["stage"] == stage][-PACE_STEPS:]
     last = recent[-1] if recent else {}
     experiment = config.get("experiment", {})
-    steps = {"rl": experiment.get("steps", 0), "sft": experiment.get("sft", {}).get("steps", 0)}
+    total = {"rl": experiment.get("steps", 0), "sft": experiment.get("sft", {}).get("steps", 0)}.get(stage, 0)
+    last_sign = max((t for t in (live.time if live else None, last.get("time")) if t), default=None)
+    lines = [f"run {folder.name}: {_state(live, last_sign, now)}", f"  folder     {folder}"]
+    if stage:
+        reward, escalated = last.get("reward/total/mean"), last.get("router/escalated_frac")
+        figures = [
+            f"{stage} step {last['step']}" + (f" of {total}" if total else ""),
+            f"reward {reward:.3f}" if reward is not None else "",
+            f"escalated {escalated:.0%}" if escalated is not None else "",
+            f"without a reward {failed:.0%}" if (failed := last.get("reward/failed_frac")) else "",
+        ]
+        lines.append(f"  progress   {', '.join(filter(None, figures))}")
+    if seconds := [row["timing/step/total"] for row in recent if row.get("timing/step/total")]:
+        pace = f"{duration(sum(seconds) / len(seconds))} a step"
+        # N responses per prompt, including dropped groups.
+        each = config.get("rollout", {}).get("samples_per_prompt", 0)
+        if responses := [row["rollout/prompts"] * each for row in recent if row.get("rollout/prompts")]:
+            pace += f", {sum(responses) / sum(seconds):.2f} samples/s"
+        left = left_s(seconds, last["step"], total)
+        if live is not None and live.alive(now) and left:
+            pace += f", about {duration(left)} left (until {time.strftime('%H:%M', time.localtime(now + left))})"
+        lines.append(f"  pace       {pace}")
     pools = dict(live.pools) if live else {}
     for name, section in config.get("pools", {}).items():
         pools.setdefault(name, {"configured": section.get("replicas")})
-    seconds = [row["timing/step/total"] for row in recent if row.get("timing/step/total")]
-    responses = _responses(config, recent)
-    return Overview(
-        folder=folder,
-        live=live,
-        stage=stage,
-        step=last.get("step", 0),
-        total=steps.get(stage, 0),
-        reward=last.get("reward/total/mean"),
-        escalated=last.get("router/escalated_frac"),
-        failed=last.get("reward/failed_frac"),
-        step_s=sum(seconds) / len(seconds) if seconds else None,
-        left_s=left_s(seconds, last.get("step", 0), steps.get(stage, 0)),
-        samples_s=sum(responses) / sum(seconds) if seconds and responses else None,
-        last_sign=max((t for t in (live.time if live else None, last.get("time")) if t), default=None),
-        pools=pools,
-    )
+    return lines + _pool_lines(pools)
 
 
-def _responses(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the number of responses generated and scored per step: N per prompt, including dropped groups."""
-    each = config.get("rollout", {}).get("samples_per_prompt", 0)
-    return [row["rollout/prompts"] * each for row in rows if row.get("rollout/prompts")]
-
-
-def overview_lines(seen: Overview, now: float | None = None) -> list[str]:
-    now = time.time() if now is None else now
-    lines = [f"run {seen.folder.name}: {_state(seen, now)}", f"  folder     {seen.folder}"]
-    if seen.stage:
-        place = f"{seen.stage} step {seen.step}" + (f" of {seen.total}" if seen.total else "")
-        figures = [
-            f"reward {seen.reward:.3f}" if seen.reward is not None else "",
-            f"escalated {seen.escalated:.0%}" if seen.escalated is not None else "",
-            f"without a reward {seen.failed:.0%}" if seen.failed else "",
-        ]
-        lines.append(f"  progress   {', '.join([place, *filter(None, figures)])}")
-    if seen.step_s is not None:
-        pace = f"{duration(seen.step_s)} a step"
-        pace += f", {seen.samples_s:.2f} samples/s" if seen.samples_s is not None else ""
-        alive = seen.live is not None and seen.live.alive(now)
-        if alive and seen.left_s:
-            end = time.strftime("%H:%M", time.localtime(now + seen.left_s))
-            pace += f", about {duration(seen.left_s)} left (until {end})"
-        lines.append(f"  pace       {pace}")
-    return lines + _pool_lines(seen, now)
-
-
-def _state(seen: Overview, now: float) -> str:
-    live = seen.live
-    ago = f"{duration(max(0.0, now - seen.last_sign))} ago" if seen.last_sign is not None else ""
+def _state(live: LiveStatus | None, last_sign: float | None, now: float) -> str:
+    ago = f"{duration(max(0.0, now - last_sign))} ago" if last_sign is not None else ""
     if live is None:
         return f"no status yet; its last step ended {ago}" if ago else "no status yet"
     where = f"process {live.pid} on {live.host}"
@@ -108,9 +65,9 @@ def _state(seen: Overview, now: float) -> str:
     return f"gone: no heartbeat for {ago.removesuffix(' ago')} ({where}); last known state:"
 
 
-def _pool_lines(seen: Overview, now: float) -> list[str]:
+def _pool_lines(pools: Mapping[str, Mapping[str, Any]]) -> list[str]:
     header = ("pool", "replicas", "waiting", "p50", "p99", "asked", "breaker", "")
-    rows = [header, *(_pool_row(name, pool) for name, pool in sorted(seen.pools.items()))]
+    rows = [header, *(_pool_row(name, pool) for name, pool in sorted(pools.items()))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
     return [
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from hamr.errors import BadInput, HamrError
@@ -22,7 +23,8 @@ def scale(run: str, wanted: Mapping[str, int]) -> int:
     folder = find_run(run)
     _check_alive(folder, run)
     print(f"requesting from {folder}: {', '.join(f'{name}={count}' for name, count in wanted.items())}", flush=True)
-    answer = ControlRequests(folder).ask({"scale": dict(wanted)}, timeout_s=ANSWER_S, alive=lambda: _alive(folder))
+    alive = partial(LiveStatus.is_alive, folder)
+    answer = ControlRequests(folder).ask({"scale": dict(wanted)}, timeout_s=ANSWER_S, alive=alive)
     if "bad_input" in answer:
         raise BadInput(*answer["bad_input"])
     if "failed" in answer:
@@ -32,14 +34,9 @@ def scale(run: str, wanted: Mapping[str, int]) -> int:
     return 0
 
 
-def _alive(folder: Path) -> bool:
-    status = LiveStatus.read(folder)
-    return status is not None and status.alive()
-
-
 def _check_alive(folder: Path, run: str) -> None:
     deadline = time.monotonic() + FIRST_SIGN_S
-    while not _alive(folder):
+    while not LiveStatus.is_alive(folder):
         if time.monotonic() > deadline:
             status = LiveStatus.read(folder)
             how = f" ({status.state})" if status else ""

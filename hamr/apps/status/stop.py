@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from hamr.apps.pipeline.log import is_pipeline, pipeline_owner
+from hamr.config.yaml_files import read_config
 from hamr.errors import BadInput, HamrError
 from hamr.security.processes import has_ended
 from hamr.telemetry.control_requests import ControlRequests
 from hamr.telemetry.live import RUNS, LiveStatus, find_run
-from hamr.telemetry.run_folder import owner_of, read_config
+from hamr.telemetry.run_folder import owner_of
 
 ANSWER_S = 30.0
 """Longest wait in seconds for the answer of a run on another machine."""

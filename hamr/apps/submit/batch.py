@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from hamr.apps.shared.commands import ConfiguredCommand
 from hamr.apps.shared.commands import render as render_command
 from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm, is_installed
 from hamr.apps.submit.launch_files import CLAIM, render
@@ -21,7 +20,7 @@ from hamr.apps.submit.package import Package, pack
 from hamr.apps.submit.request import (
     LEARNING,
     SubmitRequest,
-    given_words,
+    job_words,
     named_files,
     pipeline_folder,
     run_folder,
@@ -99,13 +98,7 @@ def given_command(request: SubmitRequest, run: Path) -> GivenCommand | None:
     """
     if request.command.words == "train" and not request.stages:
         return None
-    resolved = request.resume is None and not request.as_given and isinstance(request.command, ConfiguredCommand)
-    if request.resume is not None:
-        words = render_command(request.command)
-    elif resolved:
-        words = render_command(request.command.model_copy(update={"overrides": ()}))
-    else:
-        words = given_words(request, run)
+    words, resolved = job_words(request, run)
     trains = bool(request.stages) or request.job in LEARNING
     return GivenCommand(
         words=tuple(words),

@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from hamr.errors import HamrError
 
@@ -34,34 +33,10 @@ OVER = (
 """Slurm states of a job that will not run any more."""
 
 
-class BatchSystem(Protocol):
-    """One job for one system. `files`: the files of `launch_files.render` that it needs."""
-
-    folder: Path
-    tool: str
-    files: tuple[str, ...]
-
-    def line(self) -> str:
-        """Return the shell command that submits the files."""
-        ...
-
-    def send(self) -> None:
-        """Submit the files. Raises HamrError with the tool's message on failure."""
-        ...
-
-    def where_to_look(self) -> list[str]:
-        """Return lines that say where to follow the job. Call after `send`."""
-        ...
-
-    def follow(self) -> int:
-        """Show the job's output until it ends; return its exit code, or 1. Raises HamrError if it never ran."""
-        ...
-
-
 @dataclass(kw_only=True)
 class Kuberay:
     """A RayJob. KubeRay starts a cluster for it, and a Kubernetes Job of the same name that submits it and shows its
-    output."""
+    output. `files`: those of `launch_files.render` that it needs."""
 
     name: str
     namespace: str
@@ -73,12 +48,15 @@ class Kuberay:
         return ["kubectl", "apply", *(word for file in self.files for word in ("-f", str(self.folder / file)))]
 
     def line(self) -> str:
+        """Return the shell command that submits the files."""
         return shlex.join(self._apply())
 
     def send(self) -> None:
+        """Submit the files. Raises HamrError with the tool's message on failure."""
         _run_tool(self._apply())
 
     def where_to_look(self) -> list[str]:
+        """Return lines that say where to follow the job. Call after `send`."""
         kubectl = f"kubectl -n {self.namespace}"
         cluster = f"$({kubectl} get rayjob {self.name} -o jsonpath='{{.status.rayClusterName}}')"
         return [
@@ -89,6 +67,7 @@ class Kuberay:
         ]
 
     def follow(self) -> int:
+        """Show the job's output until it ends; return its exit code, or 1. Raises HamrError if it never ran."""
         while (state := self._state())[0] not in ("Running", "Complete", "Failed"):
             time.sleep(POLL_S)
         if state[0] != "Failed":
@@ -156,6 +135,9 @@ class Slurm:
         output = _run_tool(["scontrol", "show", "job", "--oneliner", self.job])
         found = dict(re.findall(r"(?:^|\s)(JobState|ExitCode)=(\S+)", output))
         return found.get("JobState", ""), int(found.get("ExitCode", "0:0").partition(":")[0])
+
+
+BatchSystem = Kuberay | Slurm
 
 
 def _show(log: Path, shown: int) -> int:

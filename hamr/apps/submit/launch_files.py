@@ -6,6 +6,7 @@ Secret or from the environment.
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 import re
 import secrets
@@ -24,7 +25,6 @@ from hamr.apps.submit.launch_job import (
     fill_template,
     name_of,
     nodes,
-    ray_version,
 )
 from hamr.apps.submit.launch_scripts import plain, slurm
 from hamr.apps.train.restarts import JOB
@@ -103,7 +103,7 @@ def cluster_spec(config: Config, wanted: Nodes | None = None) -> dict[str, Any]:
         experiment=EXPERIMENT,
         mount=MOUNT,
         claim=CLAIM,
-        ray_version=ray_version(),
+        ray_version=importlib.metadata.version("ray"),  # the nodes must have it, too
     )
     return load_yaml(text)
 

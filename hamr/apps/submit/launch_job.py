@@ -6,7 +6,6 @@ The requirements follow from the job's configuration (`hamr.cluster.resource_req
 
 from __future__ import annotations
 
-import importlib.metadata
 import math
 import re
 import shlex
@@ -22,7 +21,6 @@ from hamr.config.load import dump_config
 from hamr.config.schema import Config
 from hamr.errors import CapacityError
 
-RAY_FLOOR = "2.52.0"
 EXPERIMENT = "launched"
 CONFIG_FILE = f"conf/experiment/{EXPERIMENT}.yaml"
 SPARE = 4
@@ -158,11 +156,3 @@ def fill_template(template: str, **values: object) -> str:
         comment_start_string="{##",  # the shell has ${#array[@]}
     )
     return made.get_template(f"{template}.j2").render(**values)
-
-
-def ray_version() -> str:
-    """Return the installed Ray version, which the nodes must have, too."""
-    try:
-        return importlib.metadata.version("ray")
-    except importlib.metadata.PackageNotFoundError:
-        return RAY_FLOOR

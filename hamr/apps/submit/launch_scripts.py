@@ -23,13 +23,14 @@ def slurm(config: Config, resume: str | None = None, given: GivenCommand | None 
     """Return `job.sbatch`: Ray on every node of the allocation with a token of its own, then the run on the first
     node."""
     launch, wanted = config.launch, given.nodes if given is not None else nodes(config)
+    minutes = math.ceil(launch.time_limit_h * 60)
     options = {
         "job-name": name_of(config),
         "nodes": wanted.least,
         "ntasks-per-node": 1,
         "cpus-per-task": launch.cpus_per_node,
         "mem": f"{launch.memory_gib_per_node}G",
-        "time": _slurm_time(launch.time_limit_h),
+        "time": f"{minutes // 60}:{minutes % 60:02d}:00",
         "output": "%x-%j.log",
         # Signal the script before the time limit. The script forwards the signal to the run, not to Ray's processes.
         "signal": "B:TERM@120",
@@ -40,11 +41,6 @@ def slurm(config: Config, resume: str | None = None, given: GivenCommand | None 
     run_line = command(config, '"$SLURM_SUBMIT_DIR/conf"', resume, program="python3 -m hamr", given=given)
     script = _fill("job.sbatch", config, wanted.gpus, options=options, command=run_line, work=WORK)
     return {"job.sbatch": script, CONFIG_FILE: experiment_file(config, f"runs/{name_of(config)}")}
-
-
-def _slurm_time(hours: float) -> str:
-    minutes = math.ceil(hours * 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:00"
 
 
 def plain(config: Config, resume: str | None = None, given: GivenCommand | None = None) -> dict[str, str]:

@@ -126,8 +126,8 @@ def _refuse_running_pipeline(folder: Path) -> None:
     owner = pipeline_owner(folder)
     if owner is None:
         return
-    stages = [LiveStatus.read(config.parent) for config in folder.glob("*/config.yaml")]
-    if owner["host"] == socket.gethostname() or any(status is not None and status.alive() for status in stages):
+    stages = (LiveStatus.is_alive(config.parent) for config in folder.glob("*/config.yaml"))
+    if owner["host"] == socket.gethostname() or any(stages):
         raise _still_runs(folder, owner["pid"], owner["host"])
 
 
@@ -159,23 +159,25 @@ def named_files(command: Command) -> Iterator[tuple[str, Any, str]]:
                 yield info.alias or name, str(value), str(value if isinstance(value, Path) else part).strip()
 
 
-def _section(setting: str) -> str:
-    return setting.lstrip("~+").partition("=")[0].split(".")[0]
+def job_words(request: SubmitRequest, run: Path | None) -> tuple[list[str], bool]:
+    """Return the words of the job's command, and whether it runs with the resolved configuration.
 
-
-def given_words(request: SubmitRequest, run: Path | None) -> list[str]:
-    """Return the words of a command that runs as it was given, on the cluster that its process then joins.
-
-    `run`: folder of a new pipeline; the runs of a sweep get a new one next to it.
+    A command that runs as it was given joins the cluster that runs it. `run`: folder of a new pipeline; the runs of a
+    sweep get a new one next to it.
     """
+    if request.resume is not None:
+        return render(request.command), False  # a resumed run has its own configuration
+    if not request.as_given and isinstance(request.command, ConfiguredCommand):
+        return render(request.command.model_copy(update={"overrides": ()})), True
     command, more = request.command, [word for word in request.where if not word.startswith(_TYPES)]
     if isinstance(command, RunPipeline):
         command = RunPipeline.model_validate({**command.model_dump(exclude_unset=True), "folder": run})
     words = render(command)
     if isinstance(command, TrainSweep) and run is not None:
         more = [*(word for word in more if not word.startswith("cluster.run_root=")), f"cluster.run_root={run.parent}"]
-    takes_overrides = isinstance(command, ConfiguredCommand | RunPipeline)
-    return [*words, *more, "cluster.address=auto"] if takes_overrides else words
+    if isinstance(command, ConfiguredCommand | RunPipeline):
+        words = [*words, *more, "cluster.address=auto"]
+    return words, False
 
 
 def pipeline_folder(request: SubmitRequest, root: Path) -> Path:

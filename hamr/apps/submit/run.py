@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hamr.apps.shared.commands import ConfiguredCommand, render
+from hamr.apps.shared.commands import render
 from hamr.apps.submit.batch import refuse_left_behind, send_batch
 from hamr.apps.submit.package import pack
 from hamr.apps.submit.request import (
     LEARNING,
     SubmitRequest,
-    given_words,
+    job_words,
     named_files,
     pipeline_folder,
     run_folder,
@@ -130,12 +130,8 @@ def command(request: SubmitRequest, run: Path | None = None) -> str:
 
     `pools` is removed from the defaults first, because its keys are names and the resolved configuration is complete.
     """
-    if request.resume is not None:
-        words = render(request.command)  # a resumed run has its own configuration
-    elif request.as_given or not isinstance(request.command, ConfiguredCommand):
-        words = given_words(request, run)
-    else:
-        words = render(request.command.model_copy(update={"overrides": ()}))
+    words, resolved = job_words(request, run)
+    if resolved:
         words += [CONFIG_DIR_FLAG, FOLDER, f"experiment={EXPERIMENT}", "pools=null"]
     return shlex.join(["python", "-m", "hamr", *words])
 

@@ -6,6 +6,7 @@ import asyncio
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from statistics import fmean
 from typing import Any
 
 from hamr.apps.shared.dialogue_checks import customer_scenarios
@@ -23,7 +24,7 @@ from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode, with_zeros_at_limits
 from hamr.rollout.harness import HarnessEpisode
 from hamr.security.functions import FunctionSource
-from hamr.telemetry.metrics import episode_metrics, has_reward, mean, total_rewards
+from hamr.telemetry.metrics import episode_metrics, has_reward, total_rewards
 from hamr.types import (
     Component,
     EpisodeFunction,
@@ -150,17 +151,17 @@ async def evaluate_customers(
     found = episode_metrics(records)
     figures = {
         "n": float(len(samples)),
-        "turns": mean([float(len(group.records)) for group in held] or [0.0]),
+        "turns": fmean([float(len(group.records)) for group in held] or [0.0]),
         "ended_frac": found["episodes/ended_frac"],
         "failed_frac": found["episodes/failed_frac"],
     }
     if any(map(has_reward, records)):
-        figures["turn_reward"] = mean(total_rewards(records) or [0.0])
+        figures["turn_reward"] = fmean(total_rewards(records) or [0.0])
         figures |= debiased_metrics(DebiasedRewards.of(records).estimates())
     if "episodes/reward/mean" in found:
         figures["reward"] = found["episodes/reward/mean"]
     if exact:
-        figures[EXACT_ACT] = mean(exact)
+        figures[EXACT_ACT] = fmean(exact)
     for name in found:
         if name.startswith(("episodes/component/", "episodes/completion_by_path/")):
             figures[name.removeprefix("episodes/").removeprefix("component/")] = found[name]

@@ -23,19 +23,7 @@ from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, Serv
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutResult:
-    """Held-out metrics. Shares are in [0, 1]; rewards are in the units of the reward mix.
-
-    `n`: number of responses. `action_accuracy`: share of responses that take the decision of one of the references
-    (reply, or the same tool). `tool_exact_match`: of the responses to samples whose references are tool calls, the
-    share that equals one of them; None without such samples. `format_error_rate`: share of responses that do not parse
-    to an action. `reward`: mean per component and in total over the responses that could be scored; `failed_frac` is
-    the share that could not. `by_format`: for every response format that the prompts asked for (hybrid-CoT: two), `n`,
-    the share of correct decisions, the mean reward, and the mean tokens and seconds to the end of the answer, each
-    where it is known. `exact_act`: share of responses with the correct act and the correct facts, replies included
-    (`hamr.rewards.truth`). `exact_by_act`: the same per act, each with `n`, `share` and the bounds `low` and `high` of
-    its 95 % Wilson interval. None and empty where the data do not label their acts. `debiased`: the mean consistency
-    and total reward corrected by audits (`hamr.cascade.audit.DebiasedRewards`); empty with too few audits.
-    """
+    """Held-out metrics as in summary.json (`hamr.telemetry.summary.StageSummary`), and the records."""
 
     n: int
     action_accuracy: float

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from hamr import signals
-from hamr.apps.shared.child_process import end_with_parent
+from hamr.apps.shared.child_process import start_hamr
 from hamr.apps.shared.commands import render
 from hamr.apps.shared.preparation import run_path
 from hamr.config.custom import function_arguments
@@ -97,11 +96,6 @@ def supervise(command: TrainCommand, job: Job) -> int:
 
 def _run(words: list[str]) -> int:
     """Run `hamr <words>` until it ends; negative exit codes are signals that killed it."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "hamr", *words],
-        env={**os.environ, SUPERVISED: "1", signals.FORWARDED: "1"},
-        preexec_fn=end_with_parent,
-        process_group=0,
-    )
+    child = start_hamr(words, {SUPERVISED: "1"})
     with signals.handle_signals(child.send_signal, limit_s=None):
         return child.wait()

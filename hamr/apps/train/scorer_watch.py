@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,11 +65,6 @@ def chance_error(name: str, model: str, found: str) -> BadInput:
     return BadInput(f"pools.{name}.model", model, remedy)
 
 
-class ScorerPool(Protocol):
-    @property
-    def ask(self) -> Ask: ...
-
-
 @dataclass(kw_only=True)
 class ScorerWatch:
     """`checks` (pool -> set -> AUC) and `gates` (role -> result) fill up at the start.
@@ -83,7 +77,7 @@ class ScorerWatch:
     splits: Splits
     truth: ExactAct | None
     clusters: ReplyClusters | None = None
-    pools: Mapping[str, ScorerPool]
+    pools: Mapping[str, Ask]
     note: Callable[[str], None]
     embed: Callable[[Sequence[str]], NDArray[np.float32]] = embed_in_child
     checks: dict[str, dict[str, ScorerCheck]] = field(default_factory=dict)
@@ -109,10 +103,10 @@ class ScorerWatch:
         if self.config.data.labelled_pairs:
             pairs = read_pairs(self.config.data.labelled_pairs)
             sets["labelled_pairs"] = random.Random(CHECK_SEED).sample(pairs, min(MOST_PAIRS, len(pairs)))
-        for name, pool in self.pools.items():
+        for name, ask in self.pools.items():
             if self.config.pools[name].role == "grader":
                 continue  # has no labels for a pair
-            found = {kind: await check_scorer(pool.ask, pairs) for kind, pairs in sets.items()}
+            found = {kind: await check_scorer(ask, pairs) for kind, pairs in sets.items()}
             self.checks[name] = {kind: check for kind, check in found.items() if check is not None}
             if not self.checks[name]:
                 self.note(f"{name}: no AUC; it takes scores of both consistent and inconsistent pairs")
@@ -286,7 +280,7 @@ class ScorerWatch:
         return (*self.splits.test, *self.splits.validation, *self.splits.train)
 
     def _asks(self) -> dict[str, Ask]:
-        return {role: self.pools[name].ask for role, name in self.config.rewards.scorers.items() if name in self.pools}
+        return {role: self.pools[name] for role, name in self.config.rewards.scorers.items() if name in self.pools}
 
     @property
     def _cascade(self) -> Cascade:

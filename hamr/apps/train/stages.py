@@ -94,7 +94,7 @@ class Run:
             splits=self.prepared.splits,
             truth=self.prepared.truth,
             clusters=self.prepared.clusters,
-            pools=self.world.pools,
+            pools={name: pool.ask for name, pool in self.world.pools.items()},
             note=self.console.note,
         )
 

@@ -12,6 +12,9 @@ from hamr.bench.olabench.items import KINDS, SUBSETS, TRAPS, BenchItem, ItemEvid
 from hamr.bench.olabench.words import BenchWords
 from hamr.types import ServiceSample
 
+RETRIEVED = 4
+"""Number of retrieved pairs of an item, including the one that fits."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ItemDraft:

@@ -13,13 +13,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from hamr.bench.olabench.drafts import ItemDraft, Proportions, Slot, add_temptation, slots
+from hamr.bench.olabench.drafts import RETRIEVED, ItemDraft, Proportions, Slot, add_temptation, slots
 from hamr.bench.olabench.items import KINDS, BenchItem, ItemEvidence, ItemKind, SkillNode, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.errors import BadInput
 from hamr.types import Reply, ServiceSample
 
-RETRIEVED = 4
 _REQUEST_KEYS = ("intent", "flow", "task", "domain")
 """Keys of `meta` under which importers keep the request."""
 

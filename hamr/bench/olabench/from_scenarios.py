@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from hamr.bench.olabench.drafts import ItemDraft, Proportions, Slot, add_temptation, slots
+from hamr.bench.olabench.drafts import RETRIEVED, ItemDraft, Proportions, Slot, add_temptation, slots
 from hamr.bench.olabench.items import BenchItem, ItemEvidence, SkillNode, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.data.sage_samples import generate
@@ -24,8 +24,6 @@ from hamr.procedures.procedure import plain
 from hamr.procedures.schema import Value
 from hamr.types import Reference, Reply, ServiceSample
 
-RETRIEVED = 4
-"""Number of pairs of an item, including the one that fits."""
 _SPARE = 6
 """Additional samples beyond twice the items: only those that end a dialogue can be used with a knowledge base."""
 
@@ -171,12 +169,7 @@ class _Maker:
             variable = self.scenario.file.fields.get(name) or self.scenario.file.system[name]
             description = variable.description.of(self.language)
             parts.append(self.words.condition.format(description=description, meaning=self._meaning(name, value)))
-        action = self.scenario.file.actions[way.action]
-        what, amount = action.description.of(self.language), self._amount(sample, way.action)
-        if amount is None:
-            answer = self.words.answer.format(what=what)
-        else:
-            answer = self.words.answer_amount.format(what=what, amount=amount)
+        answer = self._say(sample, way.action, self.words.answer, self.words.answer_amount)
         return ItemEvidence(question=self.words.question.format(conditions=self.words.joint.join(parts)), answer=answer)
 
     # --- words ---------------------------------------------------------------------------------
@@ -210,14 +203,15 @@ class _Maker:
         action, awaits = sample.privileged["action"], sample.privileged["awaits"]
         if action is None:
             return self.words.step_ask.format(what=self.scenario.file.fields[awaits].description.of(self.language))
-        what, amount = self.scenario.file.actions[action].description.of(self.language), self._amount(sample, action)
-        if amount is None:
-            return self.words.step_do.format(what=what)
-        return self.words.step_amount.format(what=what, amount=amount)
+        return self._say(sample, action, self.words.step_do, self.words.step_amount)
 
-    def _amount(self, sample: ServiceSample, action: str) -> int | None:
-        formula = self.scenario.file.actions[action].amount
-        return None if formula is None else self.scenario.amount(formula, {**sample.ticket, **sample.meta["system"]})
+    def _say(self, sample: ServiceSample, name: str, template: str, with_amount: str) -> str:
+        """Return an action in words, `with_amount` where it has one."""
+        action = self.scenario.file.actions[name]
+        what, values = action.description.of(self.language), {**sample.ticket, **sample.meta["system"]}
+        if action.amount is None:
+            return template.format(what=what)
+        return with_amount.format(what=what, amount=self.scenario.amount(action.amount, values))
 
 
 def _ways(scenario: Scenario) -> dict[str, _Way]:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.bench.answers import ResponseLog
-from hamr.errors import BadInput
-from hamr.files import numbered_rows
+from hamr.bench.folder import parsed_rows
 from hamr.types import Judgement
 
 VERDICTS = "judgements.jsonl"
@@ -42,29 +41,21 @@ class Journal(ResponseLog):
 
     def _load(self) -> None:
         super()._load()
-        self.verdicts = dict(_verdict(where, row) for where, row in numbered_rows(self.folder / VERDICTS))
+        self._verdicts = {
+            str(row.get("key")): JudgeVerdict(
+                judgement=None if row.get("failure") else judgement,
+                failure=row.get("failure"),
+                detail=row.get("detail", ""),
+            )
+            for row, judgement in parsed_rows(self.folder / VERDICTS, Judgement, "a judgement")
+        }
+
+    def verdict(self, key: str) -> JudgeVerdict:
+        """Return a verdict; a missing one counts as a transient failure."""
+        return self._verdicts.get(key, JudgeVerdict(failure="judge_unavailable", detail="not asked"))
 
     def add_verdict(self, key: str, verdict: JudgeVerdict, about: Mapping[str, Any]) -> None:
-        self.verdicts[key] = verdict
-        judgement = verdict.judgement
-        fields = {} if judgement is None else {name: getattr(judgement, name) for name in _FIELDS}
+        self._verdicts[key] = verdict
+        judgement, names = verdict.judgement, ("grade", "labels", "reason", "compared")
+        fields = {} if judgement is None else {name: getattr(judgement, name) for name in names}
         self._write(VERDICTS, {"key": key, **about, **fields, "failure": verdict.failure, "detail": verdict.detail})
-
-
-_FIELDS = ("grade", "labels", "reason", "compared")
-
-
-def _verdict(where: str, row: Mapping[str, Any]) -> tuple[str, JudgeVerdict]:
-    try:
-        if row["failure"] is not None:
-            return str(row["key"]), JudgeVerdict(failure=row["failure"], detail=row["detail"])
-        judgement = Judgement(
-            component=row["component"],
-            grade=row["grade"],
-            labels=tuple(row["labels"]),
-            reason=row["reason"],
-            compared=row["compared"],
-        )
-        return str(row["key"]), JudgeVerdict(judgement=judgement)
-    except (KeyError, TypeError) as error:
-        raise BadInput(where, str(error), "is not a judgement; restore the line, or remove it") from error

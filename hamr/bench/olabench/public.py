@@ -17,7 +17,7 @@ from typing import Any, Literal
 from hamr.data.actions import render_action
 from hamr.data.importers.points import ReferringConversation, referring_rows
 from hamr.data.importers.reading import json_object
-from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
+from hamr.data.importers.widen import calls_in, tools_from_calls
 from hamr.data.samples import history_from_json, read_rows
 from hamr.data.shapes import Shape, check_shape
 from hamr.data.tools import tool_spec
@@ -106,8 +106,7 @@ def _tau(source: Path, policies: Path | None) -> list[BenchRow]:
 
 def _tools_of(turns: list[Any]) -> list[BenchRow]:
     """Return tools without a description, as inferred from the calls among these turns."""
-    calls: Calls = {}
-    calls_in(turns, calls)
+    calls = calls_in([turns])
     return tools_from_calls(calls, calls)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hamr.bench.answers import GIVE_UP, OpenQuestion, PolicyResponse, PolicyUnderTest, process_all, response_key
+from hamr.bench.answers import GIVE_UP, OpenQuestion, PolicyResponse, PolicyUnderTest, process_all
 from hamr.bench.olabench.items import BenchItem, Subset, visible_sample
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
 from hamr.bench.olabench.responses import read_response, response_question
@@ -106,8 +106,8 @@ def response_to(journal: Journal, policy: PolicyUnderTest, item: BenchItem, opti
 
 def open_items(
     journal: Journal, policy: PolicyUnderTest, items: Sequence[BenchItem], options: OlabenchConfig
-) -> list[BenchItem]:
-    return [item for item in items if response_to(journal, policy, item, options).passing]
+) -> list[OpenQuestion]:
+    return journal.open_questions(policy, {item.sample.id: _question(policy, item, options) for item in items})
 
 
 async def collect(
@@ -123,7 +123,7 @@ async def collect(
     Latency is measured at concurrency 1, on `latency_items` of them.
     """
     for policy in policies:
-        if policy.given is None and (left := open_items(journal, policy, items, options)):
+        if left := open_items(journal, policy, items, options):
             timed = sum(response_to(journal, policy, item, options).at_once == 1 for item in items)
             alone = max(0, options.latency_items - timed)
             await _answers(journal, policy, left, alone, patient(asks[policy.name], options), options, report)
@@ -132,22 +132,13 @@ async def collect(
 async def _answers(
     journal: Journal,
     policy: PolicyUnderTest,
-    items: Sequence[BenchItem],
+    left: Sequence[OpenQuestion],
     alone: int,
     ask: Ask,
     options: OlabenchConfig,
     report: ReportCalls,
 ) -> None:
-    """Ask the first `alone` items one after the other, which gives their latency, then the others concurrently."""
-    questions = [(item, _question(policy, item, options)) for item in items]
-    left = [
-        OpenQuestion(
-            key=response_key(policy.settings, question),
-            question=question,
-            about={"policy": policy.name, "item": item.sample.id},
-        )
-        for item, question in questions
-    ]
+    """Ask the first `alone` of them one after the other, which gives their latency, then the others concurrently."""
     if await journal.collect(
         left[:alone], ask, 1, lambda done: report(policy.name, done), measured=True, give_up=GIVE_UP // 4
     ):  # one by one, a pool that is down takes long to fail
@@ -194,8 +185,7 @@ def verdict_key(judge: ComponentJudge, trial: Trial, name: str) -> str:
 
 
 def verdict_on(journal: Journal, judge: ComponentJudge, trial: Trial, name: str) -> JudgeVerdict:
-    nothing = JudgeVerdict(failure="judge_unavailable", detail="not asked")
-    return journal.verdicts.get(verdict_key(judge, trial, name), nothing)
+    return journal.verdict(verdict_key(judge, trial, name))
 
 
 def open_trials(journal: Journal, judge: ComponentJudge, trials: Sequence[Trial]) -> list[Trial]:

@@ -62,7 +62,7 @@ def summarise(
         for policy in bench.policies
     }
     metrics = {
-        "options": options.model_dump(mode="json"),
+        "options": options.model_dump(mode="json", include=set(OlabenchConfig.model_fields)),
         "policies": {name: policy_figures(some, **luck) for name, some in outcomes.items()},
         "usage": usage(journal.folder, (RESPONSES, VERDICTS)),
         "judges": {judge.name: _judge(judge, trials, journal) for judge in bench.judges},

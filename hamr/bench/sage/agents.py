@@ -5,30 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from hamr.bench.decisions import decision_question, text_and_calls
 from hamr.bench.sage.desk import ServiceDesk
 from hamr.bench.sage.traces import AgentFault, DialoguePlan, Exchange, ToolUse
 from hamr.config.sage import SageConfig
 from hamr.data.actions import parse_arguments, unfence
-from hamr.procedures.contract import output_schema, whole
+from hamr.files import encodable
+from hamr.procedures.contract import output_schema
 from hamr.procedures.graph import Scenario
 from hamr.prompting.templates import neutralise
 from hamr.types import Answer, MalformedResponse, Question, ServiceSample, ToolCall, Turn
 
 Put = Callable[[Question], Awaitable[Answer]]
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-
-
-class AgentSide(Protocol):
-    """Agent in one dialogue."""
-
-    async def reply(self, user: str, turn: int) -> Exchange | Answer:
-        """Return the exchange, or the answer with the failure that ends the dialogue."""
-
-    def keep(self, text: str) -> None:
-        """Add the agent's text to the conversation, as the customer has read it."""
 
 
 class JsonAgent:
@@ -39,6 +29,7 @@ class JsonAgent:
         self._messages = [{"role": "system", "content": instructions}]
 
     async def reply(self, user: str, turn: int) -> Exchange | Answer:
+        """Return the exchange, or the answer with the failure that ends the dialogue."""
         self._messages.append({"role": "user", "content": neutralise(user)})
         question = Question(
             messages=tuple(self._messages),
@@ -57,13 +48,14 @@ class JsonAgent:
         return answer
 
     def keep(self, text: str) -> None:
+        """Add the agent's text to the conversation, as the customer has read it."""
         self._messages.append({"role": "assistant", "content": text})
 
 
 def exchange_of(user: str, text: str, config: SageConfig) -> Exchange:
     """Return the turn with the agent's text, without a code fence under `fence=strip`."""
     bare = unfence(text)
-    return Exchange(user=user, agent=whole(bare if config.fence == "strip" else text), fenced=bare != text)
+    return Exchange(user=user, agent=encodable(bare if config.fence == "strip" else text), fenced=bare != text)
 
 
 class ActingAgent:
@@ -83,7 +75,9 @@ class ActingAgent:
         used: list[ToolUse] = []
 
         def exchange(text: str = "", *, fault: AgentFault | None = None, detail: str = "") -> Exchange:
-            return Exchange(user=user, agent=whole(text), calls=tuple(used), fault=fault, detail=whole(detail)[:300])
+            return Exchange(
+                user=user, agent=encodable(text), calls=tuple(used), fault=fault, detail=encodable(detail)[:300]
+            )
 
         for number in range(self._config.max_rounds + 1):
             answer = await self._put(self._question(turn, number))

@@ -11,7 +11,7 @@ from hamr.data.actions import parse_arguments
 from hamr.data.sage_samples import tools_of
 from hamr.data.tools import parameter_problem, tool_spec
 from hamr.errors import BadInput
-from hamr.procedures.contract import whole
+from hamr.files import encodable
 from hamr.procedures.graph import Scenario
 from hamr.types import MalformedResponse, RequestedCall
 
@@ -43,7 +43,7 @@ class ServiceDesk:
 
     def _make_use(self, call: RequestedCall, result: Mapping[str, Any], **how: Any) -> ToolUse:
         text = json.dumps(result, ensure_ascii=False)
-        return ToolUse(name=whole(call.name), arguments=whole(call.arguments), result=text, **how)
+        return ToolUse(name=encodable(call.name), arguments=encodable(call.arguments), result=text, **how)
 
     def _problem(self, name: str, arguments: Mapping[str, Any] | MalformedResponse) -> str:
         if name not in self._schemas:

@@ -14,9 +14,9 @@ from functools import cached_property, lru_cache
 from random import Random
 
 from hamr.bench.sage.desk import ServiceDesk
-from hamr.bench.sage.pool_customers import CustomerTurn, PoolCustomers
+from hamr.bench.sage.pool_customers import PoolCustomers
 from hamr.bench.sage.simulation import SILENCE, reply_of
-from hamr.bench.sage.traces import DialoguePlan, ToolUse
+from hamr.bench.sage.traces import CustomerTurn, DialoguePlan, ToolUse
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import ResponseFormat, answer_of, parse_action
 from hamr.data.curriculum import LEVEL, customer_path
@@ -28,7 +28,7 @@ from hamr.procedures import Scenario, Walk
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.contract import read_output
 from hamr.procedures.schema import Value
-from hamr.procedures.words import SPLITS, Wordings, Words, customer_turns, load_words
+from hamr.procedures.words import SPLITS, Wordings, Words, load_words
 from hamr.rewards.truth import says
 from hamr.types import (
     AskPolicy,
@@ -184,17 +184,7 @@ class Customer:
 
     def messages(self) -> Iterator[CustomerTurn]:
         """Yield the customer's messages with the fields shown so far and the progress of the procedure."""
-        return customer_turns(
-            self.scenario,
-            self.words,
-            self.sample.meta["split"],
-            fields=self.plan.fields,
-            ticket=self.plan.system,
-            intent=self.plan.intent,
-            persona=self.plan.persona,
-            level=self.plan.level,
-            rng=Random(self.seed),
-        )
+        return self.plan.messages(self.scenario, self.words, self.sample.meta["split"], Random(self.seed))
 
     def decision(self, history: Sequence[Turn], shown: Mapping[str, Value], walk: Walk) -> ServiceSample:
         """Return the decision point after `history`, with the gold that the rule engine gives for the shown fields."""

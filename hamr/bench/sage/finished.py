@@ -26,8 +26,8 @@ from hamr.bench.sage.traces import DialoguePlan, Exchange, ToolUse, Trace
 from hamr.config.sage import SageConfig
 from hamr.data.samples import read_unique
 from hamr.errors import DataError, did_you_mean
+from hamr.files import encodable
 from hamr.pools.chat_reply import ReplyMessage, ReplyToolCall
-from hamr.procedures.contract import whole
 from hamr.procedures.graph import Scenario
 from hamr.procedures.schema import Value
 
@@ -151,7 +151,7 @@ def _exchanges(messages: Sequence[_Message], desk: ServiceDesk, config: SageConf
         for call, request in zip(calls, (r for message in replies for r in message.tool_requests), strict=True):
             use = desk.use(request, [*used, *mine])
             result = next((m.text for m in replies if m.role == "tool" and m.tool_call_id == call.id), None)
-            mine.append(use if result is None else ToolUse(**{**vars(use), "result": whole(result)}))
+            mine.append(use if result is None else ToolUse(**{**vars(use), "result": encodable(result)}))
         used.extend(mine)
         text = "\n".join(message.text for message in replies if message.role == "assistant" and message.text)
         turns.append(replace(exchange_of("\n".join(user), text, config), calls=tuple(mine) if acts else None))
@@ -161,7 +161,7 @@ def _exchanges(messages: Sequence[_Message], desk: ServiceDesk, config: SageConf
             if replies:
                 end_turn()
                 user, replies = [], []
-            user.append(whole(message.text))
+            user.append(encodable(message.text))
         elif message.role in ("assistant", "tool") and user:
             replies.append(message)
     if replies:

@@ -120,7 +120,7 @@ def judge_question(scenario: Scenario, trace: Trace, turn: int) -> Question:
 
     The agent's thoughts, labels, plans and decisions are not shown (section 3.2.2).
     """
-    plan, language = trace.plan, trace.plan.language
+    plan = trace.plan
     before, now = trace.turns[: turn - 1], trace.turns[turn - 1]
     history = "\n".join(
         f"Customer: {_line(past.user)}\nAgent: {_line(_reply(scenario, trace, number))}"
@@ -136,17 +136,12 @@ def judge_question(scenario: Scenario, trace: Trace, turn: int) -> Question:
     content = "\n".join(f"<{tag}>\n{neutralise(text)}\n</{tag}>" for tag, text in parts.items())
     return Question(
         messages=(
-            {"role": "system", "content": _instructions(scenario, language)},
+            {"role": "system", "content": judge_prompt(scenario, language=plan.language)},
             {"role": "user", "content": content},
         ),
         affinity=plan.id,
         schema=judge_schema(scenario),
     )
-
-
-@lru_cache(maxsize=64)
-def _instructions(scenario: Scenario, language: str) -> str:
-    return judge_prompt(scenario, language=language)
 
 
 @lru_cache(maxsize=64)

@@ -52,7 +52,8 @@ EARNED = ("overall", "logic", "chat", "classification", "path", "action", *AT_LA
 
 def figures(assessed: Sequence[Assessment], config: SageConfig) -> dict[str, MeanInterval]:
     """Return every value's mean over the turns that have it, with its interval."""
-    return _figures(*_sums(assessed), assessed, config)
+    draws, mean = _draws(assessed, config), means(assessed)
+    return {name: _figure(mean[name], draws[:, i]) for i, name in enumerate(VALUES)}
 
 
 def average_scenarios(by_scenario: Mapping[str, Sequence[Assessment]], config: SageConfig) -> dict[str, MeanInterval]:
@@ -61,7 +62,7 @@ def average_scenarios(by_scenario: Mapping[str, Sequence[Assessment]], config: S
     A scenario counts once, however many turns it has. The interval is that of the mean of independent draws of every
     scenario's dialogues.
     """
-    tables = [(means(turns), _draws(*_sums(turns), turns, config)) for turns in by_scenario.values()]
+    tables = [(means(turns), _draws(turns, config)) for turns in by_scenario.values()]
     found = {}
     for i, name in enumerate(VALUES):
         known = [(mean, draws[:, i]) for named, draws in tables if (mean := named[name]) is not None]
@@ -239,8 +240,9 @@ def _sums(assessed: Sequence[Assessment]) -> tuple[np.ndarray, np.ndarray]:
     return sums, counts
 
 
-def _draws(sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment], config: SageConfig) -> np.ndarray:
+def _draws(assessed: Sequence[Assessment], config: SageConfig) -> np.ndarray:
     """Return means of resampled dialogues, [resamples, values]; nan where a draw has no value."""
+    sums, counts = _sums(assessed)
     size = len(sums)
     if not size:
         return np.full((config.resamples, len(VALUES)), np.nan)
@@ -252,13 +254,6 @@ def _draws(sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment],
     nothing = [i for i, name in enumerate(VALUES) if not counts[:, i].any() and _nothing_earned(name, assessed) == 0.0]
     found[:, nothing] = 0.0
     return found
-
-
-def _figures(
-    sums: np.ndarray, counts: np.ndarray, assessed: Sequence[Assessment], config: SageConfig
-) -> dict[str, MeanInterval]:
-    draws, mean = _draws(sums, counts, assessed, config), means(assessed)
-    return {name: _figure(mean[name], draws[:, i]) for i, name in enumerate(VALUES)}
 
 
 def _figure(mean: float | None, draws: np.ndarray | None) -> MeanInterval:

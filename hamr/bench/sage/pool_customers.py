@@ -16,20 +16,17 @@ from random import Random
 from hamr.bench.sage.customer_reading import read_customer
 from hamr.bench.sage.customers import CustomerAuditor, is_undecided
 from hamr.bench.sage.simulation import parse_turn
-from hamr.bench.sage.traces import DialoguePlan, Exchange, Trace
+from hamr.bench.sage.traces import CustomerTurn, DialoguePlan, Exchange, Trace
 from hamr.config.sage import SageConfig
 from hamr.data.customer_audit import CustomerFault
+from hamr.files import encodable
 from hamr.procedures import Scenario, Walk
-from hamr.procedures.contract import whole
 from hamr.procedures.prompts import wording_prompt
 from hamr.procedures.schema import Value
 from hamr.procedures.words import Wordings, ask_of, one_of
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
 from hamr.types import CustomerFaultError, CustomerUnavailableError, Question
-
-CustomerTurn = tuple[str, dict[str, Value], Walk]
-"""Message, fields shown so far and progress of the procedure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +63,7 @@ class PoolCustomers:
         raise CustomerFaultError(str(fault))
 
     async def _write(self, scenario: Scenario, plan: DialoguePlan, text: str, which: tuple[int, int]) -> str:
-        instructions = _instructions(scenario, plan.persona, plan.level, plan.language)
+        instructions = wording_prompt(scenario, persona=plan.persona, level=plan.level, language=plan.language)
         answer = await self.write(
             Question(
                 messages=(
@@ -82,7 +79,7 @@ class PoolCustomers:
         worded = answer.text if answer.text is not None else answer.reasoning  # a long message was truncated
         if not worded and answer.failure is not None:
             raise CustomerUnavailableError(f"env.simulator: {answer.failure}: {answer.detail}"[:300])
-        return parse_turn(whole(worded)).text
+        return parse_turn(encodable(worded)).text
 
     async def _find_fault(
         self, scenario: Scenario, plan: DialoguePlan, wordings: Wordings, turns: list[CustomerTurn]
@@ -119,8 +116,3 @@ def _right_reply(plan: DialoguePlan, wordings: Wordings, shown: Mapping[str, Val
 @lru_cache(maxsize=64)
 def _auditor(scenario: Scenario, language: str) -> CustomerAuditor:
     return CustomerAuditor({scenario.name: scenario}, language)
-
-
-@lru_cache(maxsize=256)
-def _instructions(scenario: Scenario, persona: str, level: str, language: str) -> str:
-    return wording_prompt(scenario, persona=persona, level=level, language=language)

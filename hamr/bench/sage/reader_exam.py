@@ -16,7 +16,7 @@ from hamr.data.customer_audit import CustomerCase, WordingReader, audit_customer
 from hamr.errors import BadInput
 from hamr.procedures.graph import Scenario
 from hamr.procedures.schema import Value
-from hamr.procedures.words import ask_of, customer_turns, load_words
+from hamr.procedures.words import ask_of, load_words
 from hamr.protocols import Ask
 
 CUSTOMERS = 10
@@ -77,11 +77,7 @@ def exam_dialogues(scenario: Scenario, config: SageConfig) -> Iterator[Trace]:
     words = load_words(scenario, config.language)
     for plan in plan_dialogues(scenario, config.model_copy(update={"limit": CUSTOMERS})):
         plan, turns = replace(plan, id=f"exam/{plan.id}"), []
-        for message, shown, walk in customer_turns(
-            scenario, words, "test",
-            fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, level=plan.level,
-            rng=Random(plan.seed_of("exam")),
-        ):  # fmt: skip
+        for message, shown, walk in plan.messages(scenario, words, "test", Random(plan.seed_of("exam"))):
             reply = "" if walk.awaits is None else ask_of(words.test, walk.awaits, shown)[0]
             turns.append(Exchange(user=message, agent=reply, calls=()))
         yield Trace(agent="exam", simulator="exam", plan=plan, turns=tuple(turns), outcome="ended")

@@ -24,16 +24,8 @@ from hamr.data.customer_audit import CustomerAudit
 from hamr.procedures.graph import Scenario
 from hamr.protocols import Ask
 
-ReportDialogue = Callable[["DialogueProgress"], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class DialogueProgress:
-    """Number of dialogues held and of dialogues judged, including those of earlier calls."""
-
-    total: int
-    held: int
-    judged: int
+ReportDialogues = Callable[[int, int], None]
+"""Callback with the number of dialogues held and of dialogues judged, including those of earlier calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +50,7 @@ async def hold(
     config: SageConfig,
     *,
     at_once: int,
-    report: ReportDialogue = lambda progress: None,
+    report: ReportDialogues = lambda held, judged: None,
 ) -> None:
     """Hold and judge the dialogues of these (agent, customer) pairs that the store lacks.
 
@@ -74,14 +66,14 @@ async def hold(
         for agent, ask in cast.agents.items()
         for name, scenario in scenarios.items()
     }
-    total, held, judged = len(pairs), 0, 0
+    held = judged = 0
     faulty: set[tuple[str, str]] = set()
     exams = {name: asyncio.Lock() for name in scenarios}
 
     def count(*, one_held: bool = False, one_judged: bool = False) -> None:
         nonlocal held, judged
         held, judged = held + one_held, judged + one_judged
-        report(DialogueProgress(total=total, held=held, judged=judged))
+        report(held, judged)
 
     async def may_read(scenario: str) -> bool:
         async with exams[scenario]:

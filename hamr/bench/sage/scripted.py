@@ -32,7 +32,7 @@ from hamr.procedures.prompts import (
 )
 from hamr.procedures.rules import Walk
 from hamr.procedures.schema import Value
-from hamr.procedures.words import customer_turns, load_words
+from hamr.procedures.words import load_words
 from hamr.protocols import Ask
 from hamr.types import Answer, Question, RequestedCall
 
@@ -177,17 +177,7 @@ def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) 
     States one field after the other, as the procedure needs them, then leaves. Its adversarial level has wordings too.
     """
     sent = sum(message["role"] == "assistant" for message in question.messages)
-    turns = customer_turns(
-        scenario,
-        _words(scenario, plan.language),
-        "test",
-        fields=plan.fields,
-        ticket=plan.system,
-        intent=plan.intent,
-        persona=plan.persona,
-        level=plan.level,
-        rng=Random(plan.seed_of("worded")),
-    )
+    turns = plan.messages(scenario, _words(scenario, plan.language), "test", Random(plan.seed_of("worded")))
     return next((text for text, _, _ in islice(turns, sent, None)), END_MARK)
 
 

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-from hamr.bench.sage.agents import ActingAgent, AgentSide, JsonAgent
+from hamr.bench.sage.agents import ActingAgent, JsonAgent
 from hamr.bench.sage.desk import ServiceDesk
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.traces import DialogueOutcome, DialoguePlan, Exchange, Trace
 from hamr.config.sage import AgentPrompt, SageConfig
 from hamr.data.customer_audit import out_of_role
 from hamr.data.rendering import policy_messages
-from hamr.procedures.contract import OutputReading, whole
+from hamr.files import encodable
+from hamr.procedures.contract import OutputReading
 from hamr.procedures.graph import Scenario
 from hamr.procedures.procedure import plain
-from hamr.procedures.prompts import END_MARK, policy_text, service_prompt, user_prompt
+from hamr.procedures.prompts import END_MARK, policy_text, service_prompt
 from hamr.procedures.schema import Value
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
@@ -68,7 +69,7 @@ class Simulation:
         """
         turns: list[Exchange] = []
         to_user = [
-            {"role": "system", "content": _user_prompt(self.scenario, plan)},
+            {"role": "system", "content": plan.prompt(self.scenario)},
             {"role": "user", "content": OPENING[plan.language]},
         ]
         side = self._side(plan)
@@ -110,7 +111,7 @@ class Simulation:
         policy = service_prompt(self.scenario, {}, language=language)
         return policy_messages(_sample(dict(system), policy))[0]["content"]
 
-    def _side(self, plan: DialoguePlan) -> AgentSide:
+    def _side(self, plan: DialoguePlan) -> JsonAgent | ActingAgent:
         put = partial(self._put, self._agent)
         if self._prompt == "actions":
             desk = ServiceDesk(self.scenario, plan)
@@ -138,7 +139,7 @@ class Simulation:
             if not text and answer.failure is not None:
                 full = answer.failure == "unparsable"
                 return _Stop(outcome="context_full" if full else "user_failed", detail=_why(answer))
-            message = parse_turn(whole(text))
+            message = parse_turn(encodable(text))
             if message.ends and not turn:
                 stop = _Stop(outcome="user_ended_at_once", detail=message.text[:120])
                 continue
@@ -186,18 +187,6 @@ def parse_turn(text: str) -> CustomerMessage:
     """Return the customer's message without the mark of the end and a name in front."""
     before, mark, _ = text.partition(END_MARK)
     return CustomerMessage(text=_OWN_NAME.sub("", before).strip(), ends=bool(mark))
-
-
-def _user_prompt(scenario: Scenario, plan: DialoguePlan) -> str:
-    return user_prompt(
-        scenario,
-        intent=plan.intent,
-        persona=plan.persona,
-        level=plan.level,
-        fields=plan.fields,
-        system=plan.system,
-        language=plan.language,
-    )
 
 
 def _why(answer: Answer) -> str:

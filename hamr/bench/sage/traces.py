@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Literal
 
+from hamr.procedures.graph import Scenario
+from hamr.procedures.prompts import user_prompt
+from hamr.procedures.rules import Walk
 from hamr.procedures.schema import Value
+from hamr.procedures.words import Split, Words, customer_turns
+
+CustomerTurn = tuple[str, dict[str, Value], Walk]
+"""Message, fields shown so far and progress of the procedure."""
 
 CustomerSource = Literal["intent", "path", "file"]
 DialogueOutcome = Literal[
@@ -57,6 +65,32 @@ class DialoguePlan:
         """Return a seed for one question of this dialogue, the same in every run."""
         text = "/".join(map(str, (self.seed, self.id, *what)))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+
+    def prompt(self, scenario: Scenario) -> str:
+        """Return the system prompt of a model that speaks for the customer."""
+        return user_prompt(
+            scenario,
+            intent=self.intent,
+            persona=self.persona,
+            level=self.level,
+            fields=self.fields,
+            system=self.system,
+            language=self.language,
+        )
+
+    def messages(self, scenario: Scenario, words: Words, split: Split, rng: Random) -> Iterator[CustomerTurn]:
+        """Yield the customer's turns in the scenario's wordings."""
+        return customer_turns(
+            scenario,
+            words,
+            split,
+            fields=self.fields,
+            ticket=self.system,
+            intent=self.intent,
+            persona=self.persona,
+            level=self.level,
+            rng=rng,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

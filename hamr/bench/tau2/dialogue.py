@@ -12,6 +12,7 @@ from typing import Any
 
 from hamr.bench.decisions import text_and_calls
 from hamr.bench.tau2.tasks import Domain, environment_of, tasks_of, tau2
+from hamr.config.tau2 import Tau2Config
 from hamr.data.actions import parse_arguments
 from hamr.protocols import Ask
 from hamr.types import Answer, MalformedResponse, Question, RequestedCall, ServiceSample, ToolCall, Turn
@@ -39,20 +40,11 @@ class Tau2Result:
     breakdown: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """The package's own limits of a dialogue, and the sampling of the customer."""
-
-    max_steps: int = 200
-    max_errors: int = 10
-    temperature: float = 0.0
-
-
 class Tau2Dialogue:
     """A dialogue about one task. It has its own database."""
 
-    def __init__(self, sample: ServiceSample, limits: Limits, seed: int) -> None:
-        self.sample, self.limits, self.seed = sample, limits, seed
+    def __init__(self, sample: ServiceSample, options: Tau2Config, seed: int) -> None:
+        self.sample, self.options, self.seed = sample, options, seed
         self.domain: Domain = sample.meta["domain"]
         self.task = tasks_of(self.domain)[sample.meta["task"]]
         environment = environment_of(self.domain)
@@ -87,9 +79,9 @@ class Tau2Dialogue:
                 self._give(one.user, await self._user_message(user))
             one.step()
             if one.to_role != roles.ENV and not one.done:
-                if one.step_count >= self.limits.max_steps:
+                if one.step_count >= self.options.max_steps:
                     return await self.finish("max_steps")
-                if one.num_errors >= self.limits.max_errors:
+                if one.num_errors >= self.options.max_errors:
                     return await self.finish("too_many_errors")
         return await self.finish(one.termination_reason.value)
 
@@ -146,7 +138,7 @@ class Tau2Dialogue:
             Question(
                 messages=tuple({k: v for k, v in m.items() if v is not None} for m in messages),
                 tools=self._user_tools,
-                temperature=self.limits.temperature,
+                temperature=self.options.user_temperature,
                 seed=self.seed + one.step_count,
                 affinity=f"{self.sample.id}/{self.seed}/user",
             )

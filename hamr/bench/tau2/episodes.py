@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from hamr.bench.tau2.dialogue import Limits, ParticipantFailed, Tau2Dialogue
+from hamr.bench.tau2.dialogue import ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.scripted import CaseCustomer
 from hamr.bench.tau2.tasks import package_version, samples
 from hamr.config.schema import EnvConfig
+from hamr.config.tau2 import Tau2Config
 from hamr.data.actions import ResponseFormat, answer_of
 from hamr.data.customer_audit import other_language, out_of_role
 from hamr.data.splits import Splits
@@ -52,7 +53,7 @@ class Tau2Environment:
             return Answer(text=reply if isinstance(reply, str) else "")
 
         outcome: EpisodeOutcome = "ended"
-        dialogue = await asyncio.to_thread(Tau2Dialogue, episode.sample, Limits(temperature=1.0), episode.seed)
+        dialogue = await asyncio.to_thread(Tau2Dialogue, episode.sample, Tau2Config(user_temperature=1.0), episode.seed)
         try:
             found = await dialogue.run(
                 act, _audit_messages(self.customer) if self.customer else CaseCustomer(episode.sample)

@@ -50,60 +50,35 @@ def from_trajectories(trajectories: Sequence[Trajectory]) -> Imported:
     return Imported(samples=samples, trajectories=tuple(kept.values()), duplicates=tuple(duplicates))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Importer:
-    """`files` maps the path arguments of `run` to descriptions.
-
-    `private`: the dialogues are of real people, so private values are hidden by default.
-    """
-
-    run: Callable[..., Imported]
-    files: Mapping[str, str]
-    private: bool = False
-
-    def __call__(self, files: Mapping[str, Path], *, group: str | None = None) -> Imported:
-        """Return the content of the files. `group` names the column whose dialogues are in one split."""
-        return self.run(**files, group=group)
+def _star(files: Mapping[str, Path], *, group: str | None = None) -> Imported:
+    return from_samples(import_star(**files, group=group))
 
 
-def _import_abcd(*, input: Path, policies: Path | None = None, group: str | None = None) -> Imported:
-    if is_release(input, ("train", "dev", "test"), policies):
-        return from_trajectories(abcd_release.read_release(input, group))
-    return from_samples(import_abcd(input=input, policies=policies, group=group))
+def _abcd(files: Mapping[str, Path], *, group: str | None = None) -> Imported:
+    if is_release(files["input"], ("train", "dev", "test"), files.get("policies")):
+        return from_trajectories(abcd_release.read_release(files["input"], group))
+    return from_samples(import_abcd(**files, group=group))
 
 
-def _import_tau(*, input: Path, policies: Path | None = None, group: str | None = None) -> Imported:
-    if is_release(input, ("timestamp", "info", "tasks", "simulations"), policies):
-        return from_trajectories(tau_release.read_release(input, group))
-    return from_trajectories(import_tau(input=input, policies=policies, group=group))
+def _tau(files: Mapping[str, Path], *, group: str | None = None) -> Imported:
+    if is_release(files["input"], ("timestamp", "info", "tasks", "simulations"), files.get("policies")):
+        return from_trajectories(tau_release.read_release(files["input"], group))
+    return from_trajectories(import_tau(**files, group=group))
 
 
-_CHATS = Importer(
-    run=lambda **given: from_trajectories(import_messages(**given)),
-    files={"input": "JSONL, JSON or Parquet of chats, or the folder of a data set"},
-    private=True,
-)
-_POLICIES = "JSON of policies and tools; with lines of decision points or conversations"
+def _multiwoz(files: Mapping[str, Path], *, group: str | None = None) -> Imported:
+    return from_trajectories(import_multiwoz(**files, group=group))
 
-IMPORTERS: Mapping[str, Importer] = {
-    "star": Importer(
-        run=lambda **given: from_samples(import_star(**given)),
-        files={"input": "folder of the repository, or JSONL of decision points", "policies": _POLICIES},
-    ),
-    "abcd": Importer(
-        run=_import_abcd,
-        files={"input": "abcd_v1.1.json(.gz) or its folder, or JSONL of decision points", "policies": _POLICIES},
-    ),
-    "tau2": Importer(
-        run=_import_tau,
-        files={"input": "results of simulations, folder of a domain, or JSONL of conversations", "policies": _POLICIES},
-    ),
-    "multiwoz": Importer(
-        run=lambda **given: from_trajectories(import_multiwoz(**given)),
-        files={"input": "dialogues_*.json, data.json, or their folder"},
-    ),
-    "messages": _CHATS,
-    "sharegpt": _CHATS,
-    "trl": _CHATS,
-    "verl": _CHATS,
-}
+
+def _chats(files: Mapping[str, Path], *, group: str | None = None) -> Imported:
+    return from_trajectories(import_messages(**files, group=group))
+
+
+WITH_POLICIES = ("star", "abcd", "tau2")
+"""Corpora that may have a second file, with policies and tools."""
+CHATS = ("messages", "sharegpt", "trl", "verl")
+"""Forms of the dialogues of real people, whose private values are hidden by default."""
+IMPORTERS: Mapping[str, Callable[..., Imported]] = {
+    "star": _star, "abcd": _abcd, "tau2": _tau, "multiwoz": _multiwoz, **dict.fromkeys(CHATS, _chats),
+}  # fmt: skip
+"""Each takes the paths of its files by option, and the column whose dialogues are in one split."""

@@ -13,12 +13,12 @@ from typing import Any
 from hamr.data.columns import group_meta
 from hamr.data.importers.points import ReferringPoint, referring_rows
 from hamr.data.importers.reading import json_object
-from hamr.data.importers.widen import Calls, calls_in, widened_tool
+from hamr.data.importers.widen import calls_in, slot_tool
 from hamr.data.samples import unique_samples
 from hamr.types import ServiceSample
 
 
-def import_abcd(*, input: Path, policies: Path | None, group: str | None = None) -> list[ServiceSample]:
+def import_abcd(*, input: Path, policies: Path | None = None, group: str | None = None) -> list[ServiceSample]:
     """Return one sample per decision point, in the order of the file.
 
     A button is a tool whose slots are optional texts. Other parameters of its calls in the file are accepted too.
@@ -26,20 +26,12 @@ def import_abcd(*, input: Path, policies: Path | None, group: str | None = None)
     """
     known = json_object(policies, "policies", ("policies", "tools"))
     rows = referring_rows(input, ReferringPoint, known, policies, group)
-    calls: Calls = {}
-    for _, row in rows:
-        calls_in((*row["history"], row["gold"], (row.get("window") or {}).get("a_next")), calls)
-    tools = {ref: _buttons(buttons, calls) for ref, buttons in known["tools"].items()}
+    calls = calls_in((*row["history"], row["gold"], (row.get("window") or {}).get("a_next")) for _, row in rows)
+    tools = {
+        ref: [slot_tool(name, button.get("slots", ()), calls) for name, button in buttons.items()]
+        for ref, buttons in known["tools"].items()
+    }
     return unique_samples((where, _convert(row, known["policies"], tools, group)) for where, row in rows)
-
-
-def _buttons(buttons: Mapping[str, Any], calls: Calls) -> list[dict[str, Any]]:
-    tools = []
-    for name, button in buttons.items():
-        properties = {slot: {"type": "string"} for slot in button.get("slots", ())}
-        schema = {"type": "object", "properties": properties, "required": []}
-        tools.append(widened_tool({"name": name, "description": "", "parameters": schema}, calls.get(name, [])))
-    return tools
 
 
 def _convert(

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.reading import json_file
-from hamr.data.importers.widen import Calls, calls_in, widened_tool
+from hamr.data.importers.widen import calls_in, slot_tool
 from hamr.data.shapes import Shape, check_shape
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
@@ -92,18 +92,15 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     parts = json_file(path, "input")
     parts = {"": parts} if isinstance(parts, list) else parts
     rows = [(name, row) for name, part in parts.items() if isinstance(part, list) for row in part]
-    calls: Calls = {}
     converted = []
     for name, row in rows:
         where = f"{path}: {name and f'{name}: '}{row.get('convo_id') if isinstance(row, dict) else row!r}"
         check_shape(_CONVERSATION, row, where)
-        turns = list(_turns(row, where, ontology))
-        calls_in(turns, calls)
-        converted.append((where, name, row, turns))
-    if group:
-        check_column("group", group, (row for _, row in rows), path.name)
+        converted.append((where, name, row, list(_turns(row, where, ontology))))
+    check_column("group", group, (row for _, row in rows), path.name)
+    calls = calls_in(turns for *_, turns in converted)
     slots = {button: named for part in ontology["actions"].values() for button, named in part.items()}
-    tools = [_tool(button, slots.get(button, ()), calls) for button in dict.fromkeys([*slots, *calls])]
+    tools = [slot_tool(button, slots.get(button, ()), calls) for button in dict.fromkeys([*slots, *calls])]
     return [
         trajectory_from_json(
             {
@@ -124,11 +121,6 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
         )
         for where, name, row, turns in converted
     ]
-
-
-def _tool(button: str, slots: Sequence[str], calls: Calls) -> dict[str, Any]:
-    schema = {"type": "object", "properties": {slot: {"type": "string"} for slot in slots}, "required": []}
-    return widened_tool({"name": button, "description": "", "parameters": schema}, calls.get(button, []))
 
 
 # --- turns -------------------------------------------------------------------------------------

@@ -60,11 +60,8 @@ def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory
             converted["meta"] |= group_meta(row, group)
             made.append((f"{path}:{number}", converted))
             rows.append(row)
-    if group:
-        check_column("group", group, rows, input.name)
-    calls: Calls = {}
-    for _, row in made:
-        calls_in(row["turns"], calls)
+    check_column("group", group, rows, input.name)
+    calls = calls_in(row["turns"] for _, row in made)
     found: dict[str, Trajectory] = {}
     for where, row in made:
         trajectory = trajectory_from_json({**row, "tools": _tools(row, calls)}, where=where)

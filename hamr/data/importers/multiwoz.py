@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.reading import json_file
-from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
+from hamr.data.importers.widen import calls_in, tools_from_calls
 from hamr.data.shapes import Shape, check_shape
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
@@ -80,11 +80,8 @@ def import_multiwoz(*, input: Path, group: str | None = None) -> list[Trajectory
         rows += read(content, path)
     if not rows:
         raise DataError("input", str(input), "contains no dialogue; give dialogues_*.json, data.json or their folder")
-    if group:
-        check_column("group", group, (whole for _, whole, _ in rows), input.name)
-    calls: Calls = {}
-    for _, _, row in rows:
-        calls_in(row["turns"], calls)
+    check_column("group", group, (whole for _, whole, _ in rows), input.name)
+    calls = calls_in(row["turns"] for _, _, row in rows)
     tools = tools_from_calls(calls, calls)
     found: dict[str, Trajectory] = {}
     for where, whole, row in rows:

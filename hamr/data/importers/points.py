@@ -63,6 +63,5 @@ def referring_rows(
             for ref in row[field] if isinstance(row[field], list) else [row[field]]:
                 if ref not in known[section]:
                     raise DataError(f"{where}: {field}", ref, f"not in {policies}")
-    if group:
-        check_column("group", group, (row for _, row in rows), input.name)
+    check_column("group", group, (row for _, row in rows), input.name)
     return rows

@@ -18,7 +18,8 @@ from hamr.data.importers.points import ReferringPoint, referring_rows
 from hamr.data.importers.reading import is_release, json_object
 from hamr.data.importers.sop import policy_text
 from hamr.data.importers.star_release import read_release
-from hamr.data.importers.widen import widened_tool
+from hamr.data.importers.widen import calls_in, widened_tool
+from hamr.data.words import plain
 from hamr.data.samples import unique_samples
 from hamr.data.shapes import Shape, check_shape
 from hamr.errors import DataError
@@ -40,13 +41,11 @@ class _Task(Shape):
     tool: _Tool
 
 
-def import_star(
-    *, input: Path, policies: Path | None = None, group: str | None = None, max_references: int = MAX_REFERENCES
-) -> list[ServiceSample]:
+def import_star(*, input: Path, policies: Path | None = None, group: str | None = None) -> list[ServiceSample]:
     """Return one sample per decision point, in the order of the file.
 
     References are the logged action first and then the replies of other agents at the same step, each wording once
-    (ignoring case and punctuation), at most `max_references`. The instruction of the customer to stay on the happy path
+    (ignoring case and punctuation), at most MAX_REFERENCES. The instruction of the customer to stay on the happy path
     is unknown to agents, so it moves from the ticket to `privileged`. Tool schemas are widened to accept the calls in
     the file. DataError has the place `file:line: field`.
     """
@@ -54,13 +53,10 @@ def import_star(
         tasks, rows = read_release(input, group)
     else:
         tasks, rows = _read_points(input, policies, group)
-    calls: dict[str, list[Mapping[str, Any]]] = {}
-    for _, row in rows:
-        for call in _calls(row):
-            calls.setdefault(str(call.get("name")), []).append(call["parameters"])
+    calls = calls_in(_calls(row) for _, row in rows)
     texts = {ref: policy_text(task) for ref, task in tasks.items()}
     tools = {ref: widened_tool(task["tool"], calls.get(task["tool"]["name"], [])) for ref, task in tasks.items()}
-    return unique_samples((where, _convert(row, texts, tools, max_references)) for where, row in rows)
+    return unique_samples((where, _convert(row, texts, tools)) for where, row in rows)
 
 
 def _read_points(
@@ -90,9 +86,7 @@ def _single(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def _convert(
-    row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any], max_references: int
-) -> dict[str, Any]:
+def _convert(row: Mapping[str, Any], texts: Mapping[str, str], tools: Mapping[str, Any]) -> dict[str, Any]:
     gold, policies = row["gold"], row["policy_ref"]
     ticket = {name: value for name, value in row["ticket"].items() if name != "happy_path"}
     hidden = {name: value for name, value in row["ticket"].items() if name == "happy_path"}
@@ -112,25 +106,21 @@ def _convert(
         "policy": "\n\n".join(texts[ref] for ref in ([policies] if isinstance(policies, str) else policies)),
         "tools": [tools[ref] for ref in dict.fromkeys(row["tools_ref"])],
         "history": row["history"],
-        "references": _references(gold, row.get("reference_candidates", []), max_references),
+        "references": _references(gold, row.get("reference_candidates", [])),
         "privileged": {**row.get("privileged", {}), **hidden},
         "meta": meta,
     }
 
 
-def _references(gold: Mapping[str, Any], candidates: Iterable[Any], most: int) -> list[dict[str, Any]]:
+def _references(gold: Mapping[str, Any], candidates: Iterable[Any]) -> list[dict[str, Any]]:
     first = {name: value for name, value in gold.items() if name != "sop_node"}
     if gold.get("action") != "reply":
         return [first]
     content = " ".join(str(gold.get("content", "")).split())
-    found = {_wording(content): {"action": "reply", "content": content, "source": "logged"}}
+    found = {plain(content): {"action": "reply", "content": content, "source": "logged"}}
     for candidate in candidates:
         content = " ".join(candidate["content"].split())
         entry = {"action": "reply", "content": content, "source": str(candidate.get("origin", "candidate"))}
-        if _wording(content):
-            found.setdefault(_wording(content), entry)
-    return list(found.values())[:most]
-
-
-def _wording(text: str) -> str:
-    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
+        if plain(content):
+            found.setdefault(plain(content), entry)
+    return list(found.values())[:MAX_REFERENCES]

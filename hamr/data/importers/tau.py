@@ -20,7 +20,7 @@ from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 
 
-def import_tau(*, input: Path, policies: Path | None, group: str | None = None) -> list[Trajectory]:
+def import_tau(*, input: Path, policies: Path | None = None, group: str | None = None) -> list[Trajectory]:
     """Return the successful conversations (reward 1), in the order of the file. Actions of failed ones are not
     references.
 
@@ -31,9 +31,7 @@ def import_tau(*, input: Path, policies: Path | None, group: str | None = None) 
     """
     known = json_object(policies, "policies", ("policies", "tools"))
     rows = referring_rows(input, ReferringConversation, known, policies, group)
-    calls: Calls = {}
-    for _, row in rows:
-        calls_in(row["messages"], calls)
+    calls = calls_in(row["messages"] for _, row in rows)
     found = [
         trajectory_from_json(_convert(row, known, calls, group), where=where)
         for where, row in rows
@@ -46,9 +44,7 @@ def import_tau(*, input: Path, policies: Path | None, group: str | None = None) 
 
 def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls, group: str | None) -> dict[str, Any]:
     tools = [tool for ref in row["tools_ref"] for tool in known["tools"][ref]]
-    own: Calls = {}
-    calls_in(row["messages"], own)
-    undescribed = own.keys() - {tool_spec(tool)[0] for tool in tools}
+    undescribed = calls_in([row["messages"]]).keys() - {tool_spec(tool)[0] for tool in tools}
     task = (row.get("source") or {}).get("task_id", row["id"])  # runs of one task share their answers
     privileged = {"user_instructions": row.get("instruction", ""), "gold_actions": row.get("gold_actions", [])}
     return {

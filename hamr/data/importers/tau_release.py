@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.messages import chat_row
 from hamr.data.importers.reading import json_file
-from hamr.data.importers.widen import Calls, calls_in, tools_from_calls, widened_tool
+from hamr.data.importers.widen import calls_in, tools_from_calls, widened_tool
 from hamr.data.shapes import Shape, check_shape
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
@@ -97,17 +97,13 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     the first with an id that the agent has to look up. DataError names the simulation or task.
     """
     rows = list(_simulations(input) if _is_results(input) else _tasks(input))
-    if group:
-        check_column("group", group, (whole for _, whole, _, _ in rows), input.name)
-    calls: Calls = {}
-    for _, _, row, _ in rows:
-        calls_in(row["turns"], calls)
+    check_column("group", group, (whole for _, whole, _, _ in rows), input.name)
+    calls = calls_in(row["turns"] for _, _, row, _ in rows)
     made = []
     for where, whole, row, defined in rows:
         listed = [widened_tool(tool, calls.get(tool["name"], [])) for tool in defined]
-        own: Calls = {}
-        calls_in(row["turns"], own)
-        derived = tools_from_calls(calls, own.keys() - {tool["name"] for tool in listed})
+        own = calls_in([row["turns"]]).keys()
+        derived = tools_from_calls(calls, own - {tool["name"] for tool in listed})
         row["meta"] |= group_meta(whole, group)
         made.append(trajectory_from_json({**row, "tools": [*listed, *derived]}, where=where))
     return made

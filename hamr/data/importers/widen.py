@@ -35,17 +35,25 @@ Calls = dict[str, list[Mapping[str, Any]]]
 """Parameters of the calls of a file, by tool name."""
 
 
-def calls_in(turns: Iterable[Any], calls: Calls) -> None:
-    """Add the calls in `turns` (rows of a history, skipping malformed ones) to `calls`."""
-    for turn in turns:
+def calls_in(dialogues: Iterable[Iterable[Any]]) -> Calls:
+    """Return the calls in the turns of the dialogues (rows of a history), without malformed ones."""
+    calls: Calls = {}
+    for turn in (turn for turns in dialogues for turn in turns):
         if isinstance(turn, dict) and isinstance(turn.get("parameters"), dict):
             calls.setdefault(str(turn.get("name")), []).append(turn["parameters"])
+    return calls
 
 
 def tools_from_calls(calls: Calls, names: Iterable[str]) -> list[dict[str, Any]]:
     """Return tools derived from their calls, for tools without a description, sorted by name."""
-    empty = {"description": "", "parameters": {"type": "object", "properties": {}, "required": []}}
-    return [widened_tool({"name": name, **empty}, calls[name]) for name in sorted(names)]
+    return [slot_tool(name, (), calls) for name in sorted(names)]
+
+
+def slot_tool(name: str, slots: Iterable[str], calls: Calls) -> dict[str, Any]:
+    """Return a tool without a description, whose slots are optional texts, widened to accept its calls."""
+    properties = {slot: {"type": "string"} for slot in slots}
+    schema = {"type": "object", "properties": properties, "required": []}
+    return widened_tool({"name": name, "description": "", "parameters": schema}, calls.get(name, []))
 
 
 def _widen(spec: Mapping[str, Any] | None, values: Sequence[Any]) -> dict[str, Any]:

@@ -23,12 +23,12 @@ from hamr.config.safe_yaml import MAX_VALUES, check_aliases, load_yaml
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
 from hamr.config.tau2 import Tau2Config
+from hamr.config.yaml_files import read_config
 from hamr.data.tickets import read_mapping
 from hamr.errors import BadInput
 from hamr.procedures import load_scenario
 from hamr.prompting.templates import PromptTemplate
 from hamr.rewards.rules import load_rules
-from hamr.telemetry.run_folder import read_config
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from random import Random
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -10,18 +11,17 @@ from hypothesis import strategies as st
 
 from hamr.config.schema import SageDataConfig
 from hamr.data.contrasts import (
-    KINDS,
+    ContrastKind,
     contrasts,
     fragment,
     negate,
     other_number,
-    plain,
     repeat_words,
     replies_of,
     shuffle_words,
 )
 from hamr.data.language import language_of
-from hamr.data.repetition import repetitions, words_of
+from hamr.data.words import plain, repetitions, words_of
 from hamr.data.sage_samples import generate_samples
 from hamr.errors import DataError
 from hamr.procedures.acts import Context, SageActs
@@ -55,7 +55,7 @@ def test_acts_alternate_and_the_draw_is_repeatable(splits):
         "ask EmotionTag",
     ]
     assert drawn == contrasts(splits.test, 40, 3) != contrasts(splits.test, 40, 4)
-    assert {wrong.kind for c in drawn for wrong in c.wrong} == set(KINDS) - {"policy"}
+    assert {wrong.kind for c in drawn for wrong in c.wrong} == set(get_args(ContrastKind)) - {"policy"}
 
 
 def with_every_wording(sample):

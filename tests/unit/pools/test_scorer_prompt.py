@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -111,9 +110,9 @@ def test_question_ends_at_the_start_of_the_answer(judge: ScorerPrompt) -> None:
 
 
 def test_multi_token_label_is_rejected(judge: ScorerPrompt) -> None:
-    labels = dict(judge.template.labels) | {"part": VerdictToken(token=" somewhat-consistent", value=0.5)}
+    labels = judge.template.labels | {"part": VerdictToken(token=" somewhat-consistent", value=0.5)}
     with pytest.raises(BadInput, match=r"labels\.part\.token.*' somewhat-consistent'.*exactly one token"):
-        ScorerPrompt(dataclasses.replace(judge.template, labels=labels), judge.tokenizer)
+        ScorerPrompt(judge.template.model_copy(update={"labels": labels}), judge.tokenizer)
 
 
 def test_unknown_template_is_rejected_before_engines_start(folder: Path) -> None:
@@ -123,8 +122,9 @@ def test_unknown_template_is_rejected_before_engines_start(folder: Path) -> None
 
 def test_pool_with_unsuitable_labels_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     template = PromptTemplate.load("reranker.en")
-    odd = dataclasses.replace(template, labels=dict(template.labels) | {"no": VerdictToken(token="nein!", value=0.0)})
-    monkeypatch.setattr(PromptTemplate, "load", classmethod(lambda cls, name: odd))
+    labels = template.labels | {"no": VerdictToken(token="nein!", value=0.0)}
+    odd = template.model_copy(update={"labels": labels})
+    monkeypatch.setattr(PromptTemplate, "read", classmethod(lambda cls, name: odd))
     with pytest.raises(BadInput, match=r"^pools\.ranker: prompt reranker\.en: labels\.no\.token"):
         check_scorer("ranker", PoolConfig(role="reranker", prompt="reranker.en"), folder)
 

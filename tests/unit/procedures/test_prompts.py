@@ -186,7 +186,7 @@ def test_weights_sum_to_a_hundred():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("name: t\nversion: 1\nlanguage: en\n", "exactly the keys"),
+        ("name: t\nversion: 1\nlanguage: en\n", "text: None: missing"),
         ("name: t\nversion: 1\nlanguage: en\ntext: '{{ a }}'\n", "alone in a tag"),
         ("name: t\nversion: one\nlanguage: en\ntext: x\n", "integer"),
     ],

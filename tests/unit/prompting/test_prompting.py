@@ -74,7 +74,7 @@ def test_templates_have_the_expected_roles_and_labels(name):
 def test_requested_verdict_format_is_parsable(name):
     template = PromptTemplate.load(name)
     for label, token in template.labels.items():
-        assert parse_verdict(f"{template.thinking_close}{template.verdict_prefix}{token.token}") == label
+        assert parse_verdict(f"{template.thinking.close}{template.verdict_prefix}{token.token}") == label
 
 
 @pytest.mark.parametrize(("name", "yes"), [("judge_dimensions.en", "Yes"), ("judge_dimensions.zh", "是")])
@@ -201,11 +201,13 @@ thinking: {open: "", close: ""}
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("version: 1\n", "", "exactly the keys"),
-        ("version: 1", "version: one", "must be an integer"),
+        ("version: 1\n", "", "t.yaml:2: version: None: missing"),
+        ("version: 1", "version: one", "must be a valid integer"),
         ("version: 1", "version: [", "is not YAML"),
+        ("version: 1", "version: 1\nversion: 2", "duplicate key"),
+        ("version: 1", "versoin: 1", "did you mean"),
         ("system: Compare.", "system: 'Compare {{ a }}.'", "no variables"),
-        ("system: Compare.", "system: 5", "must be a text"),
+        ("system: Compare.", "system: 5", "put quotes around it"),
         ("<a>{{ a }}</a>", "{{ a }}", "alone in a tag"),
         ("<a>{{ a }}</a>", "<a>{{ a }}</a> {{ b }}", "alone in a tag"),
         ("<a>{{ a }}</a>", "<a>{{ a }}</b>", "alone in a tag"),
@@ -216,21 +218,21 @@ thinking: {open: "", close: ""}
         ('"yes": {', "yes: {", "quote them"),
         ('"no": {', '"maybe": {', "quote them"),
         ('{token: "no", value: 0.0}', '{token: "yes", value: 0.0}', "token of its own"),
-        ('{token: "no", value: 0.0}', '{token: "", value: 0.0}', "token of its own"),
+        ('{token: "no", value: 0.0}', '{token: "", value: 0.0}', "labels.no.token"),
         ('{token: "no", value: 0.0}', '{token: "no", value: 0.5}', "must be 0.0"),
-        ('{token: "no", value: 0.0}', "no", "needs `token`"),
+        ('{token: "no", value: 0.0}', "no", "must be a section of keys"),
         ('open: ""', 'open: "<think>"', "give `close` too"),
-        ('{open: "", close: ""}', "null", "`open` and `close`"),
+        ('{open: "", close: ""}', "null", "thinking: None: must be a section"),
     ],
 )
 def test_bad_template_is_reported_in_one_line(tmp_path, old, new, said):
     assert old in GOOD
     file = tmp_path / "t.yaml"
     file.write_text(GOOD)
-    PromptTemplate.load(str(file))
+    PromptTemplate.read(str(file))
     file.write_text(GOOD.replace(old, new))
     with pytest.raises(ConfigError) as caught:
-        PromptTemplate.load(str(file))
+        PromptTemplate.read(str(file))
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -238,7 +240,7 @@ def test_bad_template_is_reported_in_one_line(tmp_path, old, new, said):
 def test_unknown_name_lists_available_templates():
     with pytest.raises(ConfigError, match=r"judge\.en\.yaml"):
         PromptTemplate.load("judje.en")
-    with pytest.raises(ConfigError, match="cannot read it"):
+    with pytest.raises(ConfigError, match="no such file"):
         PromptTemplate.load("./nowhere/judge.yaml")
 
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.errors import VerdictUnparsable
-from hamr.prompting.reading import LONGEST, _ending_object, _refuse, _unique, choice, final_object, grade, reason
+from hamr.files import refuse_constant, unique_keys
+from hamr.prompting.reading import LONGEST, _ending_object, choice, final_object, grade, reason
 from hamr.rewards.grades import normalise_grade, read_grade
 
 GOOD = '{"reason": "polite and right", "score": 4}'
@@ -116,7 +117,7 @@ def test_the_object_is_the_only_one_that_ends_with_the_text(before: str, inner: 
 
 def parse(text: str) -> object:
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+        return json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
     except ValueError:
         return None
 

@@ -216,10 +216,10 @@ GOOD = 'name: t\nversion: 1\nlanguage: en\nsystem: Judge.\nuser: "<a>{{ a }}</a>
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("version: 1\n", "", "exactly the keys"),
-        ("version: 1", "version: one", "must be an integer"),
+        ("version: 1\n", "", "version: None: missing"),
+        ("version: 1", "version: one", "must be a valid integer"),
         ("system: Judge.", "system: 'Judge {{ a }}.'", "no variables"),
-        ('each: ""', "each: 5", "must be a text"),
+        ('each: ""', "each: 5", "put quotes around it"),
         ('each: ""', 'each: "{{ b }}"', "alone in a tag"),
         ('after: ""', 'after: "<a>{{ b }}</b>"', "alone in a tag"),
         ('after: ""', 'after: "{% for x in y %}{% endfor %}"', "{% if %} is the only"),

@@ -302,7 +302,7 @@ def test_unsuitable_template_is_named_with_its_reward(tmp_path):
         check(deaf)
     with pytest.raises(ConfigError, match=r"rewards\.dialogue\.prompt.*variable that this reward does not give"):
         check(greedy)
-    with pytest.raises(ConfigError, match=r"rewards\.dialogue\.prompt: '.*missing\.yaml': cannot read it"):
+    with pytest.raises(ConfigError, match=r"rewards\.dialogue\.prompt: '.*missing\.yaml': no such file"):
         check(tmp_path / "missing.yaml")
 
 

@@ -98,13 +98,13 @@ def test_custom_rule_file_names_the_violations(tmp_path):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("[1, 2", "is not YAML"), ("- a", "needs exactly the keys"),
-        ("name: a\nversion: 1\nterms: []", "needs exactly the keys"),
+        ("[1, 2", "is not YAML"), ("- a", "must be a YAML mapping"),
+        ("name: a\nversion: 1\nterms: []", "patterns: None: missing"),
         ("name: a\nversion: one\nterms: []\npatterns: {}", "integer"),
-        ("name: a\nversion: 1\nterms: [3]\npatterns: {}", "terms[0]"),
-        ("name: a\nversion: 1\nterms: x\npatterns: {}", "list of texts"),
+        ("name: a\nversion: 1\nterms: [3]\npatterns: {}", "terms.0"),
+        ("name: a\nversion: 1\nterms: x\npatterns: {}", "must be a list"),
         ("name: a\nversion: 1\nterms: []\npatterns: {p: '('}", "not a regular expression"),
-        ("name: a\nversion: 1\nterms: []\npatterns: []", "map names"),
+        ("name: a\nversion: 1\nterms: []\npatterns: []", "must be a section of keys"),
     ],
 )  # fmt: skip
 def test_invalid_rule_file_is_reported_in_one_line(tmp_path, content, said):
@@ -117,7 +117,7 @@ def test_invalid_rule_file_is_reported_in_one_line(tmp_path, content, said):
 
 
 def test_a_missing_rule_file_is_named():
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         load_rules("/nowhere/rules.yaml")
 
 

@@ -21,7 +21,7 @@ from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout import workers as module
 from hamr.rollout.workers import MAX_REPLACEMENTS, RolloutWorker, RolloutWorkers, _Slot
-from hamr.trainer.weight_sync import DeviceSync, SharedMemorySync, _compare
+from hamr.trainer.weight_sync import DeviceSync, SharedMemorySync, _measure
 from hamr.types import Rollout, SampleKey
 
 KEYS = tuple(SampleKey(run="r", step=1, prompt="p", sample=i) for i in range(3))
@@ -395,7 +395,7 @@ async def test_comparison_after_a_sync_does_not_wait_for_a_pause() -> None:
     assert await all_of(workers, "a") == 4
     async with workers.pause():
         queued = asyncio.create_task(all_of(workers, "b"))
-        found = await asyncio.wait_for(_compare(Trainers(), workers, 1), 1)
+        found = await asyncio.wait_for(_measure(Trainers(), workers, 1, 0.0, 0.0), 1)
         assert not queued.done()
     assert found["rollout/logprob_diff/max"] == 0.0 and await queued == 4
 

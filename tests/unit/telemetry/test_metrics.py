@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from hamr.files import read_jsonl
 from hamr.telemetry import glossary
-from hamr.telemetry.glossary import METRICS, UnknownMetric, check_names, lookup, markdown
+from hamr.telemetry.glossary import METRICS, UnknownMetric, check_names, lookup
 from hamr.telemetry.metrics import (
-    Histogram,
     MetricsWriter,
+    histogram,
     percentile,
     read_metrics,
     reduce_stats,
@@ -30,6 +30,7 @@ from hamr.types import (
     Scored,
     Stale,
 )
+from scripts import docs_site
 from tests.unit.telemetry.records import BANDS, FAILURES, call, record
 
 outcomes = st.sampled_from([Scored(value=0.5), MalformedResponse(), *(failure() for failure in FAILURES)])
@@ -156,17 +157,19 @@ def test_reduce_stats_returns_the_requested_statistics():
 
 
 def test_histogram_matches_hand_computed_values():
-    h = Histogram.of([0.0, 0.1, 0.5, 1.0, 9.0, -9.0], bins=2, low=0.0, high=1.0)
-    assert h.edges == (0.0, 0.5, 1.0)
-    assert h.counts == (3, 3)
+    counts, edges = histogram([0.0, 0.1, 0.5, 1.0, 9.0, -9.0, math.nan], bins=2, low=0.0, high=1.0)
+    assert edges == [0.0, 0.5, 1.0]
+    assert counts == [3, 3]
+    assert histogram([], bins=2) == ([0, 0], edges)
+    assert sum(histogram([1.0, math.nextafter(1.0, 2.0)])[0]) == 2
 
 
 @given(st.lists(st.floats(-1e6, 1e6)), st.integers(1, 30))
 def test_histogram_counts_every_value(values, bins):
-    h = Histogram.of(values, bins=bins)
-    assert sum(h.counts) == len(values)
-    assert len(h.edges) == bins + 1
-    assert list(h.edges) == sorted(h.edges)
+    counts, edges = histogram(values, bins=bins)
+    assert sum(counts) == len(values)
+    assert len(edges) == bins + 1
+    assert edges == sorted(edges)
 
 
 # --- the file ----------------------------------------------------------------------------------
@@ -234,6 +237,6 @@ def test_lookup_matches_name_patterns():
 def test_glossary_has_no_duplicates_and_renders_as_a_table():
     patterns = [m.pattern for m in METRICS]
     assert len(set(patterns)) == len(patterns)
-    lines = markdown().splitlines()
+    lines = docs_site.metrics().splitlines()
     assert len(lines) == len(METRICS) + 2
     assert all(line.count("|") - line.count("\\|") == 5 for line in lines)

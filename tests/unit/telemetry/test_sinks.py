@@ -20,7 +20,6 @@ from hamr.cluster.prometheus import PrometheusSink
 from hamr.config.load import load_config
 from hamr.config.logging import LoggingConfig
 from hamr.errors import BadInput
-from hamr.telemetry import grafana
 from hamr.telemetry.glossary import METRICS, lookup
 from hamr.telemetry.mlflow_sink import MlflowSink
 from hamr.telemetry.prometheus import gauge_of, reading
@@ -28,6 +27,7 @@ from hamr.telemetry.sinks import FiguresOnly, Sinks, shown_as
 from hamr.telemetry.tensorboard_sink import TensorboardSink
 from hamr.telemetry.trackio_sink import TrackioSink
 from hamr.telemetry.wandb_sink import WandbSink, files_to_upload
+from scripts import grafana
 from tests.docs_pages import DOCS, commands
 
 FIGURES = {"reward/total/mean": 0.5, "router/queue_s/judge/p90": 2.0, "policy/grad_norm": math.nan}

@@ -19,7 +19,7 @@ from typing import Any
 from hamr.apps.data.recipes.runner import Desk, Dropped, Judge
 from hamr.apps.data.recipes.teachers import teacher_problem
 from hamr.config.judged import HallucinationConfig
-from hamr.data.actions import acting_text, parse_action
+from hamr.data.actions import acting_text
 from hamr.data.formats import PLAIN, Formats
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.responses import ResponseGroup
@@ -27,8 +27,8 @@ from hamr.data.samples import to_json
 from hamr.errors import DataError
 from hamr.prompting.reading import TEXT, final_object, object_schema, reason
 from hamr.rewards import hallucination
-from hamr.rewards.questions import JudgedText, case_variables, words_of
-from hamr.types import Judgement, Language, MalformedResponse, Question, Reply, ServiceSample
+from hamr.rewards.questions import JudgedText, case_variables, response_words
+from hamr.types import Judgement, Language, Question, ServiceSample
 
 SETS = ("simple", "hard", "confirmed", "review")
 LEARNT = ("simple", "hard", "confirmed")
@@ -89,9 +89,7 @@ class HallucinationLoop:
 
     def _words(self, one: Responded) -> JudgedText:
         asked = self.formats.of(one.sample)
-        text = acting_text(one.response, asked)
-        action = parse_action(text, asked)
-        return words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, asked)
+        return response_words(acting_text(one.response, asked), asked)
 
     async def refine_reason(self, item: WorkItem, desk: Desk) -> ItemResult:
         """Recipe for a confirmed response and its (label, reason): kept is {"reason"}, refined by the second model."""

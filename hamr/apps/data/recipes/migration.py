@@ -27,12 +27,12 @@ from hamr.apps.data.recipes.thought_checks import (
     read_parts,
     response_of,
     work_fault,
-    writable,
 )
 from hamr.config.judged import GradedConfig
 from hamr.data.actions import render_action
 from hamr.data.progress import ItemResult, WorkItem
 from hamr.data.rendering import policy_messages
+from hamr.files import encodable
 from hamr.rewards.graded import DIALOGUE
 from hamr.rewards.grades import read_grade
 from hamr.rewards.questions import case_variables, words_of
@@ -237,7 +237,7 @@ def zero_think_chain(answer: Answer) -> str | CheckFailure:
     text = answer.text if answer.text is not None else answer.reasoning
     chain, closed, _ = text.partition("</think>")
     if closed:
-        return writable(chain.strip().removeprefix("<think>")).strip()
+        return encodable(chain.strip().removeprefix("<think>")).strip()
     if answer.text is not None and answer.reasoning:
-        return writable(answer.reasoning).strip()
+        return encodable(answer.reasoning).strip()
     return CheckFailure(check="tags", detail=answer.detail or "0 x </think>")

@@ -29,6 +29,7 @@ from hamr.data.actions import parse_action
 from hamr.data.language import language_of
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import policy_messages
+from hamr.data.words import plain
 from hamr.data.samples import to_json
 from hamr.rewards.questions import consistency_question
 from hamr.rewards.utility import read_utility, utility_question
@@ -148,15 +149,10 @@ def candidate(text: str, known: Sequence[str]) -> tuple[str, str]:
     problem = teacher_problem(action.content, language_of(known[0]), may_refuse=True)
     if problem is not None:
         return "", problem[0].removeprefix("teacher: ")
-    words = wording(action.content)
-    if any(_alike(words, wording(other)) for other in known):
+    words = plain(action.content)
+    if any(_alike(words, plain(other)) for other in known):
         return "", "a duplicate"
     return action.content, ""
-
-
-def wording(text: str) -> str:
-    """Return letters and digits in lower case, with single spaces between words."""
-    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
 def _alike(one: str, other: str) -> bool:

@@ -113,7 +113,7 @@ def plan_fault(plan: RewritePlan, window: Window, language: Language) -> CheckFa
     missing = missing_step(plan.plan_2, language)
     if missing:
         return CheckFailure(check="order", detail=missing)
-    known = private_values(window)
+    known = known_private(window.sample, calls_of(window))
     for name, text in plans.items():
         banned = _BANNED[language].search(text)
         if banned:
@@ -190,11 +190,6 @@ def actions_fault(text: str, window: Window) -> CheckFailure | None:
 def _canonical(call: Mapping[str, Any]) -> str:
     renamed = {"parameters" if key == "arguments" else key: value for key, value in call.items()}
     return json.dumps(renamed, sort_keys=True, ensure_ascii=False)
-
-
-def private_values(window: Window) -> list[str]:
-    """Return `known_private` of the window and its calls."""
-    return known_private(window.sample, calls_of(window))
 
 
 def known_private(sample: ServiceSample, calls: Sequence[ToolCall]) -> list[str]:

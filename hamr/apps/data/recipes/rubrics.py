@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 from statistics import fmean
+from typing import Any
 
 from hamr.apps.data.recipes.runner import Desk
 from hamr.apps.data.recipes.teachers import without_thought
@@ -30,11 +31,10 @@ from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import to_json
 from hamr.errors import VerdictUnparsable
-from hamr.protocols import Ask
 from hamr.rewards import rubric_reward
-from hamr.rewards.questions import JudgedText, words_of
+from hamr.rewards.questions import response_words
 from hamr.rewards.rubric import RubricItem, parse_rubric, rubric_question
-from hamr.types import Answer, MalformedResponse, Question, Reply, ServiceSample
+from hamr.types import Answer, MalformedResponse, Question, ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,23 +58,6 @@ class Responses:
 
     good: tuple[str, ...]
     worse: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RubricResult:
-    """Result for one sample.
-
-    `items` is empty where no candidate was kept; `reason` says why. `attempt`: the number of the kept candidate.
-    `passing` failures of a pool (unavailable, timeout)
-    are independent of the sample, so it can be retried.
-    """
-
-    items: tuple[RubricItem, ...] = ()
-    attempt: int = 0
-    separation: float | None = None
-    reason: str = ""
-    rejected: tuple[str, ...] = ()
-    passing: bool = False
 
 
 def contrasts(
@@ -112,76 +95,78 @@ def rubric_items(samples: Sequence[ServiceSample], recipe: RubricRecipe, by: str
 
 
 class Rubrics:
-    """The recipe's steps for one sample: kept is {"items", "separation"}."""
+    """The recipe's steps for one sample: kept is {"items", "separation"}. Every rejected candidate is a note.
+
+    A transient failure of a pool (unavailable, timeout) is independent of the sample, so an item without a rubric can
+    be retried after one.
+    """
 
     def __init__(self, recipe: RubricRecipe) -> None:
         self.recipe = recipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
-        sample, responses = item.content
+        recipe, (sample, responses) = self.recipe, item.content
+        if not responses.worse:
+            return ItemResult(reason="no worse response to tell the references from")
         first = Random(f"teachers/{sample.id}").randrange(1 << 16)  # the first candidates are shared out too
+        shown = list(dict.fromkeys([*responses.good, *responses.worse, *await self._responses(sample, desk, first)]))
+        Random(f"{recipe.seed}/{sample.id}").shuffle(shown)
+        kept: dict[str, Any] = {}
+        by, rejected = "", []
+        for attempt in range(recipe.candidates):
+            question = rubric_question(sample, shown, prompt=f"rubric_create.{recipe.language}", attempt=attempt)
+            answer = await desk.ask_teacher("rubric", question, turn=first + attempt)
+            author = desk.texts[-1]["by"]
+            items, why = _valid(answer, recipe)
+            separation = None
+            if not why:
+                separation, why = await self._separation(sample, items, responses, desk)
+            if separation is None or separation < recipe.min_separation:
+                rejected.append(why or "separates too little")
+            elif not kept or separation > kept["separation"]:
+                kept, by = {"items": [dataclasses.asdict(one) for one in items], "separation": separation}, author
+        notes = tuple(f"candidates rejected: {why}" for why in rejected)
+        if kept:
+            return ItemResult(kept=kept, notes=(*notes, f"kept: a rubric by {by}"))
+        passing = any(why.endswith((": timeout", ": unavailable")) for why in rejected)
+        return ItemResult(reason=max(dict.fromkeys(rejected), key=rejected.count), notes=notes, passing=passing)
 
-        async def teacher(question: Question) -> Answer:
-            return await desk.ask_teacher("rubric", question, turn=first + question.attempt)
-
-        async def judge(question: Question) -> Answer:
-            return await desk.ask_judge("separation", question)
-
-        shown = []
-        for number in range(self.recipe.responses if responses.worse else 0):
+    async def _responses(self, sample: ServiceSample, desk: Desk, first: int) -> list[str]:
+        """Return the teachers' own responses, of unknown quality, that are actions."""
+        found = []
+        for number in range(self.recipe.responses):
             asked = Question(messages=tuple(policy_messages(sample)), affinity=sample.id, temperature=1.0, seed=number)
             answer = await desk.ask_teacher("response", asked, turn=first + number)
             text = without_thought(answer.text or "")
             if text and not isinstance(parse_action(text), MalformedResponse):
-                shown.append(text)
-        result = await make_rubric(sample, responses, self.recipe, teacher, judge, shown)
-        rejected = tuple(f"candidates rejected: {why}" for why in result.rejected)
-        if not result.items:
-            return ItemResult(reason=result.reason, notes=rejected, passing=result.passing)
-        rubric = [dataclasses.asdict(item) for item in result.items]
-        by = [text["by"] for text in desk.texts if text["step"] == "rubric"][result.attempt]
-        notes = (*rejected, f"kept: a rubric by {by}")
-        return ItemResult(kept={"items": rubric, "separation": result.separation}, notes=notes)
+                found.append(text)
+        return found
+
+    async def _separation(
+        self, sample: ServiceSample, items: Sequence[RubricItem], responses: Responses, desk: Desk
+    ) -> tuple[float | None, str]:
+        """Return (the separation of references and worse responses, "") or (None, the reason why the judge failed)."""
+        config = RubricConfig.model_validate({"weight": 1.0, "reading": "items", "language": self.recipe.language})
+        tried = with_rubric(sample, items)
+        values: dict[bool, list[float]] = {True: [], False: []}
+        for good, texts in ((True, responses.good), (False, responses.worse)):
+            for text in texts:
+                asked = rubric_reward.question(tried, [response_words(text)], config)
+                answer = await desk.ask_judge("separation", asked)
+                if answer.failure is not None or answer.text is None:
+                    return None, f"judge: {answer.failure or 'unparsable'}"
+                try:
+                    (judgement,) = rubric_reward.read(answer.text, tried, 1, config)
+                except VerdictUnparsable:
+                    return None, "judge: unparsable"
+                assert judgement is not None, "a rubric is judged response by response"
+                values[good].append(rubric_reward.value(judgement, config))
+        return fmean(values[True]) - fmean(values[False]), ""
 
 
 def with_made(sample: ServiceSample, made: ItemResult) -> ServiceSample:
     """Return the sample with its rubric; unchanged where none was kept."""
     return with_rubric(sample, [RubricItem(**item) for item in made.kept["items"]]) if made.kept else sample
-
-
-async def make_rubric(
-    sample: ServiceSample,
-    responses: Responses,
-    recipe: RubricRecipe,
-    teacher: Ask,
-    judge: Ask,
-    more: Sequence[str] = (),
-) -> RubricResult:
-    """Return the best of `candidates` rubrics, or the reason why there is none. Every rejection has a reason.
-
-    `more`: responses of other models, of unknown quality, which the writer sees too.
-    """
-    if not responses.worse:
-        return RubricResult(reason="no worse response to tell the references from")
-    shown = list(dict.fromkeys([*responses.good, *responses.worse, *more]))
-    Random(f"{recipe.seed}/{sample.id}").shuffle(shown)
-    best, rejected, passing = RubricResult(), [], 0
-    for attempt in range(recipe.candidates):
-        question = rubric_question(sample, shown, prompt=f"rubric_create.{recipe.language}", attempt=attempt)
-        answer = await teacher(question)
-        items, why = _valid(answer, recipe)
-        separation = None
-        if not why:
-            separation, why = await _separation(sample, items, responses, recipe, judge)
-        if separation is None or separation < recipe.min_separation:
-            rejected.append(why or "separates too little")
-            passing += (why or "").endswith((": timeout", ": unavailable"))
-        elif best.separation is None or separation > best.separation:
-            best = RubricResult(items=items, attempt=attempt, separation=separation)
-    if best.items:
-        return dataclasses.replace(best, rejected=tuple(rejected))
-    commonest = max(dict.fromkeys(rejected), key=rejected.count)
-    return RubricResult(reason=commonest, rejected=tuple(rejected), passing=passing > 0)
 
 
 def with_rubric(sample: ServiceSample, items: Sequence[RubricItem]) -> ServiceSample:
@@ -211,30 +196,3 @@ def _valid(answer: Answer, recipe: RubricRecipe) -> tuple[tuple[RubricItem, ...]
     if not any(item.weight > 0 for item in items):
         return (), "no wanted behaviour"
     return items, ""
-
-
-async def _separation(
-    sample: ServiceSample, items: Sequence[RubricItem], responses: Responses, recipe: RubricRecipe, judge: Ask
-) -> tuple[float | None, str]:
-    """Return (the separation of references and worse responses, "") or (None, the reason why the judge failed)."""
-    config = RubricConfig.model_validate({"weight": 1.0, "reading": "items", "language": recipe.language})
-    tried = with_rubric(sample, items)
-    values: dict[bool, list[float]] = {True: [], False: []}
-    for good, texts in ((True, responses.good), (False, responses.worse)):
-        for text in texts:
-            answer = await judge(rubric_reward.question(tried, [_judged_text(text)], config))
-            if answer.failure is not None or answer.text is None:
-                return None, f"judge: {answer.failure or 'unparsable'}"
-            try:
-                (judgement,) = rubric_reward.read(answer.text, tried, 1, config)
-            except VerdictUnparsable:
-                return None, "judge: unparsable"
-            assert judgement is not None, "a rubric is judged response by response"
-            values[good].append(rubric_reward.value(judgement, config))
-    return fmean(values[True]) - fmean(values[False]), ""
-
-
-def _judged_text(text: str) -> JudgedText:
-    """Return a response; text that does not parse to an action is judged by its words alone."""
-    action = parse_action(text)
-    return words_of(text, Reply(content=text) if isinstance(action, MalformedResponse) else action, "plain")

@@ -14,9 +14,9 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from hamr.apps.data.recipes.multigt import wording
 from hamr.apps.data.recipes.thought import ORDERS, Rendering
 from hamr.data.actions import parse_action, render_action
+from hamr.data.words import plain
 from hamr.data.sft_items import SftItem, decision_item
 from hamr.errors import DataError
 from hamr.types import Action, Failure, MalformedResponse, NotScored, RewardRecord, ServiceSample
@@ -106,7 +106,7 @@ def _items(
         return [], "dropped: no action"
     action, thought = reading
     try:
-        words = wording(render_action(action))
+        words = plain(render_action(action))
         made = [decision_item(sample, action, thought, answer_first=order) for order in orders]
     except DataError:  # parsed again it would differ from the policy's text
         return [], "dropped: no action"

@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hamr.apps.data.recipes.dra import hindsight_fault
-from hamr.apps.data.recipes.multigt import wording
 from hamr.apps.data.recipes.patm_checks import CheckFailure, known_private
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.actions import customer_text, parse_action
 from hamr.data.pii import private_in
+from hamr.data.words import plain
 from hamr.data.trajectories import fitting
+from hamr.files import encodable
 from hamr.types import Action, Language, MalformedResponse, Reply, ServiceSample, ToolCall
 
 CHAIN = ("process", "strategy")
@@ -51,7 +52,7 @@ def read_parts(text: str, names: Sequence[str]) -> dict[str, str] | CheckFailure
     >>> read_parts("<process>a</process> <strategy>b</strategy>", CHAIN)
     {'process': 'a', 'strategy': 'b'}
     """
-    body = writable(without_thought(text))
+    body = encodable(without_thought(text))
     found = re.fullmatch(r"\s*".join(f"<{name}>(?P<{name}>.*?)</{name}>" for name in names), body, re.DOTALL)
     if found is None:
         tags = (f"<{slash}{name}>" for name in names for slash in ("", "/"))
@@ -62,11 +63,6 @@ def read_parts(text: str, names: Sequence[str]) -> dict[str, str] | CheckFailure
         (CheckFailure(check="empty_chain", detail=f"nothing in {name}") for name in CHAIN if not parts.get(name, "-")),
         parts,
     )
-
-
-def writable(text: str) -> str:
-    """Return the text in a form that every file can store: half a surrogate pair becomes "?"."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def join_chain(parts: dict[str, str]) -> str:
@@ -109,10 +105,10 @@ def chain_fault(
 
 def quote_fault(chain: str, action: Action) -> CheckFailure | None:
     """Return a fault where a chain contains the whole reply, ignoring case and punctuation."""
-    reply = wording(action.content) if isinstance(action, Reply) else ""
+    reply = plain(action.content) if isinstance(action, Reply) else ""
     if len(re.findall(r"[\u4e00-\u9fff]|[^\W\u4e00-\u9fff]+", reply)) < _QUOTED_FROM:
         return None
-    return CheckFailure(check="quotes_answer", detail=reply[:80]) if reply in wording(chain) else None
+    return CheckFailure(check="quotes_answer", detail=reply[:80]) if reply in plain(chain) else None
 
 
 def response_of(text: str, chain: str, sample: ServiceSample, language: Language) -> ThoughtDraft | CheckFailure:
@@ -120,7 +116,7 @@ def response_of(text: str, chain: str, sample: ServiceSample, language: Language
 
     A response may apologise to a customer. Words next to a call are discarded: the call is the action.
     """
-    body = writable(without_thought(text))
+    body = encodable(without_thought(text))
     if not body:
         return CheckFailure(check="teacher: nothing", detail="no response")
     action = parse_action(body)

@@ -1,4 +1,4 @@
-"""Figures of an ECS evaluation: metrics with intervals, the distribution of scores, and the agreement of judges."""
+"""Figures of an ECS evaluation: metrics with intervals, and the distribution of scores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hamr.report.drawing import CYCLE, HALF, Bar, axes, grouped_bars, heat_map, legend, percent
+from hamr.report.drawing import CYCLE, HALF, Bar, axes, grouped_bars, legend, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,16 +45,3 @@ def distribution(items: Sequence[Mapping[str, Any]]) -> Figure | None:
     ax.set_ylabel("responses")
     legend(ax)
     return figure
-
-
-def agreement_map(judges: Sequence[str], pairs: Sequence[Mapping[str, Any]]) -> Figure | None:
-    """Draw Cohen's kappa of every pair of judges; None for one judge."""
-    if len(judges) < 2:
-        return None
-    at = {name: i for i, name in enumerate(judges)}
-    kappa = np.full((len(judges), len(judges)), np.nan)
-    for pair in pairs:
-        i, j = (at[name] for name in pair["judges"])
-        if pair["kappa"] is not None:
-            kappa[i, j] = kappa[j, i] = pair["kappa"]
-    return heat_map(judges, judges, kappa, "{:.2f}", 1)

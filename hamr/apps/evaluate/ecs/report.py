@@ -39,11 +39,6 @@ def ecs_page(metrics: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> 
                 "Plots",
                 draw("figures", "Scores and their intervals", partial(figures.score_bars, policies, NAMES)),
                 draw("distribution", "Responses by Multi-ECS", partial(figures.distribution, items)),
-                draw(
-                    "judges",
-                    "Cohen's kappa of every two judges",
-                    partial(figures.agreement_map, list(judges), pairs),
-                ),
             ),
             PageSection.of(
                 "The judges", _judges(judges, pairs), _pairs(pairs), lead="A missing vote is left out of its mean."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from hamr.apps.evaluate.policies import with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.preparation import load_splits
 from hamr.apps.shared.progress import progress
-from hamr.bench.answers import RESPONSES, OpenQuestion, ResponseLog, response_key
+from hamr.bench.answers import RESPONSES, ResponseLog
 from hamr.bench.decisions import decision_question
 from hamr.bench.ecs.figures import check_same_samples
 from hamr.cascade.retry import patient
@@ -25,7 +25,6 @@ from hamr.data.formats import Formats
 from hamr.data.responses import ResponseGroup, stream_groups
 from hamr.data.samples import read_samples
 from hamr.errors import BadInput, DataError, HamrError
-from hamr.pools.function_pool import ASYNC_CALLS
 from hamr.protocols import Ask
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.run_folder import RunFolder
@@ -68,49 +67,38 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
         BadInput: No such pool or function, or samples that cannot be read.
         HamrError: The policy answered nothing.
     """
-    options, name = request.ecs, request.policy
+    name = request.policy
     formats = Formats.of_model(config.model)
     asked = with_policies(config, "policy", [name], "none", request)
     if name not in {**asked.pools, **asked.functions}:
         raise BadInput("policy", name, "give a pool or FILE.py:FUNCTION; run= and input= take runs and responses")
     samples = read_samples(request.source)
+    [policy] = asked.under_test([name], [], request)
     questions = {
         sample.id: decision_question(
             sample,
             formats.of(sample),
-            native=name in asked.native,
+            native=policy.native,
             affinity=sample.id,
-            temperature=options.temperature,
-            max_new_tokens=options.max_new_tokens,
-            seed=options.seed,
+            temperature=request.temperature,
+            max_new_tokens=request.max_new_tokens,
+            seed=request.seed,
         )
         for sample in samples
     }
-    keys = {sample: response_key(asked.settings_of(name), question) for sample, question in questions.items()}
     with ResponseLog(request.output) as log:
-        left = [
-            OpenQuestion(key=key, question=questions[sample], about={"policy": name, "item": sample})
-            for sample, key in keys.items()
-            if log.response(key).passing
-        ]
+        left = log.open_questions(policy, questions)
         console.print(f"ecs: {len(samples)} samples for {name}, to answer: {len(left)}", highlight=False)
 
-        async def collect(ask: Ask, at_once: int) -> None:
-            with progress({name: len(left)}, console, "answers") as report:
-                await log.collect(left, patient(ask, options), at_once, lambda done: report(name, done))
-
-        async def ask_function() -> None:
+        async def work(asks: Mapping[str, Ask]) -> None:
             async with open_functions(asked.functions, request) as own:
-                await collect(own[name], ASYNC_CALLS * request.agent_processes)
+                ask = patient({**asks, **own}[name], request)
+                with progress({name: len(left)}, console, "answers") as report:
+                    await log.collect(left, ask, policy.at_once, lambda done: report(name, done))
 
-        if left and name in asked.functions:
-            asyncio.run(ask_function())
-        elif left:
-            pool = asked.config.pools[name]
-            with_pools(
-                asked.config, [name], lambda asks: collect(asks[name], pool.places), run=pools_of("ecs", request.output)
-            )
-        responses = {sample: log.response(key) for sample, key in keys.items()}
+        if left:
+            with_pools(asked.config, list(asked.pools), work, run=pools_of("ecs", request.output))
+        responses = {item: log.response_to(policy, item, question) for item, question in questions.items()}
     failed = Counter(response.failure for response in responses.values() if response.text is None)
     if failed:
         console.print(f"not answered by {name}: {dict(failed)}; transient failures are asked again", highlight=False)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from hamr.apps.evaluate.ecs.report import ecs_page
 from hamr.apps.evaluate.ecs.responses import PolicyResponses, answer_samples, check_comparable, read_policy
 from hamr.apps.evaluate.ecs.utility import agreement, read_rated
+from hamr.apps.evaluate.results import write_results
 from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts, writing_pool
 from hamr.apps.shared.progress import progress
@@ -33,11 +35,9 @@ from hamr.config.schema import Config
 from hamr.data.actions import unfence
 from hamr.data.pairs import ReplyPair, read_pairs
 from hamr.errors import BadInput, HamrError, did_you_mean
-from hamr.files import write_atomic
 from hamr.prompting.labels import Label
 from hamr.prompting.templates import PromptTemplate
 from hamr.protocols import Ask
-from hamr.report.terminal import show
 from hamr.rewards.questions import consistency_question
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import TRANSIENT, Question, Reply
@@ -59,14 +59,14 @@ def start(request: EvaluateEcs) -> int:
     if request.policy:
         policies = [answer_samples(request, config, console)]
     else:
-        policies = [read_policy(request.source, config, request.ecs.stage)]
+        policies = [read_policy(request.source, config, request.stage)]
     if request.compare is not None:
-        policies.append(read_policy(request.compare, config, request.ecs.stage))
+        policies.append(read_policy(request.compare, config, request.stage))
         check_comparable(*policies)
     pairs = read_pairs(request.labels) if request.labels is not None else []
     audits = read_labels(str(request.audits)) if request.audits is not None else {}
     plans = {
-        name: plans_of(policy, config.rewards.consistency.matching, strip_fence=request.ecs.fence == "strip")
+        name: plans_of(policy, config.rewards.consistency.matching, strip_fence=request.fence == "strip")
         for name, policy in _name_policies(policies, request).items()
     }
     asked = questions(plans, pairs)
@@ -75,19 +75,12 @@ def start(request: EvaluateEcs) -> int:
         if utility is not None:
             tasks[f"{utility.name} (utility)"] = (utility, [one.asked for one in rated])
         _ask(config, votes, tasks, console)
-        found = compute_results(votes, plans, pairs, asked, request.ecs, audits)
+        found = compute_results(votes, plans, pairs, asked, request, audits)
         found["metrics"]["usage"] = usage(request.output, (RESPONSES, JUDGEMENTS))
-        found["metrics"]["utility"] = agreement(votes, utility, rated, request.ecs) if utility is not None else None
-        _write(request, found)
-    # Import lazily: only the report needs it.
-    from hamr.apps.evaluate.ecs.report import ecs_page
-    from hamr.report.html import write_page
-
-    page = ecs_page(found["metrics"], found["items"])
-    written = write_page(page, request.output)
-    show(page, console=console)
-    print(f"written: {written}", flush=True)
-    return _exit_code(found["metrics"], asked)
+        found["metrics"]["utility"] = agreement(votes, utility, rated, request) if utility is not None else None
+        metrics, rows = found["metrics"], found["items"]
+        write_results(ecs_page(metrics, rows), metrics, rows, request.output / "metrics.json", console)
+    return _exit_code(metrics, asked)
 
 
 # --- judges and questions ----------------------------------------------------------------------
@@ -106,14 +99,18 @@ def judges_of(request: EvaluateEcs, config: Config) -> list[EcsJudge]:
             role = config.pools[name].role
             remedy = f"is a {role}, which gives no three-level verdict; set pools.{name}.role=judge and its prompt"
             raise BadInput("judges", name, remedy)
-    return [_judge(request.ecs, config, name) for name in named]
+    prompts = {name: config.pools[name].prompt for name in named}
+    return [
+        _judge(request, config, name, PromptTemplate.read(prompt).id if prompt else "")
+        for name, prompt in prompts.items()
+    ]
 
 
-def _judge(ecs: EcsConfig, config: Config, name: str) -> EcsJudge:
-    pools, prompt = with_starts(config, {name: config.pools[name]}), config.pools[name].prompt
+def _judge(request: EvaluateEcs, config: Config, name: str, prompt: str | list[str]) -> EcsJudge:
+    pools = with_starts(config, {name: config.pools[name]})
     settings: dict[str, Any] = {
         "pools": {key: pool.model_dump(mode="json", exclude=SPEED_ONLY) for key, pool in pools.items()},
-        "prompt": PromptTemplate.load(prompt).id if prompt else "",
+        "prompt": prompt,
     }
     if config.pools[name].finetune:
         # A judge's votes depend on its training data.
@@ -122,24 +119,14 @@ def _judge(ecs: EcsConfig, config: Config, name: str) -> EcsJudge:
         name=name,
         settings=settings,
         at_once=config.pools[name].places,
-        attempts=ecs.attempts,
-        longest_wait_s=ecs.longest_wait_s,
+        attempts=request.attempts,
+        longest_wait_s=request.longest_wait_s,
     )
 
 
 def _utility_judge(request: EvaluateEcs, config: Config) -> EcsJudge:
     name = writing_pool(config, "utility", request.utility)
-    settings = {
-        "pools": {name: config.pools[name].model_dump(mode="json", exclude=SPEED_ONLY)},
-        "prompt": [WrittenPrompt.load(f"utility.{language}").id for language in ("en", "zh")],
-    }
-    return EcsJudge(
-        name=name,
-        settings=settings,
-        at_once=config.pools[name].places,
-        attempts=request.ecs.attempts,
-        longest_wait_s=request.ecs.longest_wait_s,
-    )
+    return _judge(request, config, name, [WrittenPrompt.load(f"utility.{language}").id for language in ("en", "zh")])
 
 
 def _name_policies(policies: Sequence[PolicyResponses], request: EvaluateEcs) -> dict[str, PolicyResponses]:
@@ -226,7 +213,7 @@ def compute_results(
     luck = {"resamples": ecs.resamples, "seed": ecs.seed}
     scores = {name: [compute_scores(votes, plan, ecs) for plan in some] for name, some in plans.items()}
     metrics: dict[str, Any] = {
-        "options": ecs.model_dump(mode="json"),
+        "options": ecs.model_dump(mode="json", include=set(EcsConfig.model_fields)),
         "policies": {name: asdict(figures(some, **luck)) for name, some in scores.items()},
         "comparison": None,
         "judges": {judge.name: _judge_metrics(votes, judge, asked, ecs) for judge in votes.judges},
@@ -312,13 +299,6 @@ def _together(ratings: Sequence[Rating | None]) -> Rating | None:
 
 def _distinct(asked: Sequence[VoteQuestion]) -> list[Question]:
     return list({json.dumps(dict(one.question.variables)): one.question for one in asked}.values())
-
-
-def _write(request: EvaluateEcs, found: Mapping[str, Any]) -> None:
-    metrics = json.dumps(found["metrics"], ensure_ascii=False, indent=1)
-    write_atomic(request.output / "metrics.json", metrics + "\n")
-    rows = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in found["items"])
-    write_atomic(request.output / "items.jsonl", rows)
 
 
 def _exit_code(metrics: Mapping[str, Any], asked: Sequence[VoteQuestion]) -> int:

@@ -1,11 +1,11 @@
-"""Figures of an OlaBench evaluation: the five terms, scenario kinds, types, and judges against known labels."""
+"""Figures of an OlaBench evaluation: the five terms and the scenario kinds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hamr.report.drawing import HALF, Bar, grouped_bars, percent
+from hamr.report.drawing import HALF, Bar, grouped_bars
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,36 +30,11 @@ def by_kind(policies: Mapping[str, Any]) -> Figure | None:
     return _draw_bars(bars, top=100)
 
 
-def types(policies: Mapping[str, Any]) -> Figure | None:
-    """Draw the shares of the types of risk and hallucination."""
-    bars = {
-        name: {
-            kind: _bar(estimate, 1.0)
-            for rate in ("risk", "hallucination")
-            for kind, estimate in groups["all"][rate]["types"].items()
-        }
-        for name, groups in policies.items()
-    }
-    return _draw_bars(bars, shares=True)
-
-
-def detection(judges: Mapping[str, Any]) -> Figure | None:
-    """Draw precision and recall on all known labels, by judge."""
-    bars: dict[str, dict[str, Bar | None]] = {"precision": {}, "recall": {}}
-    for judge in (j for j in judges.values() if "any" in j):
-        for kind, entry in judge["types"].items():
-            for side in bars:
-                bars[side][kind] = _bar(entry[side], 1.0) if entry[side] else None
-    return _draw_bars(bars, top=1, shares=True)
-
-
-def _draw_bars(bars: Bars, *, top: float | None = None, shares: bool = False) -> Figure | None:
-    """Draw the bars; None where there is none. `shares`: in percent, with slanted names below them."""
+def _draw_bars(bars: Bars, top: float) -> Figure | None:
+    """Draw the bars; None where there is none."""
     if not any(value is not None for values in bars.values() for value in values.values()):
         return None
-    figure, ax = grouped_bars(HALF, bars, slanted=shares)
-    if shares:
-        percent(ax)
+    figure, ax = grouped_bars(HALF, bars)
     ax.set_ylim(0, top)
     return figure
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from hamr.apps.evaluate.olabench import figures
 from hamr.bench.folder import usage_table
 from hamr.report.drawing import draw
-from hamr.report.values import Cell, Column, Figure, Fold, Interval, Page, PageSection, Prose, Table
+from hamr.report.values import Cell, Column, Fold, Interval, Page, PageSection, Prose, Table
 
 GRADES = {"dialogue": "dialogue", "policy": "policy", "tool": "tools"}
 GROUPS = ("all", "rag", "workflow", "agent", "core", "risk", "hallucination")
@@ -44,7 +44,11 @@ def olabench_page(metrics: Mapping[str, Any], rows: Sequence[Mapping[str, Any]])
                 )
                 for name, groups in policies.items()
             ),
-            PageSection.of("Plots", *_figures(policies, grading)),
+            PageSection.of(
+                "Plots",
+                draw("figures", "The five terms of the overall score", partial(figures.terms, policies)),
+                draw("kinds", "Overall score by scenario kind", partial(figures.by_kind, policies)),
+            ),
             *(
                 PageSection.of(
                     f"Judges on {Path(file).name}",
@@ -244,12 +248,3 @@ def _faults(policy: str, rows: Sequence[Mapping[str, Any]]) -> Table:
 
 def _share(estimate: Mapping[str, Any]) -> Interval:
     return Interval.of(estimate, 100)
-
-
-def _figures(policies: Mapping[str, Any], grading: Mapping[str, Any]) -> Iterator[Figure | None]:
-    if policies:
-        yield draw("figures", "The five terms of the overall score", partial(figures.terms, policies))
-        yield draw("kinds", "Overall score by scenario kind", partial(figures.by_kind, policies))
-        yield draw("types", "Types of risk and hallucination", partial(figures.types, policies))
-    for number, (file, judges) in enumerate(grading.items(), start=1):
-        yield draw(f"judges_{number}", f"Judges on {Path(file).name}", partial(figures.detection, judges))

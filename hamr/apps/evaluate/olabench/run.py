@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hamr.apps.evaluate.functions import open_functions
+from hamr.apps.evaluate.olabench.report import olabench_page
 from hamr.apps.evaluate.policies import AskedPolicies, with_policies
+from hamr.apps.evaluate.results import write_results
 from hamr.apps.shared.pools_up import judging_pool, pools_of, with_pools
 from hamr.apps.shared.progress import progress
 from hamr.bench.olabench.items import read_items
@@ -32,9 +33,7 @@ from hamr.config.judged import JudgedRewards
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import HamrError
-from hamr.files import write_atomic
 from hamr.protocols import Ask
-from hamr.report.terminal import show
 from hamr.rewards.judged import check_prompts
 from hamr.types import Language
 
@@ -47,23 +46,13 @@ RUN = "olabench"
 def start(request: EvaluateOlabench) -> int:
     """Run the evaluation. Raises BadInput for invalid input, before anything starts; HamrError if no policy
     answered."""
-    asked = with_policies(request.config(), "policy", request.policy, request.options.cot, request)
+    asked = with_policies(request.config(), "policy", request.policy, request.cot, request)
     bench = read_bench(request, asked)
     console = Console()
     with Journal(request.output) as journal:
         _ask(request, bench, journal, asked, console)
-        metrics, rows = summarise(bench, journal, request.options)
-        write_atomic(request.output / "summary.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
-        text = "".join(json.dumps(row, ensure_ascii=True) + "\n" for row in rows)
-        write_atomic(request.output / "items.jsonl", text)
-    # Import lazily: only the report needs it.
-    from hamr.apps.evaluate.olabench.report import olabench_page
-    from hamr.report.html import write_page
-
-    page = olabench_page(metrics, rows)
-    written = write_page(page, request.output)
-    show(page, console=console)
-    print(f"written: {written}", flush=True)
+        metrics, rows = summarise(bench, journal, request)
+        write_results(olabench_page(metrics, rows), metrics, rows, request.output / "summary.json", console)
     return _exit_code(metrics)
 
 
@@ -72,16 +61,16 @@ def start(request: EvaluateOlabench) -> int:
 
 def read_bench(request: EvaluateOlabench, asked: AskedPolicies) -> OlaBenchWork:
     config = asked.config
-    items = read_items(request.data)[: request.options.limit] if request.data is not None else []
+    items = read_items(request.data)[: request.limit] if request.data is not None else []
     policies = asked.under_test(request.policy, [item.sample.id for item in items], request)
-    labelled = {str(path): read_labelled(path)[: request.options.limit] for path in request.labels}
+    labelled = {str(path): read_labelled(path)[: request.limit] for path in request.labels}
     wanted = {
         (name, item_language(row.item.sample))
         for rows in labelled.values()
         for row in rows
         for name in row.labels.components
     }
-    wanted |= {(name, item_language(item.sample)) for item in items for name in components(item, request.options)}
+    wanted |= {(name, item_language(item.sample)) for item in items for name in components(item, request)}
     judges = [
         judge
         for name in ALL
@@ -132,12 +121,11 @@ def _ask(
     console: Console,
 ) -> None:
     """Start the pools with remaining work; judges are started with the policies, since their work follows."""
-    options = request.options
-    left = {p.name: len(open_items(journal, p, bench.items, options)) for p in bench.policies if p.given is None}
-    trials = bench.trials(journal, options)
+    left = {p.name: len(open_items(journal, p, bench.items, request)) for p in bench.policies if p.given is None}
+    trials = bench.trials(journal, request)
     busy = {judge.name for judge in bench.judges if open_trials(journal, judge, trials)}
     if any(left.values()):  # the new responses are judged later in this call
-        named = {name for item in bench.items for name in components(item, options)}
+        named = {name for item in bench.items for name in components(item, request)}
         busy |= {judge.name for judge in bench.judges if judge.component in named}
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
     console.print(
@@ -159,14 +147,14 @@ def _ask(
 
     async def answer(by_policy: Mapping[str, Ask]) -> None:
         with progress({name: count for name, count in left.items() if count}, console, "answers") as report:
-            await collect(journal, bench.policies, bench.items, by_policy, options, report)
+            await collect(journal, bench.policies, bench.items, by_policy, request, report)
 
     async def judge(asks: Mapping[str, Ask]) -> None:
-        trials = bench.trials(journal, options)
+        trials = bench.trials(journal, request)
         judges = [one for one in bench.judges if one.pool in asks]
         open_now = {one.name: len(open_trials(journal, one, trials)) for one in judges}
         with progress({name: count for name, count in open_now.items() if count}, console, "judged") as report:
-            await judge_all(journal, judges, trials, asks, options, report)
+            await judge_all(journal, judges, trials, asks, request, report)
 
     with_pools(asked.config, wanted, work, run=pools_of(RUN, journal.folder))
 

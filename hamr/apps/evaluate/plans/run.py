@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -23,27 +22,23 @@ from hamr.apps.evaluate.plans.judging import (
     read_gold,
 )
 from hamr.apps.evaluate.policies import AskedPolicies, with_policies
+from hamr.apps.evaluate.results import write_results
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
-from hamr.bench.answers import OpenQuestion, PolicyResponse, PolicyUnderTest, process_all, response_key
+from hamr.bench.answers import PolicyResponse, PolicyUnderTest, process_all
 from hamr.bench.folder import CALLS, counted_calls, usage, usage_table
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
 from hamr.bench.statistics import share_interval
-from hamr.cascade.retry import ask_again, patient
+from hamr.cascade.retry import patient
 from hamr.data.progress import item_key
 from hamr.errors import HamrError, VerdictUnparsable
-from hamr.files import write_atomic
 from hamr.protocols import Ask
-from hamr.report.html import write_page
-from hamr.report.terminal import show
 from hamr.report.values import Column, Interval, Page, PageSection, Table
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import TRANSIENT, Judgement
 
 if TYPE_CHECKING:
     from hamr.apps.evaluate.command import EvaluatePlans
-
-NOT_ASKED = JudgeVerdict(failure="judge_unavailable", detail="not asked")
 
 
 def start(request: EvaluatePlans) -> int:
@@ -61,12 +56,7 @@ def start(request: EvaluatePlans) -> int:
         "policies": figures(rows),
         "usage": usage(request.output, (CALLS,)),
     }
-    write_atomic(request.output / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
-    write_atomic(request.output / "items.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    page = plans_page(metrics)
-    written = write_page(page, request.output)
-    show(page, console=console)
-    print(f"written: {written}", flush=True)
+    write_results(plans_page(metrics), metrics, rows, request.output / "metrics.json", console)
     if not any(row["levels"] or row["state"] == "unreadable" for row in rows):
         raise HamrError(f"no plan was judged; see {request.output / 'judgements.jsonl'} and the pools' logs")
     return 0
@@ -76,27 +66,17 @@ class PlanWork:
     """The questions of an evaluation and their answers in a journal."""
 
     def __init__(self, request: EvaluatePlans, asked: AskedPolicies, gold: Sequence[GoldPlan], judge: str) -> None:
-        self.request, self.asked, self.gold, self.judge, self.options = request, asked, gold, judge, request.options
+        self.request, self.asked, self.gold, self.judge = request, asked, gold, judge
         self.policies = asked.under_test(request.policy, [one.sample.id for one in gold], request)
+        self.questions = {one.sample.id: planning_question(one, request) for one in gold}
 
     def response(self, journal: Journal, policy: PolicyUnderTest, gold: GoldPlan) -> PolicyResponse:
-        return journal.response_to(policy, gold.sample.id, planning_question(gold, self.options))
+        return journal.response_to(policy, gold.sample.id, self.questions[gold.sample.id])
 
     def verdict_key(self, gold: GoldPlan, plan: tuple[str, str]) -> str:
         question = judging_question(gold, plan)
         prompt = WrittenPrompt.load(question.prompt).id
         return item_key("plan", self.asked.settings_of(self.judge), prompt, dict(question.variables))
-
-    def to_answer(self, journal: Journal, policy: PolicyUnderTest) -> list[OpenQuestion]:
-        return [
-            OpenQuestion(
-                key=response_key(policy.settings, planning_question(gold, self.options)),
-                question=planning_question(gold, self.options),
-                about={"policy": policy.name, "item": gold.sample.id},
-            )
-            for gold in self.gold
-            if self.response(journal, policy, gold).passing
-        ]
 
     def to_judge(self, journal: Journal) -> list[tuple[GoldPlan, tuple[str, str]]]:
         """Return the plans without a verdict, equal ones once."""
@@ -107,13 +87,13 @@ class PlanWork:
                 if plan is None:
                     continue
                 key = self.verdict_key(gold, plan)
-                if journal.verdicts.get(key, NOT_ASKED).passing:
+                if journal.verdict(key).passing:
                     left[key] = (gold, plan)
         return list(left.values())
 
     def run(self, journal: Journal, console: Console) -> None:
         """Collect the missing plans, then the missing verdicts."""
-        left = [(policy, questions) for policy in self.policies if (questions := self.to_answer(journal, policy))]
+        left = [(one, found) for one in self.policies if (found := journal.open_questions(one, self.questions))]
         pools = [self.asked.pools[policy.name] for policy, _ in left if policy.name in self.asked.pools]
         if not left and not self.to_judge(journal):
             return
@@ -125,7 +105,7 @@ class PlanWork:
                         ask = own[policy.name] if policy.name in own else counted[self.asked.pools[policy.name]]
                         with progress({policy.name: len(questions)}, console, "plans") as report:
                             say = partial(report, policy.name)
-                            await journal.collect(questions, patient(ask, self.options), policy.at_once, say)
+                            await journal.collect(questions, patient(ask, self.request), policy.at_once, say)
                 await self.judge_all(journal, counted[self.judge], console)
 
         run = pools_of("plans", self.request.output)
@@ -148,9 +128,8 @@ class PlanWork:
     async def compare(self, ask: Ask, gold: GoldPlan, plan: tuple[str, str]) -> JudgeVerdict:
         """Ask the judge, again where its answer cannot be parsed."""
         detail = ""
-        for attempt in range(self.options.attempts):
-            question = judging_question(gold, plan, attempt)
-            answer = await ask_again(ask, question, attempts=1, longest_wait_s=self.options.longest_wait_s)
+        for attempt in range(self.request.attempts):
+            answer = await patient(ask, self.request)(judging_question(gold, plan, attempt))
             if answer.failure in TRANSIENT:
                 return JudgeVerdict(failure="judge_unavailable", detail=answer.detail[:300])
             try:
@@ -166,7 +145,7 @@ class PlanWork:
             for gold in self.gold:
                 text = self.response(journal, policy, gold).text
                 plan = plan_of(text) if text is not None else None
-                verdict = journal.verdicts.get(self.verdict_key(gold, plan), NOT_ASKED) if plan else None
+                verdict = journal.verdict(self.verdict_key(gold, plan)) if plan else None
                 judgement: Judgement | None = verdict.judgement if verdict else None
                 state = "no answer" if text is None else "unreadable" if plan is None else "judged"
                 if verdict is not None and judgement is None:

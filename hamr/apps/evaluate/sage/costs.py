@@ -14,7 +14,7 @@ from hamr.bench.sage.traces import DialoguePlan
 from hamr.config.sage import SCRIPTED
 from hamr.config.schema import Config
 from hamr.procedures import Scenario
-from hamr.procedures.prompts import customer_reading_prompt, judge_prompt, service_prompt, user_prompt
+from hamr.procedures.prompts import customer_reading_prompt, judge_prompt, service_prompt
 from hamr.report.terminal import show
 from hamr.report.values import Cell, Column, Table
 
@@ -92,20 +92,9 @@ def _is_held(request: EvaluateSage) -> bool:
 
 def _prompts(scenario: Scenario, plan: DialoguePlan) -> dict[str, int]:
     language = plan.language
-    customer = ""
-    if plan.source != "file":
-        customer = user_prompt(
-            scenario,
-            intent=plan.intent,
-            persona=plan.persona,
-            level=plan.level,
-            fields=plan.fields,
-            system=plan.system,
-            language=language,
-        )
     texts = {
         "agent": service_prompt(scenario, plan.system, language=language),
-        "simulator": customer,
+        "simulator": plan.prompt(scenario) if plan.source != "file" else "",
         "judges": judge_prompt(scenario, language=language),
         "readers": customer_reading_prompt(scenario, language=language),
     }
@@ -126,8 +115,8 @@ def show_cost(
     ]
     if not missing:
         return
-    usual = estimate(request, scenarios, missing, min(USUAL_TURNS, request.sage.max_turns))
-    most = estimate(request, scenarios, missing, request.sage.max_turns)
+    usual = estimate(request, scenarios, missing, min(USUAL_TURNS, request.max_turns))
+    most = estimate(request, scenarios, missing, request.max_turns)
     rows = tuple(_rows(config, usual, most))
     if rows:
         columns = (
@@ -138,8 +127,8 @@ def show_cost(
             Column("at most: cost", "{:,.2f}"),
         )
         note = (
-            f"Estimate for {len(missing):,} dialogues of {min(USUAL_TURNS, request.sage.max_turns)} turns, and at most "
-            f"{request.sage.max_turns} (max_turns), without retries, replaced customers and the exam of the judges as "
+            f"Estimate for {len(missing):,} dialogues of {min(USUAL_TURNS, request.max_turns)} turns, and at most "
+            f"{request.max_turns} (max_turns), without retries, replaced customers and the exam of the judges as "
             "readers. Cost at the pool's price_per_1k_tokens."
         )
         table = Table("What this run asks", columns, rows, note=note)

@@ -8,33 +8,17 @@ from typing import Any
 
 from hamr.apps.evaluate.sage import figures, tables
 from hamr.apps.evaluate.sage.graph import draw_graph
-from hamr.apps.evaluate.sage.tables import POINTS, SageSummary, entries
+from hamr.apps.evaluate.sage.tables import SageSummary, entries
 from hamr.apps.evaluate.sage.transcripts import TRANSCRIPTS
-from hamr.bench.sage.assessment import Assessment
-from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.run import Evaluated
-from hamr.bench.sage.traces import Trace
 from hamr.report.drawing import draw
-from hamr.report.values import (
-    Cell,
-    Column,
-    Figure,
-    Fold,
-    Link,
-    Page,
-    PageBlock,
-    PageSection,
-    Prose,
-    Table,
-)
+from hamr.report.values import Figure, Fold, Link, Page, PageBlock, PageSection, Table
 
-_SHOWN_TURNS = 6
-_SHOWN_DIALOGUES = 3
 _MOST_GRAPHS = 12
 """Maximum number of graphs; with more agents only the first agents' are drawn. metrics.json has the metrics of all."""
 
 
-def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
+def sage_page(found: Evaluated) -> Page:
     summary = found.summary
     return Page(
         title="SAGE",
@@ -61,12 +45,10 @@ def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
                 *_graphs(found),
                 lead="A stage is redder the more often the agent left the right path or took a wrong action there.",
             ),
-            PageSection.of("Turns, levels, judges", *_figures(found)),
             PageSection.of(
-                "By turn and by level",
-                *tables.group_tables(summary),
+                "Turns, levels, judges",
+                *_figures(found),
                 lead="Turns 1, 5, 10, 15 and the last of each dialogue are judged.",
-                detail=True,
             ),
             PageSection.of(
                 "Dialogues",
@@ -78,12 +60,7 @@ def sage_page(found: Evaluated, traces: Sequence[Trace]) -> Page:
             PageSection.of("The judges", tables.vote_table(summary["votes"]), detail=True),
             *_customers(summary),
             PageSection.of(
-                "Transcripts",
-                Table.pairs("", {"all turns, with filters": Link(TRANSCRIPTS, TRANSCRIPTS)}),
-                *_dialogues(found, traces),
-                lead="The dialogues with the lowest scores: their first turns; in brackets the path and the action "
-                "that the agent named.",
-                detail=True,
+                "Transcripts", Table.pairs("", {"all turns, with filters": Link(TRANSCRIPTS, TRANSCRIPTS)}), detail=True
             ),
             *_coverage(summary["coverage"]),
         ),
@@ -198,45 +175,3 @@ def _figures(found: Evaluated) -> Iterator[Figure | None]:
     )  # fmt: skip
     for value in ("overall", "logic", "chat"):
         yield draw(f"judges_{value}", f"One judge alone: {value}", partial(figures.judge_map, judges, value))
-
-
-# --- dialogues ---------------------------------------------------------------------------------
-
-
-def _dialogues(found: Evaluated, traces: Sequence[Trace]) -> Iterator[Table]:
-    """Yield each agent's dialogues with the lowest scores."""
-    by_key = {(trace.agent, trace.plan.id): trace for trace in traces}
-    for agent, by_scenario in found.assessed.items():
-        worth: dict[str, list[Assessment]] = {}
-        for a in (a for some in by_scenario.values() for a in some):
-            worth.setdefault(a.dialogue, []).append(a)
-        worst = sorted(worth, key=lambda dialogue: _mean_logic(worth[dialogue]))[:_SHOWN_DIALOGUES]
-        for dialogue in worst:
-            yield _dialogue(found, by_key[agent, dialogue], worth[dialogue])
-
-
-def _mean_logic(assessed: Sequence[Assessment]) -> float:
-    known = [a.worth.logic.logic for a in assessed if a.worth.logic is not None and a.worth.logic.logic is not None]
-    return sum(known) / len(known) if known else -1.0
-
-
-def _dialogue(found: Evaluated, trace: Trace, assessed: Sequence[Assessment]) -> Table:
-    scenario, by_turn = found.scenarios[trace.plan.scenario], {a.turn: a for a in assessed}
-    rows: list[tuple[Cell, ...]] = []
-    for number, exchange in enumerate(trace.turns[:_SHOWN_TURNS], 1):
-        reading = read_turn(scenario, trace.turns[:number])
-        output, a = reading.output, by_turn.get(number)
-        if output is None:
-            agent = Prose(exchange.agent[:300] or "(nothing)")
-        else:
-            steps = [*output.path, output.action]
-            if exchange.calls is not None:
-                steps = [f"{use.name}({use.arguments})" for use in exchange.calls]
-            agent = Prose(output.chat, f"[{' '.join(steps)}]")
-        right = f"{' '.join(a.reference.path)} {a.reference.action}" if a is not None and a.reference else ""
-        logic = None if a is None or a.worth.logic is None else a.worth.logic.logic
-        rows.append((Prose(exchange.user), agent, Prose(right), Prose(", ".join(reading.kinds)), logic))
-    plan = trace.plan
-    columns = (Column("customer"), Column("agent"), Column("right"), Column("faults"), Column("logic", POINTS))
-    ended = f"intent {plan.intent}, persona {plan.persona}, level {plan.level}, {trace.outcome.replace('_', ' ')}"
-    return Table(f"{trace.agent}: {plan.id}", columns, tuple(rows), note=ended)

@@ -22,13 +22,14 @@ from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.finished import read_dialogues
 from hamr.bench.sage.judging import AGAIN
 from hamr.bench.sage.merge import merge_into, merged_settings
-from hamr.bench.sage.run import Cast, DialogueProgress, Evaluated, hold, summarise
+from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
 from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
 from hamr.bench.sage.store import Store, read_settings
 from hamr.bench.sage.traces import DialoguePlan, Exchange, Trace
 from hamr.config.agents import names_function
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
+from hamr.data.samples import write_rows
 from hamr.errors import BadInput, HamrError, did_you_mean
 from hamr.files import write_atomic
 from hamr.procedures import Scenario, load_scenario
@@ -62,7 +63,7 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
     config = None if merge else _pools(request)
     if request.simulator == f"{PREFIX}worded":
         for scenario in scenarios.values():
-            load_words(scenario, request.sage.language)
+            load_words(scenario, request.language)
     finished = _finished_traces(request, scenarios)
     settings = merged_settings(merge) if merge else settings_of(request, scenarios, config, functions)
     console = Console()
@@ -84,8 +85,8 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
             if not merge:
                 _work(request, scenarios, config, functions, store, pairs, console)
         finally:
-            found = summarise(store, scenarios, plans, request.agent_names, request.sage, apart=request.ranked_apart)
-            write_figures(request.output, request.sage, found)
+            found = summarise(store, scenarios, plans, request.agent_names, request, apart=request.ranked_apart)
+            write_figures(request.output, request, found)
         show(write_report(request.output, found, store), console=console)
         print(f"written: {request.output / 'report.html'}", flush=True)
     _check_agents(store.traces.values())
@@ -139,7 +140,7 @@ def _finished_traces(request: EvaluateSage, scenarios: Mapping[str, Scenario]) -
     """Return the dialogues of `dialogues=`. Raises DataError, and BadInput where there are none."""
     if request.dialogues is None:
         return []
-    found = read_dialogues(request.dialogues, scenarios, request.sage, agent=request.agent_names[0])
+    found = read_dialogues(request.dialogues, scenarios, request, agent=request.agent_names[0])
     if not found:
         raise BadInput("dialogues", str(request.dialogues), "is empty; give one dialogue per line")
     return found
@@ -152,8 +153,8 @@ def settings_of(
     functions: Mapping[str, AgentSource],
 ) -> dict[str, Any]:
     """Return the settings that determine the dialogues and the votes, to be stored in the folder."""
-    sage = request.sage.model_dump(mode="json", exclude=set(FREE))
-    prompts = prompt_ids(request.sage.language)
+    sage = request.model_dump(mode="json", include=set(SageConfig.model_fields) - FREE)
+    prompts = prompt_ids(request.language)
     return {
         **_who_talks(request, config, functions),
         "scenarios": {
@@ -212,7 +213,7 @@ def _pairs(
     if held:
         finished = [trace for trace in store.traces.values() if trace.is_finished and trace.agent in request.agents]
         return [(trace.agent, trace.plan) for trace in finished if trace.plan.scenario in scenarios]
-    plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, request.sage)]
+    plans = [plan for scenario in scenarios.values() for plan in plan_dialogues(scenario, request)]
     return [(agent, plan) for agent in request.agents for plan in plans]
 
 
@@ -229,8 +230,8 @@ def _work(
     done = request.rejudge or request.dialogues is not None
     names = [name for _, name in _asked_pools(request) if not _needs_no_pool(name)]
     talking = {name for key, name in _asked_pools(request) if key != "judges" and not _needs_no_pool(name)}
-    at_once = request.sage.at_once or SCRIPTED_AT_ONCE
-    if talking and config is not None and request.sage.at_once is None:
+    at_once = request.at_once or SCRIPTED_AT_ONCE
+    if talking and config is not None and request.at_once is None:
         at_once = sum(config.pools[name].places for name in talking)
 
     async def work(asks: Mapping[str, Ask]) -> None:
@@ -254,11 +255,11 @@ def _work(
         )
         with progress({"held": len(pairs), "judged": len(pairs)}, console, "dialogues") as report:
 
-            def news(now: DialogueProgress) -> None:
-                report("held", now.held)
-                report("judged", now.judged)
+            def news(held: int, judged: int) -> None:
+                report("held", held)
+                report("judged", judged)
 
-            await hold(store, scenarios, pairs, cast, request.sage, at_once=at_once, report=news)
+            await hold(store, scenarios, pairs, cast, request, at_once=at_once, report=news)
 
     if names:
         assert config is not None
@@ -283,9 +284,8 @@ def write_figures(folder: Path, sage: SageConfig, found: Evaluated) -> None:
         for agent, audits in found.audits.items()
         for dialogue, audit in audits.items()
     )
-    for name, rows in (("assessments.jsonl", turns), ("customers.jsonl", customers)):
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        write_atomic(folder / name, text)
+    write_rows(folder / "assessments.jsonl", turns)
+    write_rows(folder / "customers.jsonl", customers)
 
 
 def write_report(folder: Path, found: Evaluated, store: Store) -> Page:
@@ -295,10 +295,9 @@ def write_report(folder: Path, found: Evaluated, store: Store) -> Page:
     from hamr.apps.evaluate.sage.transcripts import write_transcripts
     from hamr.report.html import write_page
 
-    traces = list(store.traces.values())
-    page = sage_page(found, traces)
+    page = sage_page(found)
     write_page(page, folder)
-    write_transcripts(found, traces, folder)
+    write_transcripts(found, list(store.traces.values()), folder)
     return page
 
 

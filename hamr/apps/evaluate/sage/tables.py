@@ -138,21 +138,6 @@ def comparison_tables(summary: SageSummary) -> Iterator[Table]:
         yield Table("By seed", (Column("agent"), Column("seed"), *scores), seeds)
 
 
-def group_tables(summary: SageSummary) -> Iterator[Table]:
-    """Yield per agent a table with a row for every turn, and one with a row for every level."""
-    shown = {name: name for name in ("overall", "logic", "chat")} | _READABLE | _FORMAT
-    names = tuple(shown.values())
-    columns = [Column(name, POINTS) for name in shown]
-    for agent, result in summary["agents"].items():
-        levels = {
-            level: {name: figure["mean"] for name, figure in values.items()}
-            for level, values in result["levels"].items()
-        }
-        for what, groups in (("turn", result["by_turn"]), ("level", levels)):
-            rows = tuple((group, *(values[name] for name in names)) for group, values in groups.items())
-            yield Table(f"{agent}, by {what}", (Column(what), *columns), rows, half=True)
-
-
 def entries(summary: SageSummary) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     for agent, result in summary["agents"].items():
         for name, entry in result["scenarios"].items():

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hamr.bench.sage.assessment import Assessment
+from hamr.bench.sage.metrics import VALUES
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.run import Evaluated
 from hamr.bench.sage.traces import Trace
@@ -21,45 +22,20 @@ _LONGEST = 2000
 """Maximum number of characters of a turn."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TranscriptTurn:
-    """One exchange. `did`: the path and action that the agent named, or its calls; `right`: those of the reference."""
-
-    user: str
-    agent: str
-    did: str
-    right: str
-    faults: str
-    scores: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Transcript:
-    """One dialogue. `filters`: the values by which the page filters; `customer`: the customer's faults."""
-
-    title: str
-    filters: dict[str, str]
-    case: str
-    customer: tuple[str, ...]
-    turns: tuple[TranscriptTurn, ...]
-    parting: str
-    score: float | None
-
-
 def write_transcripts(found: Evaluated, traces: Sequence[Trace], folder: Path) -> None:
     """Write transcripts.html into `folder`. Secrets are redacted."""
-    every = sorted(transcripts(found, traces), key=lambda one: -1.0 if one.score is None else one.score)
+    every = sorted(transcripts(found, traces), key=lambda one: -1.0 if one["score"] is None else one["score"])
     shown = every[:MOST]
     choices = {
-        name: sorted({one.filters[name] for one in shown})
+        name: sorted({one["filters"][name] for one in shown})
         for name in ("agent", "scenario", "level", "ended", "customer")
     }
     page = render("transcripts.html.j2", transcripts=shown, total=len(every), choices=choices)
     write_atomic(folder / TRANSCRIPTS, redact_text(page))
 
 
-def transcripts(found: Evaluated, traces: Sequence[Trace]) -> Iterator[Transcript]:
-    """Yield the dialogues of the evaluated agents."""
+def transcripts(found: Evaluated, traces: Sequence[Trace]) -> Iterator[dict[str, Any]]:
+    """Yield the dialogues of the evaluated agents, with the names that the template has for their parts."""
     by_dialogue: dict[tuple[str, str], dict[int, Assessment]] = {}
     for agent, by_scenario in found.assessed.items():
         for a in (a for some in by_scenario.values() for a in some):
@@ -69,53 +45,50 @@ def transcripts(found: Evaluated, traces: Sequence[Trace]) -> Iterator[Transcrip
             yield _transcript(found, trace, by_dialogue.get((trace.agent, trace.plan.id), {}))
 
 
-def _transcript(found: Evaluated, trace: Trace, assessed: dict[int, Assessment]) -> Transcript:
+def _transcript(found: Evaluated, trace: Trace, assessed: dict[int, Assessment]) -> dict[str, Any]:
     plan = trace.plan
     audit = found.audits[trace.agent].get(plan.id)
     faults = audit.faults if audit is not None else ()
-    logic = [a.worth.logic.logic for a in assessed.values() if a.worth.logic and a.worth.logic.logic is not None]
+    logic = [value for a in assessed.values() if (value := VALUES["logic"](a)) is not None]
     score = sum(logic) / len(logic) if logic else None
     ended = trace.outcome.replace("_", " ")
     shown = "no score" if score is None else f"logic {score:.0f}"
-    return Transcript(
-        title=f"{trace.agent}: {plan.id}, {shown}, {ended}",
-        filters={
+    return {
+        "title": f"{trace.agent}: {plan.id}, {shown}, {ended}",
+        "filters": {
             "agent": trace.agent,
             "scenario": plan.scenario,
             "level": plan.level or "unknown",
             "ended": ended,
             "customer": "faulty" if faults else "faultless",
         },
-        case=", ".join(
+        "case": ", ".join(
             [
                 *(f"{name} {text}" for name, text in (("intent", plan.intent), ("persona", plan.persona)) if text),
                 *(f"{name}={value}" for name, value in {**plan.fields, **plan.system}.items()),
             ]
         ),
-        customer=tuple(f"message {f.message + 1}, {f.kind.replace('_', ' ')}: {f.detail}" for f in faults),
-        turns=tuple(_turn(found, trace, number, assessed.get(number)) for number in range(1, len(trace.turns) + 1)),
-        parting=trace.parting,
-        score=score,
-    )
+        "customer": [f"message {f.message + 1}, {f.kind.replace('_', ' ')}: {f.detail}" for f in faults],
+        "turns": [_turn(found, trace, number, assessed.get(number)) for number in range(1, len(trace.turns) + 1)],
+        "parting": trace.parting,
+        "score": score,
+    }
 
 
-def _turn(found: Evaluated, trace: Trace, number: int, a: Assessment | None) -> TranscriptTurn:
+def _turn(found: Evaluated, trace: Trace, number: int, a: Assessment | None) -> dict[str, str]:
+    """Return one exchange. `did`: the path and action that the agent named, or its calls; `right`: the reference's."""
     exchange = trace.turns[number - 1]
     reading = read_turn(found.scenarios[trace.plan.scenario], trace.turns[:number])
     output = reading.output
     did = [] if output is None else [*output.path, output.action]
     if exchange.calls is not None:
         did = [f"{use.name}({use.arguments})" for use in exchange.calls]
-    scores = []
-    if a is not None:
-        logic = None if a.worth.logic is None else a.worth.logic.logic
-        known = {"logic": logic, "chat": a.worth.chat, "overall": a.worth.overall}
-        scores = [f"{name} {value:.0f}" for name, value in known.items() if value is not None]
-    return TranscriptTurn(
-        user=exchange.user[:_LONGEST],
-        agent=(exchange.agent if output is None else output.chat)[:_LONGEST] or "(nothing)",
-        did=" ".join(filter(None, did)),
-        right=f"{' '.join(a.reference.path)} {a.reference.action}" if a is not None and a.reference else "",
-        faults=", ".join(kind.replace("_", " ") for kind in reading.kinds),
-        scores=", ".join(scores),
-    )
+    scores = {name: VALUES[name](a) if a is not None else None for name in ("logic", "chat", "overall")}
+    return {
+        "user": exchange.user[:_LONGEST],
+        "agent": (exchange.agent if output is None else output.chat)[:_LONGEST] or "(nothing)",
+        "did": " ".join(filter(None, did)),
+        "right": f"{' '.join(a.reference.path)} {a.reference.action}" if a is not None and a.reference else "",
+        "faults": ", ".join(kind.replace("_", " ") for kind in reading.kinds),
+        "scores": ", ".join(f"{name} {value:.0f}" for name, value in scores.items() if value is not None),
+    }

@@ -12,22 +12,22 @@ from rich.console import Console
 
 from hamr.apps.evaluate.functions import open_functions
 from hamr.apps.evaluate.policies import AskedPolicies, with_policies
+from hamr.apps.evaluate.results import write_results
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
 from hamr.bench.answers import process_all
 from hamr.bench.decisions import decision_question
 from hamr.bench.folder import CALLS, RowFolder, counted_calls, usage, usage_table
-from hamr.bench.tau2.dialogue import Act, Limits, ParticipantFailed, Tau2Dialogue
+from hamr.bench.tau2.dialogue import Act, ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.figures import figures
 from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
 from hamr.bench.tau2.tasks import package_version, samples
 from hamr.cascade.retry import patient
 from hamr.config.sage import SCRIPTED
+from hamr.config.tau2 import Tau2Config
 from hamr.errors import BadInput, HamrError, did_you_mean
 from hamr.files import read_jsonl, write_atomic
 from hamr.protocols import Ask
-from hamr.report.html import write_page
-from hamr.report.terminal import show
 from hamr.report.values import Column, Interval, Page, PageSection, Table
 from hamr.types import TRANSIENT, Answer, ServiceSample
 
@@ -52,7 +52,7 @@ def start(request: EvaluateTau2) -> int:
     points = samples(request.domain, request.split)[: request.limit]
     settings = {
         "package": version,
-        "options": request.options.model_dump(mode="json", exclude=CHANGEABLE),
+        "options": request.model_dump(mode="json", include=set(Tau2Config.model_fields) - CHANGEABLE),
         "simulator": _settings_of(asked, request.simulator),
         "agents": {name: _settings_of(asked, name) for name in request.agents},
     }
@@ -77,11 +77,7 @@ def start(request: EvaluateTau2) -> int:
         "agents": figures(rows, request.trials),
         "usage": usage(request.output, (CALLS,)),
     }
-    write_atomic(request.output / "metrics.json", json.dumps(metrics, ensure_ascii=False, indent=1) + "\n")
-    page = _page(metrics)
-    written = write_page(page, request.output)
-    show(page, console=console)
-    print(f"written: {written}", flush=True)
+    write_results(_page(metrics), metrics, None, request.output / "metrics.json", console)
     if not any(row.get("reward") is not None for row in rows):
         raise HamrError(f"no dialogue was finished; see {request.output / RESULTS} and the pools' logs")
     return 0
@@ -171,17 +167,11 @@ class _Work:
                         lambda done: report("held", done),
                     )
 
-        if pools:
-            with_pools(self.asked.config, pools, work, run=pools_of("tau2", self.request.output))
-        else:
-            asyncio.run(work({}))
+        with_pools(self.asked.config, pools, work, run=pools_of("tau2", self.request.output))
 
     async def hold(self, asks: Mapping[str, Ask], agent: str, sample: ServiceSample, trial: int) -> bool:
         """Hold one dialogue and add its row. Return whether the participants answered."""
-        options, seed = self.request.options, self.request.seed + trial
-        limits = Limits(
-            max_steps=options.max_steps, max_errors=options.max_errors, temperature=options.user_temperature
-        )
+        seed = self.request.seed + trial
         act: Act
         user: Ask
         if agent == GOLD:
@@ -192,10 +182,10 @@ class _Work:
             user = (
                 CaseCustomer(sample)
                 if self.request.simulator == CASE
-                else patient(asks[self.request.simulator], options)
+                else patient(asks[self.request.simulator], self.request)
             )
         row: DialogueRow = {"agent": agent, "task": sample.id, "trial": trial}
-        dialogue = await asyncio.to_thread(Tau2Dialogue, sample, limits, seed)
+        dialogue = await asyncio.to_thread(Tau2Dialogue, sample, self.request, seed)
         try:
             found = await dialogue.run(act, user)
         except ParticipantFailed as failure:
@@ -209,7 +199,7 @@ class _Work:
         return True
 
     def _actor(self, ask: Ask, agent: str, sample: ServiceSample, seed: int) -> Act:
-        again = patient(ask, self.request.options)
+        again = patient(ask, self.request)
 
         async def act(point: ServiceSample) -> Answer:
             return await again(

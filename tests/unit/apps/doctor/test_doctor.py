@@ -11,7 +11,6 @@ import pytest
 
 from hamr.apps.doctor import run as doctor
 from hamr.apps.shared.commands import parse_command
-from hamr.config.load import load_config
 from hamr.errors import BadInput
 
 Usage = namedtuple("Usage", "total used free")
@@ -142,8 +141,9 @@ def test_a_driver_that_fails_counts_as_no_gpu(monkeypatch: pytest.MonkeyPatch, t
 
 def test_gpus_of_the_paper_run_are_summed() -> None:
     # 8 trainer ranks, 8 rollout engines, 4 rerankers on one each, one judge on four.
-    assert doctor.gpus_wanted(load_config(["experiment=paper_hrm"])) == 8 + 8 + 4 + 4
-    assert doctor.gpus_wanted(load_config(["experiment=quickstart"])) == 0
+    needs = {finding.name: finding.detail for finding in doctor.experiments()}
+    assert f"needs {8 + 8 + 4 + 4} GPUs" in needs["paper_hrm"]
+    assert "needs 0 GPUs" in needs["quickstart"]
 
 
 def test_missing_pair_scorers_are_reported_with_install_commands(installed, monkeypatch: pytest.MonkeyPatch) -> None:

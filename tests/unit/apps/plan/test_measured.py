@@ -83,7 +83,7 @@ def test_pool_times_count_only_asked_questions() -> None:
     times = pool_times(made_steps(4))
     assert set(times) == {"judge", "reranker"}
     assert times["judge"].mean_s == pytest.approx(2.0)
-    assert times["reranker"].questions == sum(len(s.responses) for s in made_steps(4))
+    assert len(times["reranker"].service_s) == sum(len(s.responses) for s in made_steps(4))
     assert times["judge"].queue_quantile(0.99) == pytest.approx(0.1)
 
 

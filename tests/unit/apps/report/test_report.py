@@ -81,12 +81,12 @@ def test_unfinished_run_has_a_report(tmp_path):
     html = write_report(folder.path).read_text()
     assert "Learning curve" in html
     assert "after RL" in html
-    assert not (folder.plots / "phases.png").exists()
+    assert not (folder.plots / "scorer_auc.png").exists()
 
 
 def test_run_without_records_has_a_report(tmp_path):
     with RunFolder.create(tmp_path / "run", "a: 1") as folder:
-        (folder.plots / "phases.png").write_bytes(b"of an earlier report")
+        (folder.plots / "step_time.png").write_bytes(b"of an earlier report")
         html = write_report(folder.path).read_text()
         assert "0 RL steps recorded" in html
         assert "<svg" not in html

@@ -144,7 +144,7 @@ def test_invalid_requests_are_rejected_before_the_start(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"bad\.jsonl:2: references"):
         parse_command(["score", f"input={bad}", f"output={out}", smoke]).run()
     rules = ["rewards.rules.weight=1", f"rewards.rules.file={tmp_path / 'none.yaml'}"]
-    with pytest.raises(BadInput, match=r"rewards\.rules\.file: .*: cannot read it"):
+    with pytest.raises(BadInput, match=r"rewards\.rules\.file: .*: no such file"):
         parse_command(["score", f"input={good}", f"output={out}", smoke, *rules]).run()
     with pytest.raises(BadInput, match=r"output: '.*': is a folder; give a file"):
         parse_command(["score", f"input={good}", f"output={tmp_path}", smoke]).run()

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from hamr.apps.shared.commands import parse_command
-from hamr.apps.status.overview import overview, overview_lines
+from hamr.apps.status.overview import overview_lines
 from hamr.errors import BadInput, RunFolderError
 from hamr.telemetry.live import STALE_S, LiveStatus, find_run
 
@@ -47,7 +47,7 @@ def said(state: str = "running", *, at: float, **changes: object) -> LiveStatus:
 def test_active_run_shows_state_and_progress(tmp_path: Path) -> None:
     path = folder(tmp_path, step(1), step(2, **{"reward/total/mean": 0.5, "router/escalated_frac": 0.25}))
     said(at=5000.0).write(path)
-    text = "\n".join(overview_lines(overview(path), now=5001.0))
+    text = "\n".join(overview_lines(path, now=5001.0))
     assert "run mine: running, rl" in text
     assert "rl step 2 of 10, reward 0.500, escalated 25%" in text
     assert "20.0 s a step, 2.00 samples/s, about 2 min 40 s left" in text, "40 responses in 20 s; 8 steps are left"
@@ -59,7 +59,7 @@ def test_active_run_shows_state_and_progress(tmp_path: Path) -> None:
 def test_run_without_heartbeat_is_shown_as_gone(tmp_path: Path) -> None:
     path = folder(tmp_path, step(2, **{"reward/total/mean": 0.5}))
     said(at=5000.0).write(path)
-    text = "\n".join(overview_lines(overview(path), now=5000.0 + 600))
+    text = "\n".join(overview_lines(path, now=5000.0 + 600))
     assert "gone: no heartbeat for 10 min 00 s" in text
     assert "rl step 2 of 10, reward 0.500" in text
     assert "left" not in text.replace("leaving", ""), "nothing is promised for a run that is gone"
@@ -69,12 +69,12 @@ def test_run_without_heartbeat_is_shown_as_gone(tmp_path: Path) -> None:
 def test_ended_run_shows_its_final_state(tmp_path: Path, state: str, detail: str) -> None:
     path = folder(tmp_path, step(2))
     said(state, at=5000.0, detail=detail).write(path)
-    [first, *_] = overview_lines(overview(path), now=5060.0)
+    [first, *_] = overview_lines(path, now=5060.0)
     assert first == f"run mine: {state} 1 min 00 s ago" + (f": {detail}" if detail else "")
 
 
 def test_run_without_status_file_is_shown(tmp_path: Path) -> None:
-    [first, *rest] = overview_lines(overview(folder(tmp_path)), now=0.0)
+    [first, *rest] = overview_lines(folder(tmp_path), now=0.0)
     assert first == "run mine: no status yet"
     assert any("judge" in line for line in rest)
 

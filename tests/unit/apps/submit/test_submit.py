@@ -164,7 +164,7 @@ def test_sft_job_has_a_remote_run_folder_and_resumes(tmp_path: Path) -> None:
         ),
         (
             "evaluate benchmark=ecs scores=soft input=/a.jsonl output=/o",
-            "evaluate benchmark=ecs scores=soft output=/o input=/a.jsonl cluster.dashboard=http://10.0.0.1:8265 "
+            "evaluate benchmark=ecs output=/o scores=soft input=/a.jsonl cluster.dashboard=http://10.0.0.1:8265 "
             "cluster.address=auto",
         ),
     ],

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,10 +59,10 @@ class RuleScorer:
         return Answer(score=1.0 if b in self.liked else 0.9 if right else 0.1)
 
 
-def watch(scorer: object, *overrides: str, splits: Splits = SPLITS, truth: ExactAct | None = RULE, **more: object):
+def watch(scorer: Any, *overrides: str, splits: Splits = SPLITS, truth: ExactAct | None = RULE, **more: object):
     notes: list[str] = []
     config = load_config(["experiment=smoke", "pools.reranker.model=smollm2-135m", *overrides])
-    pools = {"reranker": scorer, "judge": scorer}
+    pools = {"reranker": scorer.ask, "judge": scorer.ask}
     return ScorerWatch(config=config, splits=splits, truth=truth, pools=pools, note=notes.append, **more), notes
 
 

@@ -15,7 +15,7 @@ from hamr.errors import BadInput
 from hamr.procedures import load_scenario, scenario_names
 from hamr.procedures.graph import Scenario
 from hamr.procedures.schema import LANGUAGES
-from hamr.procedures.words import customer_turns, load_words
+from hamr.procedures.words import load_words
 
 TELECOM = load_scenario("telecom_package")
 
@@ -73,12 +73,7 @@ def test_customers_without_a_model_speak_by_their_level(name, language):
     scenario = load_scenario(name)
     words = load_words(scenario, language)
     for plan in plan_dialogues(scenario, SageConfig(per_intent=1, per_path=1, language=language)):
-        turns = customer_turns(
-            scenario, words, "test",
-            fields=plan.fields, ticket=plan.system, intent=plan.intent, persona=plan.persona, level=plan.level,
-            rng=Random(0),
-        )  # fmt: skip
-        for number, (text, _, _) in enumerate(turns):
+        for number, (text, _, _) in enumerate(plan.messages(scenario, words, "test", Random(0))):
             added = {level for level, ends in words.test.adversity.items() if text.endswith(tuple(ends))}
             adds = plan.level == "strong" or (plan.level == "weak" and number % 2 == 0)
             assert added == ({plan.level} if adds else set())

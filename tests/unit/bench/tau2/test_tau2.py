@@ -11,13 +11,14 @@ import pytest
 from hamr import cli
 from hamr.apps.shared.machine import versions
 from hamr.apps.train.episodes import episode_runner, unscored_note
-from hamr.bench.tau2.dialogue import Limits, ParticipantFailed, Tau2Dialogue
+from hamr.bench.tau2.dialogue import ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.bench.tau2.figures import figures
 from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
 from hamr.bench.tau2.tasks import package_version, samples
 from hamr.config.load import load_config
 from hamr.config.schema import EnvConfig
+from hamr.config.tau2 import Tau2Config
 from hamr.data.actions import render_action
 from hamr.data.formats import Formats
 from hamr.errors import BadInput, ConfigError
@@ -67,7 +68,7 @@ def sample():
 
 
 async def hold(sample, act, user, **limits):
-    return await Tau2Dialogue(sample, Limits(**limits), seed=1).run(act, user)
+    return await Tau2Dialogue(sample, Tau2Config(**limits), seed=1).run(act, user)
 
 
 async def test_gold_actions_earn_the_reward_and_fewer_do_not(sample) -> None:

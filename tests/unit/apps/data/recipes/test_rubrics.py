@@ -15,18 +15,18 @@ from hamr.apps.data.recipes.rubrics import (
     RubricRecipe,
     Rubrics,
     contrasts,
-    make_rubric,
     rubric_items,
     with_made,
     with_rubric,
 )
-from hamr.apps.data.recipes.runner import Pools, run_recipe
+from hamr.apps.data.recipes.runner import Pools, make_one, run_recipe
 from hamr.apps.data.recipes.teachers import Teacher as Teacher_
 from hamr.apps.data.recipes.teachers import Teachers
 from hamr.apps.shared.commands import parse, parse_command
-from hamr.data.progress import WorkProgress, summary
+from hamr.data.progress import ItemResult, WorkItem, WorkProgress, summary
 from hamr.data.samples import read_samples, write_samples
 from hamr.errors import BadInput, DataError
+from hamr.protocols import Ask
 from hamr.rewards.rubric import RubricItem, sample_rubric
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample, ToolCall
@@ -79,15 +79,21 @@ class Judge:
         return Answer(text=json.dumps({"reason": "r", "checks": checks}))
 
 
+async def make(responses: Responses, teacher: Ask, judge: Ask) -> ItemResult:
+    pools = Pools(teachers=Teachers({"t": Teacher_(ask=teacher)}), judge=judge)
+    return await make_one(WorkItem(id="s1", key="", content=(sample(), responses)), Rubrics(RECIPE), pools)
+
+
 async def test_most_discriminative_rubric_is_kept() -> None:
     responses = Responses(good=("The fee is 12 euros.",), worse=("Done!", "It is free."))
     for order in ((BLUNT, SHARP), (SHARP, BLUNT)):
         teacher, judge = Teacher(*order), Judge()
-        result = await make_rubric(sample(), responses, RECIPE, teacher, judge)
-        assert [item.title for item in result.items] == ["Names 12", "Invents"]
+        made = await make(responses, teacher, judge)
+        assert made.kept is not None
+        assert [item["title"] for item in made.kept["items"]] == ["Names 12", "Invents"]
         # Good: all of 7 points of weight. Worse: only the error that is not there, 2 of 7.
-        assert result.separation == pytest.approx(1 - 2 / 7)
-        assert result.rejected == ("separates too little",)
+        assert made.kept["separation"] == pytest.approx(1 - 2 / 7)
+        assert made.notes == ("candidates rejected: separates too little", "kept: a rubric by t")
         assert [q.attempt for q in teacher.asked] == [0, 1]
         assert len(judge.asked) == 6, "two candidates, three responses each"
         shown = {entry["response"] for entry in teacher.asked[0].each}
@@ -113,22 +119,22 @@ async def test_most_discriminative_rubric_is_kept() -> None:
 )
 async def test_rejected_rubric_has_a_reason(said: str | Answer, reason: str, passing: bool) -> None:
     responses = Responses(good=("12",), worse=("no",))
-    result = await make_rubric(sample(), responses, RECIPE, Teacher(said), Judge())
-    assert (result.items, result.separation) == ((), None)
-    assert (result.reason, result.rejected, result.passing) == (reason, (reason, reason), passing)
+    made = await make(responses, Teacher(said), Judge())
+    assert (made.kept, made.reason, made.passing) == (None, reason, passing)
+    assert made.notes == (f"candidates rejected: {reason}",) * 2
 
 
 @pytest.mark.parametrize("said", ["prose", '{"reason": "r", "checks": {"I1": "met"}}', '{"reason": "r", "chec'])
 async def test_rubric_the_judge_cannot_apply_is_rejected(said: str) -> None:
     responses = Responses(good=("12",), worse=("no",))
-    result = await make_rubric(sample(), responses, RECIPE, Teacher(SHARP), Teacher(said))
-    assert (result.items, result.reason) == ((), "judge: unparsable")
+    made = await make(responses, Teacher(SHARP), Teacher(said))
+    assert (made.kept, made.reason) == (None, "judge: unparsable")
 
 
 async def test_teacher_is_not_called_without_a_worse_response() -> None:
     teacher = Teacher(SHARP)
-    result = await make_rubric(sample(), Responses(good=("a",), worse=()), RECIPE, teacher, Judge())
-    assert result.reason.startswith("no worse response")
+    made = await make(Responses(good=("a",), worse=()), teacher, Judge())
+    assert made.reason.startswith("no worse response")
     assert teacher.asked == []
 
 

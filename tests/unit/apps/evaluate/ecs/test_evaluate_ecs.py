@@ -128,7 +128,7 @@ def test_command_writes_all_documented_outputs(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "0.583" in shown and max(len(line) for line in shown.splitlines() if "/" not in line) <= 80
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "Multi-ECS of 0.583 on 3 samples" in report and report.count("<svg ") == 3
+    assert "Multi-ECS of 0.583 on 3 samples" in report and report.count("<svg ") == 2
     assert "http://" not in report and "https://" not in report
 
 

@@ -107,7 +107,7 @@ def test_command_writes_all_documented_outputs(tmp_path, monkeypatch, capsys):
     shown = capsys.readouterr().out
     assert "68.0" in shown and max(len(line) for line in shown.splitlines() if "/" not in line) <= 80
     report = (tmp_path / "out" / "report.html").read_text()
-    assert "second scores 68.0 of 100 on 4 items." in report and report.count("<svg ") == 3
+    assert "second scores 68.0 of 100 on 4 items." in report and report.count("<svg ") == 2
     assert "http://" not in report and "https://" not in report
     # Once more: no question is asked, and no pool is started.
     assert evaluate(tmp_path) == 0 and len(pools.started) == 1

@@ -127,6 +127,20 @@ def test_unparsable_verdict_is_asked_again_and_then_missing(
     assert "no plan was judged" in capsys.readouterr().err
 
 
+def test_judge_that_refuses_for_a_time_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "gold.jsonl", [item("a")])
+    pools = Pools(monkeypatch, {"a": plan_text("I look.")}, {"I look.": SAME})
+    answer, refusals = pools.ask, iter([0.0, 0.0])
+
+    async def refuse_twice(question: Question) -> Answer:
+        wait = next(refusals, None) if question.prompt else None
+        return await answer(question) if wait is None else Answer(failure="unavailable", retry_in_s=wait)
+
+    monkeypatch.setattr(pools, "ask", refuse_twice)
+    assert evaluate(tmp_path, attempts="3") == 0
+    assert figures_of(tmp_path, "planner")["plans"] == 1
+
+
 def test_planning_prompt_has_all_inputs_and_asks_for_plans_alone(tmp_path: Path) -> None:
     [gold] = read_gold(write(tmp_path / "gold.jsonl", [item("a")]))
     system, user = (str(m["content"]) for m in planning_question(gold, PlansConfig()).messages)

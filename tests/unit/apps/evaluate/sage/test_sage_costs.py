@@ -33,7 +33,7 @@ def test_questions_of_a_dialogue_follow_from_its_turns():
 
 def test_a_pool_in_two_roles_is_counted_for_both(tmp_path):
     command = request(tmp_path, judges="judge,judge")
-    plans = plan_dialogues(TELECOM["telecom_package"], command.sage)
+    plans = plan_dialogues(TELECOM["telecom_package"], command)
     found = estimate(command, TELECOM, [("judge", plan) for plan in plans], 10)
     assert found["judge"].questions == 4 * (10 + 2 * 3)
     assert found["scripted:worded"].questions == 4 * 11
@@ -42,7 +42,7 @@ def test_a_pool_in_two_roles_is_counted_for_both(tmp_path):
 @pytest.mark.parametrize(("price", "shown"), [("0", "-"), ("0.5", None)])
 def test_cost_is_printed_for_pools_and_missing_dialogues_only(tmp_path, price, shown):
     command = request(tmp_path, **{"pools.judge.price_per_1k_tokens": price})
-    plans = plan_dialogues(TELECOM["telecom_package"], command.sage)
+    plans = plan_dialogues(TELECOM["telecom_package"], command)
     pairs = [("judge", plan) for plan in plans]
     screen = io.StringIO()
     with Store(tmp_path / "out", {"agents": {}, "scenarios": {}}) as store:

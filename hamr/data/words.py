@@ -1,4 +1,4 @@
-"""Words that a text says twice."""
+"""Words of a text: plain, without its facts, and those that it says twice."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ def words_of(text: str) -> list[str]:
     ['take', 'it', 'is']
     """
     return [word.lower() for word in _WORD.findall(FACT.sub(" ", text))]
+
+
+def plain(text: str) -> str:
+    """Return the letters and digits of a text in lower case, with single spaces between words."""
+    return " ".join("".join(c if c.isalnum() else " " for c in text.lower()).split())
 
 
 def repetitions(text: str, size: int = REPEATED) -> set[tuple[str, ...]]:

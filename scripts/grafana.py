@@ -1,6 +1,6 @@
 """Grafana dashboard, generated from the glossary's metric names.
 
-python -m hamr.telemetry.grafana > launch/grafana.json
+python -m scripts.grafana > launch/grafana.json
 """
 
 from __future__ import annotations
