@@ -27,9 +27,9 @@ from typing import Literal, NamedTuple
 
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text
-from hamr.data.words import REPEATED, plain, repetitions
 from hamr.data.samples import act_of
 from hamr.data.stray import COURTESIES, STRAY
+from hamr.data.words import REPEATED, plain, repetitions
 from hamr.errors import DataError
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.words import Split

@@ -27,9 +27,9 @@ from hamr.data.contrasts import (
 from hamr.data.facts import facts
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
-from hamr.data.words import plain
 from hamr.data.samples import history_from_json, read_rows
 from hamr.data.shapes import NonEmptyText, Shape, check_shape
+from hamr.data.words import plain
 from hamr.errors import DataError
 from hamr.procedures.acts import SageActs
 from hamr.types import ServiceSample

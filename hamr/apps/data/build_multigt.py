@@ -17,8 +17,8 @@ from hamr.apps.data.recipes.multigt import (
 from hamr.apps.shared.outputs import output_file
 from hamr.apps.shared.pools_up import writing_pool
 from hamr.config.schema import Config
-from hamr.data.words import plain
 from hamr.data.samples import read_samples, write_rows, write_samples
+from hamr.data.words import plain
 from hamr.errors import BadInput, DataError
 from hamr.report import terminal
 from hamr.report.values import Table, number_columns

@@ -19,9 +19,9 @@ from hamr.data.importers.reading import is_release, json_object
 from hamr.data.importers.sop import policy_text
 from hamr.data.importers.star_release import read_release
 from hamr.data.importers.widen import calls_in, widened_tool
-from hamr.data.words import plain
 from hamr.data.samples import unique_samples
 from hamr.data.shapes import Shape, check_shape
+from hamr.data.words import plain
 from hamr.errors import DataError
 from hamr.types import ServiceSample
 

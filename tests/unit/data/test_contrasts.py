@@ -21,8 +21,8 @@ from hamr.data.contrasts import (
     shuffle_words,
 )
 from hamr.data.language import language_of
-from hamr.data.words import plain, repetitions, words_of
 from hamr.data.sage_samples import generate_samples
+from hamr.data.words import plain, repetitions, words_of
 from hamr.errors import DataError
 from hamr.procedures.acts import Context, SageActs
 from hamr.rewards.truth import ExactAct, facts

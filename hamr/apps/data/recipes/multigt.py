@@ -29,8 +29,8 @@ from hamr.data.actions import parse_action
 from hamr.data.language import language_of
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import policy_messages
-from hamr.data.words import plain
 from hamr.data.samples import to_json
+from hamr.data.words import plain
 from hamr.rewards.questions import consistency_question
 from hamr.rewards.utility import read_utility, utility_question
 from hamr.types import Language, Question, Reference, Reply, ServiceSample, ToolCall

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from hamr.apps.data.recipes.thought import ORDERS, Rendering
 from hamr.data.actions import parse_action, render_action
-from hamr.data.words import plain
 from hamr.data.sft_items import SftItem, decision_item
+from hamr.data.words import plain
 from hamr.errors import DataError
 from hamr.types import Action, Failure, MalformedResponse, NotScored, RewardRecord, ServiceSample
 

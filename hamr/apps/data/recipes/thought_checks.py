@@ -24,8 +24,8 @@ from hamr.apps.data.recipes.patm_checks import CheckFailure, known_private
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.actions import customer_text, parse_action
 from hamr.data.pii import private_in
-from hamr.data.words import plain
 from hamr.data.trajectories import fitting
+from hamr.data.words import plain
 from hamr.files import encodable
 from hamr.types import Action, Language, MalformedResponse, Reply, ServiceSample, ToolCall
 
