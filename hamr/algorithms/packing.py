@@ -2,14 +2,15 @@
 
 All functions return indices, so that results can be mapped back: a `Piece` is a group and some of its sequences, a
 micro-batch is a tuple of pieces. A group that does not fit is split, and its prompt is computed again in each part. In
-the shared layout, the common prefix of the prompts in a micro-batch is also computed once: service prompts start with
-the same policy and tools.
+the shared layout, what prompts of a micro-batch have in common at their beginning is also computed once: service
+prompts start with the same policy and tools, and a turn's prompt continues that of the turn before.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -44,9 +45,21 @@ class Piece:
 
 Microbatch = tuple[Piece, ...]
 
-SHORTEST_ROOT = 16
-"""Minimum length of a shared prefix in tokens. Shorter ones are computed per prompt, because a root needs its own
-segment."""
+PREFIX_BLOCK = 16
+"""Prompts share a multiple of this many tokens. A shared stretch has overhead of its own, and attention pads it."""
+MOST_LEVELS = 7
+"""Largest number of shared stretches that a prompt continues. What is shared beyond that is computed again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPrefix:
+    """Tokens `begin` to `end` of the prompts `members`, which are equal up to `end`. `parent` is the index of the
+    shared prefix that ends at `begin`, or None if `begin` is 0."""
+
+    parent: int | None
+    begin: int
+    end: int
+    members: tuple[int, ...]
 
 
 def tokens(group: TrainGroup, sequences: Sequence[int], layout: Layout) -> int:
@@ -79,8 +92,7 @@ def pack(
     cost = _costs(groups, pieces, layout)
     order = sorted(pieces, key=lambda p: (-cost[p].own, p.group, p.sequences))
     rounds = max(1, -(-sum(c.own for c in cost.values()) // (budget * ranks)))
-    while (bins := _deal(order, cost, rounds * ranks, budget)) is None:
-        rounds += 1
+    bins = _deal(order, cost, rounds * ranks, ranks, budget)
     # Rank r takes bins r, r + ranks, ... of the bins sorted by load, so the loads in each round are similar.
     bins.sort(key=lambda b: -sum(cost[p].own for p in b))
     return tuple(
@@ -91,68 +103,89 @@ def pack(
 
 @dataclass(frozen=True, kw_only=True)
 class _Cost:
-    """Tokens of this piece alone, and the root (number, length) that it shares with others."""
+    """Tokens of this piece alone, and those of each shared prefix that it continues."""
 
     own: int
-    root: tuple[int, int]
+    shared: dict[int, int]
 
 
 def _costs(groups: Sequence[TrainGroup], pieces: Sequence[Piece], layout: Layout) -> dict[Piece, _Cost]:
-    roots = {}
+    shared: list[dict[int, int]] = [{} for _ in groups]
     if layout == "shared_prompt":
-        families = shared_prefixes([g.prompt_ids for g in groups])
-        roots = {member: (i, length) for i, (length, members) in enumerate(families) for member in members}
+        for i, prefix in enumerate(shared_prefixes([g.prompt_ids for g in groups])):
+            for member in prefix.members:
+                shared[member][i] = prefix.end - prefix.begin
     return {
         p: _Cost(
-            own=tokens(groups[p.group], p.sequences, layout) - roots.get(p.group, (0, 0))[1],
-            root=roots.get(p.group, (0, 0)),
+            own=tokens(groups[p.group], p.sequences, layout) - sum(shared[p.group].values()), shared=shared[p.group]
         )
         for p in pieces
     }
 
 
-def _deal(order: Sequence[Piece], cost: dict[Piece, _Cost], count: int, budget: int) -> list[list[Piece]] | None:
-    """Assign each piece to the one of `count` bins with the lowest resulting load. Return None if a bin would exceed
-    the budget."""
-    bins: list[list[Piece]] = [[] for _ in range(count)]
-    loads = [0] * count
-    roots: list[set[tuple[int, int]]] = [set() for _ in range(count)]
+def _deal(order: Sequence[Piece], cost: dict[Piece, _Cost], count: int, ranks: int, budget: int) -> list[list[Piece]]:
+    """Assign each piece to the one of `count` bins with the lowest resulting load. Where that would exceed the budget,
+    there is one more bin for each rank."""
+    bins: list[list[Piece]] = []
+    loads: list[int] = []
+    held: list[set[int]] = []
+
+    def open_bins(more: int) -> None:
+        bins.extend([] for _ in range(more))
+        loads.extend(0 for _ in range(more))
+        held.extend(set() for _ in range(more))
+
+    open_bins(count)
     for piece in order:
-        own, root = cost[piece].own, cost[piece].root
-        after = [load + own + (0 if root in held else root[1]) for load, held in zip(loads, roots, strict=True)]
-        best = min(range(count), key=after.__getitem__)
+        own, shared = cost[piece].own, cost[piece].shared
+        after = [
+            load + own + sum(length for i, length in shared.items() if i not in has)
+            for load, has in zip(loads, held, strict=True)
+        ]
+        best = min(range(len(bins)), key=after.__getitem__)
         if bins[best] and after[best] > budget:
-            return None
+            best = len(bins)
+            after.append(own + sum(shared.values()))
+            open_bins(ranks)
         bins[best].append(piece)
         loads[best] = after[best]
-        roots[best].add(root)
+        held[best].update(shared)
     return bins
 
 
-def shared_prefixes(prompts: Sequence[tuple[int, ...]]) -> list[tuple[int, list[int]]]:
-    """Return families of prompts with a common prefix: (tokens in common, indices). Every index occurs once.
+def shared_prefixes(prompts: Sequence[tuple[int, ...]]) -> list[SharedPrefix]:
+    """Return the common beginnings of prompts as a tree, whose parents come before their children.
 
-    A prompt joins the previous family (in token order) if that saves at least as many tokens as the shorter common
-    prefix costs the other members. At least one token of every prompt stays outside the prefix.
+    Lengths are multiples of `PREFIX_BLOCK`, so that some of the prompts never need more tokens than all of them say. At
+    least one token of every prompt stays outside, because its completions are predicted from it.
 
-    >>> shared_prefixes([tuple(range(40)), (7, 8), tuple(range(30)) + (99,)])
-    [(30, [0, 2]), (0, [1])]
+    >>> root, turns = shared_prefixes([(*range(40), 1), (*range(20), 2), (*range(40), 3)])
+    >>> (root.begin, root.end, root.members), (turns.parent, turns.begin, turns.end, turns.members)
+    ((0, 16, (0, 1, 2)), (0, 16, 32, (0, 2)))
     """
-    families: list[tuple[int, list[int]]] = []
-    for i in sorted(range(len(prompts)), key=prompts.__getitem__):
-        length = len(prompts[i]) - 1
-        if families:
-            common, members = families[-1]
-            alike = _alike(prompts[members[-1]], prompts[i], min(common or len(prompts[members[0]]) - 1, length))
-            if alike >= SHORTEST_ROOT and len(members) * alike >= (len(members) - 1) * common:
-                families[-1] = (alike, [*members, i])
-                continue
-        families.append((0, [i]))
-    return families
+    found: list[SharedPrefix] = []
+    continued: list[tuple[int | None, int, list[int]]] = [(None, 0, list(range(len(prompts))))]
+    for _ in range(MOST_LEVELS):
+        parents, continued = continued, []
+        for parent, begin, members in parents:
+            alike: dict[tuple[int, ...], list[int]] = defaultdict(list)
+            for i in members:
+                if len(prompts[i]) > begin + PREFIX_BLOCK:
+                    alike[prompts[i][begin : begin + PREFIX_BLOCK]].append(i)
+            for several in alike.values():
+                if len(several) > 1:
+                    end = _common([prompts[i] for i in several])
+                    continued.append((len(found), end, several))
+                    found.append(SharedPrefix(parent=parent, begin=begin, end=end, members=tuple(several)))
+    return found
 
 
-def _alike(a: tuple[int, ...], b: tuple[int, ...], most: int) -> int:
-    return next((i for i in range(most) if a[i] != b[i]), most)
+def _common(prompts: Sequence[tuple[int, ...]]) -> int:
+    """Return the number of tokens that all prompts begin with, in whole blocks, with one token of each left over."""
+    first, last = min(prompts), max(prompts)  # all others are between them
+    most = min(map(len, prompts)) - 1
+    alike = next((i for i in range(most) if first[i] != last[i]), most)
+    return alike // PREFIX_BLOCK * PREFIX_BLOCK
 
 
 def _pieces(groups: Sequence[TrainGroup], budget: int, ranks: int, layout: Layout) -> list[Piece]:
@@ -188,14 +221,15 @@ def split_minibatches(groups: Sequence[TrainGroup], count: int) -> tuple[tuple[T
 
     A group at a border is split. With fewer sequences than `count` there is one part per sequence.
     """
-    flat = [(g, s) for g in groups for s in g.sequences]
+    flat = [(i, s) for i, g in enumerate(groups) for s in g.sequences]
     count = min(count, len(flat))
     parts = []
-    for i in range(count):
-        chosen = flat[round(i * len(flat) / count) : round((i + 1) * len(flat) / count)]
-        merged: list[TrainGroup] = []
-        for source in dict.fromkeys(id(g) for g, _ in chosen):
-            members = [(g, s) for g, s in chosen if id(g) == source]
-            merged.append(TrainGroup(prompt_ids=members[0][0].prompt_ids, sequences=tuple(s for _, s in members)))
-        parts.append(tuple(merged))
+    for part in range(count):
+        chosen = flat[round(part * len(flat) / count) : round((part + 1) * len(flat) / count)]
+        by_group = itertools.groupby(chosen, key=lambda own: own[0])
+        parts.append(
+            tuple(
+                TrainGroup(prompt_ids=groups[i].prompt_ids, sequences=tuple(s for _, s in own)) for i, own in by_group
+            )
+        )
     return tuple(parts)

@@ -151,28 +151,34 @@ class _Row:
 
 
 def _shared_row(chosen: _Chosen, device: torch.device | str) -> dict[str, object]:
-    """Build one row: the common beginning of prompts once, then each prompt's rest once, then its completions' inputs.
+    """Build one row: what prompts have in common once, each prompt's rest once, then its completions' inputs.
 
     A single completion forms one stretch with its prompt. `read_N` and related tensors keep the given order.
     """
     row = _Row(device)
     read: dict[int, list[int]] = {}
-    families = shared_prefixes([prompt for prompt, _ in chosen])
-    apart = [i for common, members in families for i in members if not common]
-    for common, members in [*((c, m) for c, m in families if c), *([(0, sorted(apart))] if apart else [])]:
-        root: list[tuple[int, int]] = []
-        if common:
-            [start] = row.add((), [chosen[members[0]][0][:common]])
-            root = [(start, start + common)]
+    tree = shared_prefixes([prompt for prompt, _ in chosen])
+    deepest = {i: at for at, node in enumerate(tree) for i in node.members}
+    ranges: dict[int | None, tuple[tuple[int, int], ...]] = {None: ()}
+    for parent in (None, *range(len(tree))):
+        common = 0 if parent is None else tree[parent].end
+        children = [at for at, node in enumerate(tree) if node.parent == parent]
+        members = [i for i in range(len(chosen)) if deepest.get(i) == parent]
         alone = {i for i in members if len(chosen[i][1]) == 1}
         rests = [chosen[i][0][common:] for i in members]
         inputs = [[s.token_ids[:-1] for s in chosen[i][1]] for i in members]
         starts = row.add(
-            root, [rest + (own[0] if i in alone else ()) for i, rest, own in zip(members, rests, inputs, strict=True)]
+            ranges[parent],
+            [
+                *(chosen[tree[at].members[0]][0][common : tree[at].end] for at in children),
+                *(rest + (own[0] if i in alone else ()) for i, rest, own in zip(members, rests, inputs, strict=True)),
+            ],
         )
-        for i, start, rest, own in zip(members, starts, rests, inputs, strict=True):
+        for at, start in zip(children, starts, strict=False):
+            ranges[at] = (*ranges[parent], (start, start + tree[at].end - common))
+        for i, start, rest, own in zip(members, starts[len(children) :], rests, inputs, strict=True):
             end = start + len(rest)
-            behind = [end] if i in alone else row.add([*root, (start, end)], own)
+            behind = [end] if i in alone else row.add((*ranges[parent], (start, end)), own)
             read[i] = [
                 at for s, tokens in zip(behind, own, strict=True) for at in (end - 1, *range(s, s + len(tokens)))
             ]

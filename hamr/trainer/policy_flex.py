@@ -14,10 +14,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
+from hamr.algorithms.packing import MOST_LEVELS
 from hamr.trainer.policy_blocks import Block
 
-PARTS = 2
-"""Largest number of stretches in a prefix. Rows with fewer have empty ones: another number is compiled separately."""
+PARTS = (2, MOST_LEVELS + 1)
+"""Numbers of stretches in a prefix. Rows with fewer have empty ones: another number is compiled separately. The first
+is enough for a common beginning and a prompt, the second for the turns of dialogues."""
 COMPILED_ON = ("cuda",)
 """Device types with a fused kernel. Elsewhere torch's own dense computation runs, for tests."""
 VARIANTS = 32
@@ -28,14 +30,14 @@ def block_mask(blocks: Sequence[Block], tokens: int, device: torch.device | str)
     """Return the mask of a row of `tokens`. Filling behind the last block attends to itself, causally."""
     stretch, begins, ends = mask_tensors(blocks, tokens)
     # Copies, no views of a tensor [2, T]: its first size would get the symbol of any other size that is 2 at first.
-    stretch_T, first_T, first_end_T, second_T, second_end_T = (
-        x.to(device, copy=True) for x in (stretch, begins[0], ends[0], begins[1], ends[1])
-    )
+    stretch_T = stretch.to(device, copy=True)
+    parts = [(begin.to(device, copy=True), end.to(device, copy=True)) for begin, end in zip(begins, ends, strict=True)]
 
     def attends(_b: Tensor, _h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        own = (stretch_T[q] == stretch_T[k]) & (k <= q)
-        first = (first_T[q] <= k) & (k < first_end_T[q])
-        return own | first | ((second_T[q] <= k) & (k < second_end_T[q]))
+        seen = (stretch_T[q] == stretch_T[k]) & (k <= q)
+        for begin_T, end_T in parts:
+            seen = seen | ((begin_T[q] <= k) & (k < end_T[q]))
+        return seen
 
     create = _for_device(create_block_mask, torch.device(device).type)
     with torch.no_grad():  # so that it is not compiled for both modes
@@ -44,7 +46,8 @@ def block_mask(blocks: Sequence[Block], tokens: int, device: torch.device | str)
 
 
 def mask_tensors(blocks: Sequence[Block], tokens: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the index of each token's stretch [T], and where the parts of its prefix begin and end [2, T].
+    """Return the index of each token's stretch [T], and where the parts of its prefix begin and end [P, T],
+    with P one of `PARTS`.
 
     >>> from hamr.trainer.policy_blocks import block
     >>> stretch, begins, ends = mask_tensors([block((), 0, (2,)), block([(0, 2)], 2, (1, 2))], 6)
@@ -54,7 +57,8 @@ def mask_tensors(blocks: Sequence[Block], tokens: int) -> tuple[Tensor, Tensor, 
     lengths = [length for b in blocks for length in b.lengths]
     filling = tokens - sum(lengths)
     each = torch.tensor([*lengths, filling])
-    begins, ends = torch.zeros(2, PARTS, tokens, dtype=torch.int32)
+    most = max((len(b.prefix) for b in blocks), default=0)
+    begins, ends = torch.zeros(2, next(p for p in PARTS if p >= most), tokens, dtype=torch.int32)
     for b in blocks:
         for i, (begin, end) in enumerate(b.prefix):
             begins[i, b.own], ends[i, b.own] = begin, end

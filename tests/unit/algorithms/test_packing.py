@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.algorithms.packing import (
-    SHORTEST_ROOT,
+    PREFIX_BLOCK,
     Layout,
     Microbatch,
     pack,
@@ -61,31 +61,52 @@ def test_only_a_single_sequence_may_exceed_the_budget(
 
 
 def test_shared_prompt_prefix_counts_once() -> None:
-    groups = [group(100, 5), group(90, 5), group(80, 5)]  # the first 79 tokens are the same
-    [rank] = pack(groups, budget=79 + (21 + 11 + 1) + 15)
+    groups = [group(100, 5), group(90, 5), group(80, 5)]  # 64 tokens in common, and 80 of the first two
+    [rank] = pack(groups, budget=64 + 16 + (20 + 10 + 16) + 15)
     assert len(rank) == 1
-    assert len(pack(groups, budget=79 + (21 + 11 + 1) + 14)[0]) == 2
+    assert len(pack(groups, budget=64 + 16 + (20 + 10 + 16) + 14)[0]) == 2
 
 
-def test_equal_prompts_do_not_share_their_last_token() -> None:
-    same = tuple(range(40))
-    assert shared_prefixes([same, same, same]) == [(39, [0, 1, 2])]
+def test_equal_prompts_do_not_share_their_last_block() -> None:
+    same = tuple(range(48))
+    [prefix] = shared_prefixes([same, same, same])
+    assert (prefix.begin, prefix.end, prefix.members) == (0, 32, (0, 1, 2))
+
+
+def test_turns_of_a_dialogue_share_what_came_before() -> None:
+    prompts = [tuple(range(20 * turn)) for turn in range(1, 6)]
+    found = shared_prefixes(prompts)
+    assert [(p.parent, p.begin, p.end) for p in found] == [(None, 0, 16), (0, 16, 32), (1, 32, 48), (2, 48, 64)]
+    assert [p.members for p in found] == [(0, 1, 2, 3, 4), (1, 2, 3, 4), (2, 3, 4), (3, 4)]
 
 
 prompts_strategy = st.lists(
     st.builds(lambda root, own: tuple(range(root)) + tuple(own), st.sampled_from([0, 5, 16, 30]),
-              st.lists(st.integers(0, 3), min_size=1, max_size=20)), max_size=12,
+              st.lists(st.integers(0, 1), min_size=1, max_size=70)), max_size=12,
 )  # fmt: skip
 
 
 @given(prompts_strategy)
-def test_members_of_a_prefix_family_have_the_same_prefix(prompts: list[tuple[int, ...]]) -> None:
-    families = shared_prefixes(prompts)
-    assert sorted(i for _, members in families for i in members) == list(range(len(prompts)))
-    for common, members in families:
-        assert len({prompts[i][:common] for i in members}) == 1
-        assert all(len(prompts[i]) > common for i in members)
-        assert (common >= SHORTEST_ROOT) == (len(members) > 1)
+def test_members_of_a_shared_prefix_have_equal_tokens(prompts: list[tuple[int, ...]]) -> None:
+    tree = shared_prefixes(prompts)
+    for prefix in tree:
+        assert len({prompts[i][: prefix.end] for i in prefix.members}) == 1
+        assert len(prefix.members) > 1
+        assert all(len(prompts[i]) > prefix.end for i in prefix.members)
+        assert prefix.begin == (0 if prefix.parent is None else tree[prefix.parent].end)
+        assert prefix.end % PREFIX_BLOCK == 0 < prefix.end - prefix.begin
+
+
+def computed(prompts: list[tuple[int, ...]]) -> int:
+    shared = shared_prefixes(prompts)
+    return sum(map(len, prompts)) - sum((p.end - p.begin) * (len(p.members) - 1) for p in shared)
+
+
+@given(prompts_strategy)
+def test_sharing_computes_each_block_of_tokens_once(prompts: list[tuple[int, ...]]) -> None:
+    blocks = [{p[:end] for end in range(PREFIX_BLOCK, len(p), PREFIX_BLOCK)} for p in prompts]
+    everything = sum(len(p) - PREFIX_BLOCK * len(own) for p, own in zip(prompts, blocks, strict=True))
+    assert computed(prompts) == everything + PREFIX_BLOCK * len(set().union(*blocks))
 
 
 def test_group_token_cost_depends_on_the_layout() -> None:

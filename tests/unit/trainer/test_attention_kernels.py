@@ -30,7 +30,14 @@ from hamr.trainer.policy_attention import shared_prompt_attention  # noqa: E402
 from hamr.trainer.policy_batch import _Row, build_batch  # noqa: E402
 from hamr.trainer.policy_blocks import block  # noqa: E402
 from hamr.trainer.policy_model import load_policy  # noqa: E402
-from tests.unit.trainer.test_policy_model import SHAPES, assert_equal, random_groups, run, saved  # noqa: E402
+from tests.unit.trainer.test_policy_model import (  # noqa: E402
+    SHAPES,
+    assert_equal,
+    dialogues,
+    random_groups,
+    run,
+    saved,
+)
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +121,18 @@ def test_kernels_agree_with_the_padded_batch(model: Path, flex: None, flash: Non
 
 @pytest.mark.parametrize("kernel", ["flex", "flash"])
 def test_kernels_follow_prefixes_of_two_parts(model: Path, flex: None, flash: None, kernel: str) -> None:
-    [(policy, _)] = [(g.prompt_ids, g) for g in random_groups([(40, [1])], seed=1)]
+    [(policy, _)] = [(g.prompt_ids, g) for g in random_groups([(48, [1])], seed=1)]
     groups = [
         dataclasses.replace(g, prompt_ids=policy + g.prompt_ids) for g in random_groups(SHAPES["unequal lengths"])
     ]
     [[microbatch]] = pack(groups, budget=10**6)
     assert max(len(b.prefix) for b in build_batch(groups, microbatch, "shared_prompt").blocks) == 2
+    assert_equal(run(model, "shared_prompt", groups, kernel=kernel), run(model, "padded", groups))
+
+
+@pytest.mark.parametrize("kernel", ["flex", "flash"])
+def test_kernels_follow_prefixes_of_many_turns(model: Path, flex: None, flash: None, kernel: str) -> None:
+    groups = dialogues(4)
     assert_equal(run(model, "shared_prompt", groups, kernel=kernel), run(model, "padded", groups))
 
 
@@ -133,14 +146,15 @@ def test_flex_is_compiled_once_with_and_once_without_gradients(monkeypatch: pyte
     policy_flex._compile.cache_clear()
     chain = (block((), 0, (100,)), block([(0, 100)], 100, (50,)), block([(0, 100), (100, 150)], 150, (40,)))
     # The first row has two blocks of 128 tokens, as many as heads and parts of a prefix.
-    for tokens, blocks in ((256, chain), (512, chain[:2]), (384, chain[:1])):
+    turns = (*chain, block([(0, 100), (100, 150), (150, 190)], 190, (30,)))
+    for tokens, blocks in ((256, chain), (512, chain[:2]), (384, chain[:1]), (256, turns), (512, turns)):
         for gradients in (False, True):
             q = torch.randn(1, 4, tokens, 8, requires_grad=gradients)
             kv = torch.randn(1, 2, tokens, 8, requires_grad=gradients)
             with torch.set_grad_enabled(gradients):
                 policy_flex.attend(q, kv, kv, policy_flex.block_mask(blocks, tokens, "cpu"), 0.25)
     policy_flex._compile.cache_clear()
-    assert counter.frame_count == 3, "the mask, and attention with and without gradients"
+    assert counter.frame_count == 6, "the mask, and attention with and without gradients, for two parts and for more"
 
 
 @pytest.mark.parametrize(("tokens", "row"), [(1, 256), (128, 256), (257, 384), (4096, 4096)])

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from hamr.algorithms.losses import policy_loss  # noqa: E402
-from hamr.algorithms.packing import Layout, pack, padding_reason, tokens  # noqa: E402
+from hamr.algorithms.packing import MOST_LEVELS, Layout, pack, padding_reason, tokens  # noqa: E402
 from hamr.config.lora import LoraConfig  # noqa: E402
 from hamr.errors import ConfigError  # noqa: E402
 from hamr.trainer import policy_attention, policy_head  # noqa: E402
@@ -111,7 +111,7 @@ def test_layouts_agree_with_the_padded_batch(models: dict[str, Path], kind: str,
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama", "qwen2"])
 def test_shared_prompt_prefix_does_not_change_the_result(models: dict[str, Path], kind: str) -> None:
-    policies = [g.prompt_ids for g in random_groups([(40, [1]), (30, [1])], seed=1)]
+    policies = [g.prompt_ids for g in random_groups([(48, [1]), (32, [1])], seed=1)]
     groups = [
         dataclasses.replace(group, prompt_ids=(policies[i] if i < 2 else ()) + group.prompt_ids)
         for i, group in zip((0, 2, 1, 0, 1, 0), random_groups(2 * [*SHAPES["unequal lengths"], (3, [2])]), strict=True)
@@ -121,8 +121,27 @@ def test_shared_prompt_prefix_does_not_change_the_result(models: dict[str, Path]
     apart = sum(tokens(g, range(len(g.sequences)), "shared_prompt") for g in groups) - sum(
         len(g.sequences) for g in groups
     )
-    assert apart - rows == 2 * 40 + 30
+    assert apart - rows == 2 * 48 + 32
     assert_equal(run(models[kind], "shared_prompt", groups), run(models[kind], "padded", groups))
+
+
+def dialogues(turns: int) -> list[TrainGroup]:
+    """Groups of the turns of two dialogues with one beginning; each prompt continues that of the turn before."""
+    pieces = [g.prompt_ids for g in random_groups([(20, [1])] * (1 + 2 * turns), seed=2)]
+    prompts = [sum(pieces[1 + d * turns : 2 + d * turns + i], pieces[0]) for d in (0, 1) for i in range(turns)]
+    lengths = [[5, 3], [4], [2, 2, 1], [6]]
+    groups = random_groups([(1, lengths[i % 4]) for i in range(len(prompts))], seed=3)
+    return [dataclasses.replace(g, prompt_ids=p) for g, p in zip(groups, prompts, strict=True)]
+
+
+@pytest.mark.parametrize("turns", [3, 9])
+def test_turns_share_the_prompts_of_earlier_turns(models: dict[str, Path], turns: int) -> None:
+    groups = dialogues(turns)
+    [[microbatch]] = pack(groups, budget=10**6)
+    row = build_batch(groups, microbatch, "shared_prompt")
+    assert row.blocks is not None
+    assert max(len(b.prefix) for b in row.blocks) == min(turns, MOST_LEVELS) + 1
+    assert_equal(run(models["qwen3"], "shared_prompt", groups), run(models["qwen3"], "padded", groups))
 
 
 def test_padded_batch_equals_transformers_per_sequence(models: dict[str, Path]) -> None:
