@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from statistics import mean
 from typing import Literal
 
-from hamr.types import Failure, RewardRecord, RolloutGroup, Stale
+from hamr.types import TURN_REWARD, Failure, RewardRecord, RolloutGroup, Stale
 
 GroupOutcome = Literal["all_wrong", "all_right", "mixed"]
 OUTCOMES: tuple[GroupOutcome, ...] = ("all_wrong", "all_right", "mixed")
@@ -45,9 +45,14 @@ def right_share(group: RolloutGroup) -> float | None:
     If the turns of dialogues have no rewards of their own, the share is that of right dialogues.
     """
     ends = [record for record in group.records if record.episode is not None]
-    judged = group.records if any(record.components for record in group.records) else ends or group.records
+    judged = group.records if any(map(_has_own_reward, group.records)) else ends or group.records
     right = [r for r in map(is_right, judged) if r is not None]
     return sum(right) / len(right) if right else None
+
+
+def _has_own_reward(record: RewardRecord) -> bool:
+    """Return whether the turn has rewards, other than the mark of a failed dialogue."""
+    return any(c.name != TURN_REWARD or not isinstance(c.outcome, Failure) for c in record.components)
 
 
 def group_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:

@@ -47,7 +47,8 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
         MissingScore: The configuration needs a score that was never requested.
         DataError: The configuration does not know a component with a weight.
     """
-    if isinstance(record.total, Stale) or (isinstance(record.total, Failure) and not record.components):
+    unasked = all(c.name == TURN_REWARD for c in record.components)
+    if isinstance(record.total, Stale) or (isinstance(record.total, Failure) and unasked):
         return record.total
     if cascade is None and record.cascade is not None:
         cascade = Cascade(*record.cascade)

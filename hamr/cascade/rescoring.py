@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from hamr.config.faults import UnscoredConfig
 from hamr.errors import TooManyUnscored
 from hamr.protocols import Rewarder
-from hamr.rewards.mix import mix
+from hamr.rewards.mix import with_turn_reward
 from hamr.types import TURN_REWARD, CustomerUnavailable, Failure, RewardRecord, RolloutGroup
 
 PAUSED = "timing/step/paused"
@@ -135,11 +135,6 @@ def _dialogue_failure(record: RewardRecord) -> Failure | None:
 
 def _as_turn(record: RewardRecord, before: RewardRecord) -> RewardRecord:
     """Return the record with what the dialogue added to the one before."""
-    components = (*record.components, *(c for c in before.components if c.name == TURN_REWARD))
-    return replace(
-        record,
-        components=components,
-        total=mix(components),
-        observation=before.observation,
-        episode=before.episode,
-    )
+    for reward in (c for c in before.components if c.name == TURN_REWARD):
+        record = with_turn_reward(record, reward)
+    return replace(record, observation=before.observation, episode=before.episode)

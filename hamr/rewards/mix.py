@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
-from hamr.types import Component, Failure, Scored, Total
+from hamr.types import Component, Failure, RewardRecord, Scored, Total
 
 
 def mix(components: Sequence[Component]) -> Total:
@@ -19,3 +20,11 @@ def mix(components: Sequence[Component]) -> Total:
         if isinstance(component.outcome, Failure):
             return component.outcome
     return Scored(value=math.fsum(c.contribution for c in weighted if c.contribution is not None))
+
+
+def with_turn_reward(record: RewardRecord, reward: Component) -> RewardRecord:
+    """Return the record of a turn with the reward that its dialogue gave it. A response that no scorer was asked about
+    keeps its failure."""
+    components = (*record.components, reward)
+    unasked = isinstance(record.total, Failure) and not record.components
+    return replace(record, components=components, total=record.total if unasked else mix(components))

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, get_args
 from hamr.data.actions import ResponseFormat
 from hamr.data.formats import PLAIN
 from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine
-from hamr.rewards.mix import mix
+from hamr.rewards.mix import with_turn_reward
 from hamr.rollout.environments import ClassEpisode
 from hamr.security.functions import (
     FunctionSource,
@@ -190,13 +190,13 @@ class _Policy:
         self.asking = True
         try:
             [rollout] = [rollout async for rollout in runner.engine.generate([request])]
+            assert rollout.prompt_ids == ids, "the trainer sees the prompt that the engine saw"
+            assert len(rollout.token_ids) == len(rollout.logprobs), "the loss has the sampled tokens only"
         except Exception as error:
             self.broken = error
             raise
         finally:
             self.asking = False
-        assert rollout.prompt_ids == ids, "the trainer sees the prompt that the engine saw"
-        assert len(rollout.token_ids) == len(rollout.logprobs), "the loss has the sampled tokens only"
         if self.closed:
             return rollout
         point, scoring = prompt if isinstance(prompt, ServiceSample) else point, None
@@ -340,8 +340,7 @@ def with_zeros_at_limits(records: Sequence[RewardRecord]) -> list[RewardRecord]:
 
 
 def _with_turn_reward(record: RewardRecord, outcome: Scored | Failure) -> RewardRecord:
-    components = (*record.components, Component(name=TURN_REWARD, outcome=outcome, weight=1.0))
-    return replace(record, components=components, total=mix(components))
+    return with_turn_reward(record, Component(name=TURN_REWARD, outcome=outcome, weight=1.0))
 
 
 def _empty(rollout: Rollout) -> RewardRecord:

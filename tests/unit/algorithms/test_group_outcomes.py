@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hamr.algorithms.group_outcomes import group_metrics, is_right, outcome, right_share
 from hamr.types import (
+    TURN_REWARD,
     Component,
     EpisodeResult,
     FunctionTimeout,
@@ -65,6 +66,13 @@ def test_dialogues_count_by_their_reward_if_their_turns_have_none() -> None:
     assert outcome(of(0.0, 0.0)) == "all_wrong"
     assert outcome(of(None)) is None
     assert not [name for name in group_metrics([of(1.0)]) if "by_act" in name], "turns have different acts"
+
+
+def test_failed_dialogue_does_not_change_what_the_others_are_judged_by() -> None:
+    failed = Component(name=TURN_REWARD, outcome=FunctionTimeout(detail="late"), weight=1.0)
+    lost = [replace(turn, components=(failed,), total=failed.outcome) for turn in dialogue(None)]
+    records = (*dialogue(1.0), *dialogue(1.0), *lost)
+    assert right_share(replace(group("act"), records=records, points=(group("act").sample,) * 6)) == 1.0
 
 
 def test_failures_are_excluded_from_the_group_outcome() -> None:

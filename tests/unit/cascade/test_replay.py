@@ -14,8 +14,10 @@ from hamr.cascade.router import RewardRouter
 from hamr.config.cascade_controller import CascadeConfig
 from hamr.config.rewards import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.errors import DataError, MissingScore
+from hamr.rewards.mix import with_turn_reward
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import (
+    TURN_REWARD,
     Absent,
     Answer,
     Component,
@@ -183,6 +185,8 @@ def test_replay_reproduces_judged_components_exactly(data, rewards, text, with_r
 def test_a_response_that_was_never_scored_keeps_its_failure():
     record = replace(recorded(outcome=Absent(detail="")), components=(), total=JudgeTimeout(detail="router deadline"))
     assert replay(record, RewardsConfig()) == record.total
+    turn = with_turn_reward(record, Component(name=TURN_REWARD, outcome=Scored(value=0.5), weight=1.0))
+    assert replay(turn, RewardsConfig()) == turn.total == record.total
 
 
 def test_stale_response_stays_stale():

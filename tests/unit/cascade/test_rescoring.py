@@ -1,5 +1,7 @@
 """The pause for unavailable scorers: rescored responses, waiting times and its end."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,17 @@ from scripted import rollout, sample
 from hamr.cascade.rescoring import settle
 from hamr.config.faults import UnscoredConfig
 from hamr.errors import TooManyUnscored
-from hamr.types import JudgeTimeout, JudgeUnavailable, MalformedResponse, RewardRecord, RolloutGroup, Scored
+from hamr.rewards.mix import with_turn_reward
+from hamr.types import (
+    TURN_REWARD,
+    Component,
+    JudgeTimeout,
+    JudgeUnavailable,
+    MalformedResponse,
+    RewardRecord,
+    RolloutGroup,
+    Scored,
+)
 
 AWAY = JudgeUnavailable(detail="no replica was running")
 
@@ -88,6 +100,17 @@ async def test_only_failed_responses_are_rescored():
         "scorers: retry in 10 s, the run stops in 900 s",
         "step 3: rescored after 10 s, continuing",
     ]
+
+
+async def test_turns_that_were_never_scored_have_no_reward_of_zero():
+    turn = group(AWAY)
+    point = Component(name=TURN_REWARD, outcome=Scored(value=0.5), weight=1.0)
+    turns = replace(turn, points=(sample("a"),), records=tuple(with_turn_reward(r, point) for r in turn.records))
+    assert turns.records[0].total == AWAY
+    with pytest.raises(TooManyUnscored):
+        await settled([turns], Rewarder(failures=100))
+    result, _, _ = await settled([turns], Rewarder(failures=1))
+    assert [r.total for r in result.groups[0].records] == [Scored(value=0.5)]
 
 
 async def test_waits_grow_until_enough_responses_are_scored():

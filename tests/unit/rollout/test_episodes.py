@@ -385,6 +385,16 @@ async def test_dead_engine_ends_the_run_even_if_the_function_catches_it() -> Non
         await own.step(0, PromptStream([sample(0)], seed=0))
 
 
+async def test_tokens_that_the_policy_was_not_asked_for_end_the_run() -> None:
+    class OtherPrompt(Engine):
+        async def generate(self, requests):
+            async for rollout in super().generate(requests):
+                yield replace(rollout, prompt_ids=(1, 2))
+
+    with pytest.raises(AssertionError, match="the prompt that the engine saw"):
+        await controller(runner(counting, OtherPrompt())).step(0, PromptStream([sample(0)], seed=0))
+
+
 @pytest.mark.parametrize(
     ("error", "what"),
     [
@@ -652,6 +662,20 @@ async def test_documented_function_holds_dialogues(tmp_path: Path, monkeypatch: 
 def test_settings_that_compare_responses_are_refused(override: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load_config(["experiment=smoke", "rollout.episode.path=my.py:run", override])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["rewards.consistency.audit.by=rules", "rewards.consistency.audit_frac=0.1"], "audit.by='rules' but rollout"),
+        (["scorers.on_alarm=refit"], "scorers.refit.labels='rule' but rollout.episode.path='my.py:run'"),
+    ],
+)
+def test_rule_for_exact_acts_is_refused(overrides: list[str], says: str) -> None:
+    """The turns have no due act."""
+    with pytest.raises(ConfigError, match=says):
+        load_config(["experiment=smoke", "rollout.episode.path=my.py:run", *overrides])
+    load_config(["experiment=smoke", "env=sage", *overrides])
 
 
 def test_own_function_has_to_be_async(tmp_path: Path) -> None:
