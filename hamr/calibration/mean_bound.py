@@ -97,8 +97,8 @@ def lower_bound(values: Sequence[float]) -> float:
     low, high = 0.0, 1.0
     for _ in range(_HALVINGS):
         mean = (low + high) / 2.0
-        grown = np.log1p(bets * (x / mean - 1.0)).sum(axis=1)
-        reached = np.logaddexp.reduce(grown) - math.log(len(BETS)) >= -math.log(ALPHA)
+        grown = np.log1p(bets * (x / mean - 1.0)).cumsum(axis=1)
+        reached = np.logaddexp.reduce(grown).max(initial=0.0) - math.log(len(BETS)) >= -math.log(ALPHA)
         low, high = (mean, high) if reached else (low, mean)
     return 2.0 * low - 1.0
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hamr.calibration.audit_correction import WORD_BUCKETS, AuditCorrection, Residual, strata
 from hamr.cascade.audit import is_auditable, value_of
+from hamr.procedures.contract import chat_of
 from hamr.rewards.mix import mix
 from hamr.types import (
     Audit,
@@ -43,8 +44,9 @@ def correct(
     assert record.cascade is not None and record.s_r is not None, "Eq. 4 gave the value"
     # Outside the interval the score of the reranker alone says little about the value.
     score, interval = (record.s_r, record.cascade[:2]) if by == "judge" else (value, (0.0, 1.0))
-    features = text_features(record.action.content, nearest_reference(record, sample))
-    features["words"] = model.word_level(word_buckets(record.action.content))
+    reply = _text_to_customer(record.action)
+    features = text_features(reply, nearest_reference(record, sample))
+    features["words"] = model.word_level(word_buckets(reply))
     own = strata(score, interval, features)
     audited = record.audit.mix if record.audit is not None else None
     correction = RewardCorrection(
@@ -100,7 +102,7 @@ def corrected_value(correction: RewardCorrection, audit: Audit | None) -> float:
 def residuals(records: Sequence[RewardRecord], step: int) -> list[Residual]:
     """Return the residuals of the audited ones among corrected records."""
     return [
-        Residual(step=step, strata=c.strata, residual=c.residual, words=word_buckets(record.action.content))
+        Residual(step=step, strata=c.strata, residual=c.residual, words=word_buckets(_text_to_customer(record.action)))
         for record in records
         if (c := record.correction) is not None and c.residual is not None and isinstance(record.action, Reply)
     ]
@@ -129,7 +131,12 @@ def nearest_reference(record: RewardRecord, sample: ServiceSample) -> str:
     """Return the text of the reference that decided the reward of a reranked reply."""
     decisive = next(score.reference for score in record.reference_scores if score.s_r == record.s_r)
     nearest = sample.references[decisive].action
-    return nearest.content if isinstance(nearest, Reply) else ""
+    return _text_to_customer(nearest) if isinstance(nearest, Reply) else ""
+
+
+def _text_to_customer(reply: Reply) -> str:
+    """Return the chat of a reply in SAGE's form, which is all that scorers compare, and the text of another reply."""
+    return chat_of(reply.content) or reply.content
 
 
 def text_features(reply: str, reference: str) -> dict[str, int]:

@@ -82,6 +82,14 @@ class CascadeController:
         figures |= {"cascade/tau_a": now[0], "cascade/tau_b": now[1], "cascade/window": float(len(self._seen))}
         return {**figures, **known, "cascade/moved": moved}
 
+    def scorers_changed(self) -> None:
+        """Forget the evidence about scorers that others have replaced."""
+        self._seen.clear()
+        if self._certificate is not None:
+            self._certificate = Certificate()
+        if self.correction is not None:
+            self.correction = AuditCorrection()
+
     def certificate_line(self) -> str | None:
         """Return the bound on the mean gap inside the interval as a line. None without audits there."""
         found = self._certificate.metrics() if self._certificate is not None else {}

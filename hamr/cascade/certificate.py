@@ -99,7 +99,8 @@ class Certificate:
         return {"audit/bound_lower": low, "audit/bound_upper": high, "audit/bound_audits": float(self._bound.count)}
 
     def excess(self, limit: float) -> float:
-        """Return by how much the mean gap has certainly been above the limit, 0.0 if it may always have been within."""
+        """Return by how much the mean gap has certainly been above the limit at some time of the present sequence, 0.0
+        if it may always have been within."""
         return max(0.0, lower_bound([gap for _, gap in self._gaps]) - limit)
 
     def largest_part(self, now: Ends, limit: float, affordable: Callable[[Ends], bool] = lambda _: True) -> Ends:

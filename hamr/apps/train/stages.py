@@ -171,8 +171,8 @@ class Run:
                     stage=stage,
                     step=step,
                     sampling=sampling,
-                    # The turns of a harness have no due act.
-                    truth=None if self.config.env.command else self.prepared.truth,
+                    # The turns of a harness and of the user's own dialogues have no due act.
+                    truth=None if self.config.env.command or self.config.rollout.episode else self.prepared.truth,
                 )
                 if self.config.experiment.unscored.max_frac is not None:
                     check_dialogues_held(turns, stage)
@@ -366,6 +366,7 @@ async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dic
         if found.get("alarm/scorers_fooled") and step < run.config.experiment.steps:
             hold = run.experience.hold if run.experience is not None else nullcontext
             await run.refit.run(step, checked, hold)
+            run.cascade_controller.scorers_changed()
             replies.clear()  # scored by the scorers before
         found["scorers/refits"] = float(len(run.refit.steps))
     return found

@@ -1,6 +1,7 @@
 """Rewards corrected by audits: what a record holds, that it replays, and that `off` changes nothing."""
 
 import asyncio
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
 from hamr.calibration.audit_correction import AuditCorrection, Residual
+from hamr.cascade import audited_rewards
 from hamr.cascade.audit import AuditWindow, value_of
 from hamr.cascade.audited_rewards import correct, residuals, share_audits, text_features
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
@@ -17,7 +19,7 @@ from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import RewardsConfig
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import record_from_json, record_to_json
-from hamr.types import Answer, Reply, RolloutGroup, Scored
+from hamr.types import Answer, Component, ReferenceScore, Reply, RewardRecord, RolloutGroup, Scored
 
 POINT = sample("May I ask why?")
 GONE = Answer(failure="timeout")
@@ -149,6 +151,24 @@ def test_gap_of_audits_is_that_of_the_corrected_reward():
     """An audited reply takes the judge's reward. Counted as such, it would hide the gap of the replies not audited."""
     records, _ = train(rewards_with(correction="stratified"), [(0.8, judged(0.1))] * 8, steps=1)
     assert AuditWindow().add(records)["audit/gap"] == pytest.approx(0.7)
+
+
+def test_features_are_those_of_the_chat_that_scorers_compare(monkeypatch):
+    seen = []
+    monkeypatch.setattr(audited_rewards, "text_features", lambda *texts: seen.append(texts) or text_features(*texts))
+
+    def in_sage_form(chat):
+        return json.dumps(
+            {"classification_output": {}, "cot": "", "now_path": [], "finals": {"Action": "x"}, "chat": chat}
+        )
+
+    made = RewardRecord(
+        key=rollout("x").key, total=Scored(value=0.5), action=Reply(content=in_sage_form("Why now?")), s_r=0.5,
+        components=(Component(name="consistency", outcome=Scored(value=0.5), weight=1.0),), band="inside",
+        cascade=(0.3, 0.9, 0.5, 0.5), reference_scores=(ReferenceScore(reference=0, s_r=0.5),),
+    )  # fmt: skip
+    audited_rewards.correct(made, sample(in_sage_form("May I ask why?")), AuditCorrection(), 0.5)
+    assert seen == [("Why now?", "May I ask why?")]
 
 
 def test_correction_is_clipped_to_a_score():

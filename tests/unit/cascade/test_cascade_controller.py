@@ -116,6 +116,18 @@ def test_failed_certificate_narrows_the_interval_to_the_part_that_agrees():
     assert figures["audit/bound_excess"] == 0.0
 
 
+def test_evidence_about_replaced_scorers_is_forgotten():
+    controller, rng = CascadeController(config(NARROW, {"correction": "stratified"})), random.Random(1)
+    for number in range(1, 10):
+        figures = controller.step_ended(step(controller, rng, number, audit_frac=0.2))
+    assert figures["audit/correction_audits"] > 0 < figures["audit/bound_audits"]
+    controller.scorers_changed()
+    fresh = CascadeController(config(NARROW, {"correction": "stratified"}))
+    assert {k: controller.state()[k] for k in ("seen", "certificate", "correction")} == {
+        k: fresh.state()[k] for k in ("seen", "certificate", "correction")
+    }
+
+
 def test_narrowing_keeps_the_bound_on_judge_calls():
     wanted = {"certificate": {"limit": 0.05, "narrow": True, "max_judge_frac": 0.5}}
     controller, rng = CascadeController(config(NARROW, wanted)), random.Random(1)

@@ -132,6 +132,28 @@ async def test_labelled_pairs_are_checked_if_the_data_has_no_pairs(tmp_path: Pat
     assert run.scorers.checks["reranker"]["labelled_pairs"].auc == 1.0
 
 
+@pytest.mark.parametrize(("env", "known"), [("env=sage", True), ("env=my.py:run", False)])
+async def test_rule_for_exact_acts_skips_own_dialogues(tmp_path: Path, monkeypatch, env: str, known: bool) -> None:
+    """Only the user's function knows the due act of a later turn."""
+    given: list[Any] = []
+
+    async def held_out(*args: Any, **settings: Any) -> SimpleNamespace:
+        return SimpleNamespace(metrics=lambda stage: {}, records=(), as_dict=dict)
+
+    async def customers(*args: Any, truth: Any, **settings: Any) -> tuple[dict[str, float], list[RewardRecord]]:
+        given.append(truth)
+        return {}, []
+
+    monkeypatch.setattr(stages, "evaluate_held_out", held_out)
+    monkeypatch.setattr(stages, "evaluate_customers", customers)
+    run: Any = a_run(ONE_REPLY, tmp_path, Pool(), env)
+    run.prepared.truth, run.prepared.codec = "rule", SimpleNamespace(prompt=None, formats=None)
+    run.world.workers = run.episodes = run.router = None
+    run.recorder = SimpleNamespace(evaluation=lambda *figures: None)
+    await run.evaluate("rl", 1)
+    assert given == ["rule" if known else None]
+
+
 @pytest.mark.parametrize(("steps", "measured"), [(0, ["base"]), (2, ["base", "rl"])])
 async def test_run_without_steps_is_evaluated_once(
     steps: int, measured: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -286,13 +308,15 @@ async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked() 
         assert [reply.text for reply in checked] == ["first"]
         replies.append(ScoredReply(None, "second", 1.0))
 
+    forgotten = []
     scorers = SimpleNamespace(check_every=1, on_alarm="refit")
     run = SimpleNamespace(
         config=SimpleNamespace(scorers=scorers, experiment=SimpleNamespace(steps=9)), experience=None,
         scorers=SimpleNamespace(of_replies=of_replies), refit=SimpleNamespace(run=refit, steps=[1]),
+        cascade_controller=SimpleNamespace(scorers_changed=lambda: forgotten.append("evidence")),
     )  # fmt: skip
     assert (await stages._check_scorers(run, 1, replies))["scorers/refits"] == 1.0
-    assert replies == []
+    assert (replies, forgotten) == ([], ["evidence"])
 
 
 async def test_resumed_warm_up_uses_the_batches_of_an_uninterrupted_one(tmp_path: Path) -> None:
