@@ -4,8 +4,9 @@ The role of a text's author and whether the text is public decide what becomes o
 customer or of the agent. Internal notes are never turns: they are dropped, or kept in `privileged["internal_notes"]`.
 
 Zendesk   tickets of the JSON export {"id", "subject", "requester_id" or "requester", "comments": [{"author_id",
-          "public", "body", "created_at"}]}, or answers of the API: {"tickets": [...]}, {"comments": [...]} in a file
-          named after its ticket, {"users": [{"id", "role": "end-user" | "agent" | "admin"}]}.
+          "public", "body", "created_at"}]}, or answers of the API: {"tickets": [...]}, {"comments": [...]} with their
+          "ticket_id" or in a file named after their ticket, {"users": [{"id", "role": "end-user" | "agent" |
+          "admin"}]}.
 Intercom  conversations {"id", "title", "source": {"body", "author": {"type"}}, "conversation_parts":
           {"conversation_parts": [{"part_type", "body", "author": {"type"}, "created_at"}]}}.
 """
@@ -290,7 +291,8 @@ class _ZendeskExport:
             for user in row["users"] if "users" in listed else ():
                 self._add_user(user)
             if "comments" in listed:
-                self._add_comments(_ticket_of_file(place, row["comments"]), row["comments"])
+                for number, comments in _by_ticket(place, row["comments"]).items():
+                    self._add_comments(number, comments)
         elif "id" in row and "role" in row:
             self._add_user(row)
         else:
@@ -367,16 +369,26 @@ def _comment_text(comment: Row) -> str:
     return str(comment.get("body") or "") or _from_html(comment.get("html_body"))
 
 
-def _ticket_of_file(place: str, comments: list[Any]) -> str:
-    """Return the ticket of an answer of the API: that of its comments, or the number in the file's name."""
-    given = next((c["ticket_id"] for c in comments if isinstance(c, dict) and "ticket_id" in c), None)
-    path = Path(place.rpartition(":")[0])
-    numbers = re.findall(r"\d+", path.stem)
-    if given is None and not numbers:
-        raise DataError(
-            place, path.name, "names no ticket; name a file of comments after its ticket (comments_17.json)"
-        )
-    return str(given) if given is not None else numbers[-1]
+def _by_ticket(place: str, comments: list[Any]) -> dict[str, list[Any]]:
+    """Return the comments of an answer of the API by their `ticket_id`.
+
+    Comments without one belong to the ticket of the others, or if these have several, to the number in the file's name.
+    """
+    found: dict[str, list[Any]] = {}
+    unnamed: list[Any] = []
+    for comment in comments:
+        number = comment.get("ticket_id") if isinstance(comment, dict) else None
+        group = unnamed if number is None else found.setdefault(str(number), [])
+        group.append(comment)
+    if unnamed or not found:
+        path = Path(place.rpartition(":")[0])
+        numbers = list(found) if len(found) == 1 else re.findall(r"\d+", path.stem)
+        if not numbers:
+            raise DataError(
+                place, path.name, "names no ticket; name a file of comments after its ticket (comments_17.json)"
+            )
+        found.setdefault(numbers[-1], []).extend(unnamed)
+    return found
 
 
 # --- Intercom ----------------------------------------------------------------------------------

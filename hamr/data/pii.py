@@ -87,8 +87,9 @@ _CLEAR: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("key", re.compile(
         r"\b(?:pin(?: code)?|cvv|cvc|tan|verification code|security code|code de (?:sécurité|vérification)"
         r"|sicherheitscode|bestätigungscode)" + _LINK + r"(?P<value>\d{3,8})(?!\w)", _I)),
-    ("key", re.compile(
-        _NO_WORD + r"(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=(?:[A-Za-z+/]*\d){4})[A-Za-z0-9+/]{28,}={0,2}")),
+    ("key", re.compile(  # starts only at the start of a run of +/ and letters, so that long runs take linear time
+        r"(?:(?<![A-Za-z0-9_+/])|(?<=_)[A-Za-z0-9]*[+/])"
+        r"(?P<value>(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=(?:[A-Za-z+/]*\d){4})[A-Za-z0-9+/]{28,}={0,2})")),
     ("key", re.compile(_NO_WORD + r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{32,}(?![A-Za-z0-9])")),
     ("email", re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,4}\.[A-Za-z]{2,12}")),
     ("domain", re.compile(r"https?://[^\s<>\"'，。；、）)】]+", _I)),
@@ -187,6 +188,8 @@ _SIGNATURES: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
 _GROUPED_FROM = 9
 """Fewest digits of a number in groups: fewer may be sizes or a range."""
 
+_LOGIN = r"user_?name|account_?name|用户名"
+"""Fields of an account whose values have no form, like the name of a person."""
 _BY_NAME: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("birthdate", re.compile(r"birth|(?:^|_)dob$|geburt|naissance|出生|生日", _I)),
     ("iban", re.compile(r"(?:^|_)iban", _I)),
@@ -200,10 +203,17 @@ _BY_NAME: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("domain", re.compile(r"domain|(?:^|_)url$|website|域名|网址", _I)),
     ("signature", re.compile(r"signature|sign_?name|签名", _I)),
     ("account", re.compile(
-        r"(?:^|_)uid$|user_?name|account_?name"
+        r"(?:^|_)uid$|" + _LOGIN +
         r"|(?:user|account|customer|member|order|reservation|contract|card|client|tracking|parcel)"
-        r"[ _-]?(?:id|no|number)$|账号|帐号|账户|用户名|订单号|卡号|运单号|快递单号", _I)),
+        r"[ _-]?(?:id|no|number)$|账号|帐号|账户|订单号|卡号|运单号|快递单号", _I)),
 )  # fmt: skip
+_FORMS: Mapping[PrivateKind, re.Pattern[str]] = {
+    **dict.fromkeys(("phone", "account", "iban", "identity", "birthdate"), re.compile(r"\d")),
+    "network": re.compile(r"[\d:]"),
+    "email": re.compile(r"[@＠]"),
+    "domain": re.compile(r"\.|://"),
+}
+"""Characters that a value of the kind must contain, unlike a word such as "unknown". Other kinds have no form."""
 _ABOUT = re.compile(r"(?:type|kind|status|count|verified|enabled|format|length)$", _I)
 _ALIAS = re.compile(r"\[(?:" + "|".join(kind.upper() for kind in KINDS) + r")_\d+\]")
 
@@ -287,6 +297,16 @@ def kind_by_name(name: str) -> PrivateKind | None:
     return next((kind for kind, pattern in _BY_NAME if pattern.search(name)), None)
 
 
+def _has_form(kind: PrivateKind, name: str, text: str) -> bool:
+    form = _FORMS.get(kind)
+    return form is None or form.search(text) is not None or re.search(_LOGIN, name, _I) is not None
+
+
+def _as_integer(value: Any) -> Any:
+    """Return a whole float as an integer: tables store numbers such as 48213377.0. Other values are unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 @dataclass
 class Aliases:
     """Aliases of one ticket: `[PHONE_1]` is the same number everywhere in the ticket.
@@ -314,6 +334,7 @@ class Aliases:
     def learn_value(self, name: str, value: Any) -> None:
         """Learn the values of a field or a parameter, whose name may indicate its kind. Recurses into lists and
         objects."""
+        value = _as_integer(value)
         if isinstance(value, Mapping):
             for key, inner in value.items():
                 self.learn_value(str(key), inner)
@@ -323,7 +344,7 @@ class Aliases:
         elif isinstance(value, str | int) and not isinstance(value, bool):
             text = str(value).strip()
             kind = kind_by_name(name)
-            if kind is not None and len(text) >= 4:
+            if kind is not None and len(text) >= 4 and _has_form(kind, name, text):
                 self._alias(kind, text)
             else:
                 self.learn(text)
@@ -339,8 +360,9 @@ class Aliases:
             return {key: self.hide_value(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self.hide_value(inner) for inner in value]
-        if isinstance(value, int) and not isinstance(value, bool):
-            return self.values.get(str(value), value)
+        number = _as_integer(value)
+        if isinstance(number, int) and not isinstance(number, bool):
+            return self.values.get(str(number), value)
         return self.hide(value) if isinstance(value, str) else value
 
     def named_in(self, value: Any) -> dict[str, str]:

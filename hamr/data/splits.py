@@ -41,8 +41,8 @@ def split_samples(
     samples give the same pairs for scorers, from a generator or from its file.
 
     Raises:
-        DataError: No training or no test samples remain, or two splits use one id for different samples. Caches
-            (prompts, rewards) use the id as key.
+        DataError: No training or no test samples remain, two splits use one id for different samples (caches of
+            prompts and rewards use the id as key), or a given split shares a group with another split.
     """
     dialogue_of, dialogues = _dialogues(train), dict[str, list[ServiceSample]]()
     for sample in train:
@@ -66,6 +66,7 @@ def split_samples(
         )
     splits = {"train": kept, "validation": parts["validation"], "test": parts["test"]}
     _check_ids(splits)
+    _check_groups(splits)
     return Splits(**{name: tuple(samples) for name, samples in splits.items()})
 
 
@@ -98,6 +99,21 @@ def _check_ids(splits: Mapping[str, Sequence[ServiceSample]]) -> None:
                     sample.id,
                     f"another sample of data.{where} has this id; make ids unique over both",
                 )
+
+
+def _check_groups(splits: Mapping[str, Sequence[ServiceSample]]) -> None:
+    seen: dict[str, tuple[str, str]] = {}
+    for name, samples in splits.items():
+        for sample in samples:
+            if (group := sample.meta.get("group")) is not None:
+                where, first = seen.setdefault(str(group), (name, sample.id))
+                if where != name:
+                    raise DataError(
+                        f"data.{name}: group",
+                        group,
+                        f"sample {sample.id!r} has the group of {first!r} in data.{where}; "
+                        "move all samples of a group to one of these splits, or import with split=false",
+                    )
 
 
 def count_copies(samples: Iterable[ServiceSample]) -> int:

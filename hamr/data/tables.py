@@ -57,7 +57,7 @@ def read_table(
     Args:
         path: The export. Its ending names the format.
         encoding: Encoding of the text. By default, that of a byte order mark, UTF-8, or for a CSV the likeliest.
-        delimiter: Delimiter of a CSV. By default, the one in its header.
+        delimiter: Delimiter of a CSV. By default, a tab for `.tsv`, else the one in its header.
         strict: Raise DataError for the first invalid line of JSON instead of collecting the faults.
     """
     ending = path.suffix.lower()
@@ -72,7 +72,8 @@ def read_table(
         return ExportTable(rows=list(enumerate(_columns(raw, path), start=1)), faults=[], form=ending[1:].title())
     if ending in (".csv", ".tsv"):
         return _csv(raw, path, encoding, delimiter)
-    if encoding:
+    encoding = encoding or _encoding_of_mark(raw)
+    if encoding and encoding != "utf-8-sig":
         raw = _decode(raw, path, encoding).encode()
     return _json(raw, path, strict)
 
@@ -137,7 +138,7 @@ def _csv(raw: bytes, path: Path, encoding: str | None, delimiter: str | None) ->
     hint, first = re.match(r"sep=(.)\r?\n", text), 0  # Excel's own line before the header
     if hint:
         delimiter, text, first = delimiter or hint[1], text[hint.end() :], 1
-    delimiter = delimiter or _delimiter(text)
+    delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else _delimiter(text))
     rows = [(first + line, row) for line, row in _csv_rows(text, path, delimiter, first)]
     name = next((name for name, character in DELIMITERS.items() if character == delimiter), repr(delimiter))
     form = f"CSV, delimiter {name}, encoding {encoding}"
@@ -147,28 +148,39 @@ def _csv(raw: bytes, path: Path, encoding: str | None, delimiter: str | None) ->
 
 def _csv_rows(text: str, path: Path, delimiter: str, first: int) -> Iterator[tuple[int, Row]]:
     csv.field_size_limit(1 << 30)  # a column may hold a whole conversation
-    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     before = 0
     try:
-        names = [name for name in reader.fieldnames or () if name]
-        if twice := next((name for name in names if names.count(name) > 1), None):
+        header = next(reader, [])
+        if twice := next((name for name in header if name and header.count(name) > 1), None):
             raise DataError(f"{path}:{first + 1}: header", twice, "two columns have this name; rename one")
         before = reader.line_num
-        for row in reader:
-            if None in row:  # an unquoted text with a delimiter
-                remedy = f"the line has more fields than the header's {len(row) - 1}; put quotes around its texts"
-                raise DataError(f"{path}:{first + reader.line_num}: line", row[None], remedy)
-            yield reader.line_num, row
-            before = reader.line_num
+        for values in reader:
+            line, before = before + 1, reader.line_num
+            extra = values[len(header) :]
+            if any(extra):  # an unquoted text with a delimiter
+                remedy = f"the line has more fields than the header's {len(header)}; put quotes around its texts"
+                raise DataError(f"{path}:{first + line}: line", extra, remedy)
+            if values:
+                yield line, {**dict.fromkeys(header), **dict(zip(header, values, strict=False))}
     except csv.Error as error:
         remedy = f"cannot be read as CSV ({error}); close every quote, and write a quote inside a quoted text twice"
         raise DataError(f"{path}:{first + before + 1}: line", re.split(r"\r\n?|\n", text)[before], remedy) from error
 
 
+_HEADER = re.compile(r'(?:(?<![^,;\t|])"(?:[^"]++|"")*+"|[^\r\n])*')
+"""The first line, with the line breaks inside its quoted fields."""
+
+
 def _delimiter(text: str) -> str:
     """Return the delimiter that is most frequent in the header outside quotes, a comma if it has one column."""
-    header = re.sub(r'"[^"]*"', "", re.split(r"[\r\n]", text, maxsplit=1)[0])
+    header = re.sub(r'"[^"]*"', "", _HEADER.match(text).group())  # type: ignore[union-attr]
     return max(DELIMITERS.values(), key=header.count)
+
+
+def _encoding_of_mark(raw: bytes) -> str | None:
+    """Return the encoding of the byte order mark, None if there is none."""
+    return next((name for mark, name in _BOMS.items() if raw.startswith(mark)), None)
 
 
 def _encoding(raw: bytes, path: Path) -> str:
@@ -176,7 +188,7 @@ def _encoding(raw: bytes, path: Path) -> str:
 
     Lines of plain ASCII say nothing and are ignored.
     """
-    if marked := next((name for mark, name in _BOMS.items() if raw.startswith(mark)), None):
+    if marked := _encoding_of_mark(raw):
         return marked
     with contextlib.suppress(UnicodeDecodeError):
         raw.decode("utf-8")

@@ -275,7 +275,8 @@ def _converted_turns(
         before = _later(value_at(turn, columns.time) if columns.time else None, before, place, order)
         role = _role(value_at(turn, columns.role), columns, place)
         content = value_at(turn, columns.content)
-        text = "" if content is None else content if isinstance(content, str) else json.dumps(content)
+        text = "" if content is None else content
+        text = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
         called = value_at(turn, columns.call.name) if columns.call and role == "agent" else None
         if role == "tool":
             name = value_at(turn, columns.tool) if columns.tool else None

@@ -29,19 +29,16 @@ def plain(text: str) -> str:
 
 
 def repetitions(text: str, size: int = REPEATED) -> set[tuple[str, ...]]:
-    """Return the sequences of `size` words, or of twice as many Chinese characters, that a text has more than once.
+    """Return the sequences of `size` words, or of twice as many if one is Chinese, that a text has more than once.
 
     >>> sorted(repetitions("Do you use data, or do you use data?"))
     [('do', 'you', 'use'), ('you', 'use', 'data')]
     """
     words = words_of(text)
-    repeated = _sequences(words, size)
-    if any(_HAN.search(word) for sequence in repeated for word in sequence):
-        return _sequences(words, 2 * size)
-    return repeated
+    return _repeated_sequences(words, size, chinese=False) | _repeated_sequences(words, 2 * size, chinese=True)
 
 
-def _sequences(words: list[str], size: int) -> set[tuple[str, ...]]:
-    """Return the sequences that occur more than once."""
+def _repeated_sequences(words: list[str], size: int, *, chinese: bool) -> set[tuple[str, ...]]:
+    """Return the sequences with a Chinese character, or those without one, that occur more than once."""
     sequences = Counter(tuple(words[i : i + size]) for i in range(len(words) - size + 1))
-    return {sequence for sequence, count in sequences.items() if count > 1}
+    return {s for s, count in sequences.items() if count > 1 and (_HAN.search("".join(s)) is not None) == chinese}

@@ -141,6 +141,7 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]
     """Return the trajectory row of a chat in any of the forms. `unnamed` is its id if it has none."""
     form, field, messages = _messages(row, where)
     names: dict[str, str] = {}
+    waiting: list[str] = []
     policy: list[str] = []
     turns: list[dict[str, Any]] = []
     for i, message in enumerate(messages):
@@ -154,10 +155,17 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]
             raise DataError(f"{place}.role", role, f"unknown role; use system, {', '.join(_ROLES)}")
         elif _ROLES[role] == "tool":
             name = message.get("name") or names.get(str(message.get("tool_call_id")))
+            name = name or (waiting[0] if waiting else None)  # results without ids have the order of the calls
+            if name in waiting:
+                waiting.remove(name)
             turns.append({"role": "tool", **({"name": name} if name else {}), "content": text})
         else:
+            calls = list(_calls(message, place, names))
+            if calls and turns and turns[-1]["role"] != "agent":
+                waiting.clear()  # earlier calls have no result
+            waiting.extend(call["name"] for call in calls)
             turns.extend([{"role": _ROLES[role], "content": text}] if text.strip() else [])
-            turns.extend(_calls(message, place, names))
+            turns.extend(calls)
     tools = row.get("tools") or []
     if isinstance(tools, str):
         tools = parse_line(tools, f"{where}: tools")
@@ -198,7 +206,8 @@ def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Ite
                 raise DataError(f"{where}.arguments", arguments, f"are not JSON ({error})") from error
         if not isinstance(arguments, dict):
             raise DataError(f"{where}.arguments", arguments, "must be an object")
-        names[str(call.get("id"))] = inner["name"]
+        if call.get("id") is not None:
+            names[str(call["id"])] = inner["name"]
         yield {"role": "agent", "action": "call_tool", "name": inner["name"], "parameters": arguments}
 
 

@@ -219,7 +219,8 @@ def _turns(events: list[Any], path: Path) -> tuple[list[dict[str, Any]], dict[in
             turns.append({"role": "agent", "action": "call_tool", "name": event["APIName"], "parameters": parameters})
         elif kind == ("KnowledgeBase", "return_item"):
             content = {"item": event.get("Item"), "total_items": event.get("TotalItems")}
-            turns.append({"role": "tool", "name": event["APIName"], "content": json.dumps(content)})
+            text = json.dumps(content, ensure_ascii=False)
+            turns.append({"role": "tool", "name": event["APIName"], "content": text})
     return turns, drafts, nodes
 
 

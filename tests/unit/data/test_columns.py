@@ -66,6 +66,20 @@ def test_chats_of_one_customer_are_in_one_split(tmp_path: Path, capsys: pytest.C
     assert "group: 'customer.number': chats.jsonl has no such column" in capsys.readouterr().err
 
 
+def test_customer_in_two_splits_of_the_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    rows = chats(tmp_path).read_text().splitlines()
+    (folder / "train.jsonl").write_text("\n".join(rows[:10]))  # the last customer has three dialogues
+    (folder / "test.jsonl").write_text("\n".join(rows[10:]))
+    given = ["data", "import", "messages", f"input={folder}", f"output={tmp_path / 'out'}"]
+    assert hamr([*given, "group=customer.no"]) == 2
+    error = capsys.readouterr().err
+    assert "data.test: group: " in error and "'test-1-1' has the group of 'train-10-1' in data.train" in error
+    assert hamr([*given, "group=customer.no", "overwrite=true", "split=false"]) == 0
+    assert hamr([*given, "overwrite=true"]) == 0
+
+
 @pytest.mark.parametrize(
     ("corpus", "row", "policies"),
     [

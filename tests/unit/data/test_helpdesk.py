@@ -97,6 +97,22 @@ def test_answers_of_the_zendesk_api_are_joined(tmp_path: Path) -> None:
     ]
 
 
+def test_comments_of_several_tickets_in_one_file_are_separated(tmp_path: Path) -> None:
+    bare = [{key: value for key, value in ticket(n).items() if key != "comments"} for n in (1, 2)]
+    write(tmp_path / "tickets.json", {"tickets": bare})
+    first = [comment(CUSTOMER, "Where?", 1, ticket_id=1), comment(AGENT, "Here.", 2, ticket_id=1)]
+    second = [comment(CUSTOMER, "Cancel.", 3, ticket_id=2), comment(AGENT, "Cancelled.", 4, ticket_id=2)]
+    path = write(tmp_path / "comments.json", {"comments": [*first, *second]})
+    found = zendesk(tmp_path)
+    assert found.faults == ()
+    assert [[turn.content for turn in made.turns] for made in found.trajectories] == [
+        ["Where?", "Here."], ["Cancel.", "Cancelled."],
+    ]  # fmt: skip
+    write(path, {"comments": [*first, *second, comment(AGENT, "To whom?", 5)]})
+    with pytest.raises(DataError, match=r"comments.json:1: 'comments.json': names no ticket"):
+        zendesk(tmp_path)
+
+
 def test_role_of_the_user_decides_against_the_ticket(tmp_path: Path) -> None:
     """An agent may open a ticket for the customer and be named as its requester."""
     users = [{"id": CUSTOMER, "role": "agent"}, {"id": AGENT, "role": "end-user"}]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hamr.data.pii import Aliases, find_pii, kind_by_name, private_in
@@ -95,6 +97,31 @@ def test_field_name_determines_the_kind_of_value() -> None:
     assert {name: kind_by_name(name) for name in names} == names
 
 
+def test_whole_floats_are_hidden_like_integers() -> None:
+    """A table with an empty cell stores the numbers of the column as floats."""
+    row = {"phone": 4915112345678.0, "customer_number": 48213377.0, "total": 48213376.5, "phones": True, "n": 2.0}
+    aliases = Aliases()
+    aliases.learn_value("", row)
+    assert aliases.hide_value(row) == {
+        "phone": "[PHONE_1]", "customer_number": "[ACCOUNT_1]", "total": 48213376.5, "phones": True, "n": 2.0,
+    }  # fmt: skip
+    assert aliases.values == {"4915112345678": "[PHONE_1]", "48213377": "[ACCOUNT_1]"}
+
+
+def test_words_in_private_fields_are_no_private_values() -> None:
+    words = {
+        "domain": "restaurant", "phone": "unknown", "mobile": ["none", "true"], "email": "not given", "iban": "missing",
+        "order_id": "pending", "passport": "expired", "birthdate": "hidden", "ip": "dynamic",
+    }  # fmt: skip
+    aliases = Aliases()
+    aliases.learn_value("", words)
+    assert aliases.values == {}
+    formed = {"domain": "http://intranet/wiki", "phone": "ext. 17", "email": "mia@work", "mac": "fe80::abcd"}
+    named = {"username": "cminh", "address": "Rose Cottage", "password": "sesame"}
+    aliases.learn_value("", formed | named)
+    assert set(aliases.values) == {*formed.values(), *named.values()}
+
+
 def test_short_value_does_not_split_a_longer_one() -> None:
     aliases = Aliases()
     aliases.learn_value("user_id", "mia_1")
@@ -125,3 +152,23 @@ def test_hiding_is_idempotent(text: str) -> None:
 @pytest.mark.parametrize("piece", ["a.", "1 ", "账号", "市区路", "a@", "+1 ", "ave 1 "])
 def test_long_texts_take_linear_time(piece: str) -> None:
     assert isinstance(find_pii(piece * (20_000 // len(piece))), tuple)
+
+
+@pytest.mark.parametrize("character", "/+")
+def test_long_runs_of_one_sign_take_linear_time(character: str) -> None:
+    assert find_pii(character * 200_000) == ()
+
+
+_KEY = re.compile(
+    r"(?<![A-Za-z0-9_])(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=(?:[A-Za-z+/]*\d){4})[A-Za-z0-9+/]{28,}={0,2}"
+)
+"""Base64 keys, in a form that takes quadratic time."""
+
+
+@given(st.text("gZ7+/_= ", min_size=28, max_size=80))
+@example("gZ7+" * 8)
+@example("my_dir/" + "gZ77" * 7 + "==")
+@example("_+" + "gZ77" * 7)
+@example("_" + "gZ77" * 7)
+def test_keys_start_at_every_run_of_base64(text: str) -> None:
+    assert [f.value for f in find_pii(text) if f.kind == "key"] == [m.group() for m in _KEY.finditer(text)]

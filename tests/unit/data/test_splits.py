@@ -33,6 +33,20 @@ def test_group_stays_in_one_split() -> None:
     assert len(set().union(*groups)) == 4
 
 
+def test_group_in_two_splits_is_rejected() -> None:
+    def grouped(name: str, group: str) -> ServiceSample:
+        return dataclasses.replace(sample(name, name), meta={"group": group})
+
+    train = [grouped(f"a{i}", f"g{i}") for i in range(8)]
+    remedy = "has the group of 'a0' in data.train; move all samples of a group to one of these splits, or"
+    with pytest.raises(DataError, match=f"data.test: group: 'g0': sample 't0' {remedy} import with split=false"):
+        split_samples(train, {"test": [grouped("t0", "g0")]}, held_out_frac=0, seed=0)
+    given = {"validation": [grouped("v0", "h")], "test": [grouped("t0", "h")]}
+    with pytest.raises(DataError, match="data.test: group: 'h': sample 't0' has the group of 'v0' in data.validation"):
+        split_samples(train, given, held_out_frac=0.1, seed=0)
+    assert split_samples(train, {"test": [grouped("t0", "h")]}, held_out_frac=0.1, seed=0).test
+
+
 def test_whole_dialogues_are_split_off_and_the_rest_keeps_its_order() -> None:
     splits = split_samples(SAMPLES, {}, held_out_frac=0.2, seed=3)
     parts = [{s.meta["dialogue"] for s in part} for part in (splits.train, splits.validation, splits.test)]

@@ -35,6 +35,10 @@ def read(folder: Path, raw: bytes, name: str = "t.csv", **options: str) -> Expor
         (b'"id","a;b"\n1,Hi\n', "CSV, delimiter comma, encoding utf-8", "a;b", "Hi"),
         (b"id;a, b;text\n1;2;Hi\n", "CSV, delimiter semicolon, encoding utf-8", "a, b", "2"),
         (b'id\t"a, ""b"", c"\ttext\n1\t2\tHi\n', "CSV, delimiter tab, encoding utf-8", 'a, "b", c', "2"),
+        (b'"a, ""b""\n, c";id;text\n1;2;Hi\n', "CSV, delimiter semicolon, encoding utf-8", 'a, "b"\n, c', "1"),
+        (b'5" screen;id\n"1,2,3";4\n', "CSV, delimiter semicolon, encoding utf-8", '5" screen', "1,2,3"),
+        (b"id;text;\n1;Hi;;\n", "CSV, delimiter semicolon, encoding utf-8", "text", "Hi"),
+        (b"id;text\n1;Hi;\n", "CSV, delimiter semicolon, encoding utf-8", "text", "Hi"),
     ],
 )
 def test_csv_delimiter_and_encoding_are_detected_and_stated(
@@ -46,7 +50,8 @@ def test_csv_delimiter_and_encoding_are_detected_and_stated(
 
 
 def test_rows_have_their_line_in_the_file(tmp_path: Path) -> None:
-    assert [line for line, _ in read(tmp_path, PLAIN.encode()).rows] == [3, 4]
+    assert [line for line, _ in read(tmp_path, PLAIN.encode()).rows] == [2, 4]
+    assert [line for line, _ in read(tmp_path, b'"i\nd",text\n\n1,"a\rb\r\nc"\n2,b\n').rows] == [4, 7]
     assert [line for line, _ in read(tmp_path, b"sep=;\nid;text\n1;a\n2;b\n").rows] == [3, 4]
     array = '[\n {"id": 1},\n\n {"id": 2,\n  "a": [3]}, {"id": 4}]'
     table = read(tmp_path, array.encode("utf-8-sig"), "t.json")
@@ -58,6 +63,19 @@ def test_given_options_replace_detection(tmp_path: Path) -> None:
     table = read(tmp_path, "a;b,c\n1;ß,2\n".encode("cp850"), encoding="cp850", delimiter=",")
     assert table.rows == [(2, {"a;b": "1;ß", "c": "2"})]
     assert read(tmp_path, '{"a": "ß"}'.encode("cp850"), "t.jsonl", encoding="cp850").rows == [(1, {"a": "ß"})]
+
+
+def test_tsv_is_delimited_by_tabs(tmp_path: Path) -> None:
+    table = read(tmp_path, b"id\ttext, a, b\n1\tHi\n", "t.tsv")
+    assert (table.rows, table.form) == ([(2, {"id": "1", "text, a, b": "Hi"})], "CSV, delimiter tab, encoding utf-8")
+    assert read(tmp_path, b"id;text\n1;Hi\n", "t.tsv", delimiter=";").rows == [(2, {"id": "1", "text": "Hi"})]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_byte_order_mark_sets_the_encoding_of_json(tmp_path: Path, encoding: str) -> None:
+    lines = '{"a": "ß"}\n{"a": "好"}\n'
+    assert read(tmp_path, lines.encode(encoding), "t.jsonl").rows == [(1, {"a": "ß"}), (2, {"a": "好"})]
+    assert read(tmp_path, '[{"a": "ß"}]'.encode(encoding), "t.json").rows == [(1, {"a": "ß"})]
 
 
 def test_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> None:
@@ -87,6 +105,7 @@ def test_non_object_element_is_reported_with_its_line(tmp_path: Path) -> None:
     [
         ("t.csv", b"a,b,a\n1,2,3\n", {}, "t.csv:1: header: 'a': two columns have this name; rename one"),
         ("t.csv", b"a,b\n1,2\n1,2,3\n", {}, "t.csv:3: line: ['3']: the line has more fields than the header's 2"),
+        ("t.csv", b'a,b\n"1\n1",2\n1,"2\n2",3\n', {}, "t.csv:4: line: ['3']: the line has more fields than"),
         ("t.csv", b"a,b\n1,\xfc\n", {"encoding": "utf-8"}, "t.csv:2: line: b'1,\\xfc': is not utf-8; give encoding="),
         ("t.csv", b"a,b\n1,\xff\xff\x81\x98\n", {}, "its encoding is neither UTF-8 nor cp1252, gb18030"),
         (

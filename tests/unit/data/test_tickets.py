@@ -153,6 +153,15 @@ def test_csv_line_with_too_many_fields_is_reported(tmp_path: Path) -> None:
         read_tickets(path, mapping, folder=tmp_path)
 
 
+def test_private_values_of_an_object_result_are_hidden(tmp_path: Path) -> None:
+    result = {"地址": "浙江省杭州市西湖区文三路90号", "adresse": "Lindenstraße 12, 10115 Berlin"}
+    answered = {"from": "system", "text": result, "tool": "find_order", "at": 3}
+    (made,) = read(tmp_path, ticket(said=[*turns()[:2], answered, *turns()[3:]])).trajectories
+    assert [turn.content for turn in made.turns if turn.role == "tool"] == [
+        '{"地址": "[ADDRESS_1]", "adresse": "[ADDRESS_2]"}'
+    ]
+
+
 def test_policy_and_dialogue_share_aliases(tmp_path: Path) -> None:
     """The agent must find values from its policy under the same alias in the dialogue."""
     mapping = MAPPING.replace("Look the order up before you promise anything.", "Hotline: 977-625-2661. Be kind.")

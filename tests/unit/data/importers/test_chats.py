@@ -133,6 +133,27 @@ def test_older_function_call_becomes_a_call(tmp_path: Path) -> None:
     assert read(tmp_path / "t.jsonl")[0].turns == (ASKED, CALLED, RESULT, ANSWERED)
 
 
+def results_of(folder: Path, *messages: dict[str, Any]) -> list[tuple[str | None, str]]:
+    (folder / "t.jsonl").write_text(json.dumps({"messages": [USER, *messages, ASSISTANT]}))
+    return [(turn.name, turn.content) for turn in read(folder / "t.jsonl")[0].turns if turn.role == "tool"]
+
+
+def calling(*names: str, **ids: str) -> dict[str, Any]:
+    called = [{"function": {"name": name, "arguments": {}}, **({"id": ids[name]} if ids else {})} for name in names]
+    return {"role": "assistant", "content": None, "tool_calls": called}
+
+
+def test_results_without_ids_have_the_order_of_the_calls(tmp_path: Path) -> None:
+    first, second = {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}
+    assert results_of(tmp_path, calling("a", "b"), first, second) == [("a", "1"), ("b", "2")]
+    assert results_of(tmp_path, calling("a"), calling("b"), first, second) == [("a", "1"), ("b", "2")]
+    named = {**first, "name": "b"}
+    assert results_of(tmp_path, calling("a", "b"), named, second) == [("b", "1"), ("a", "2")]
+    swapped = {**first, "tool_call_id": "y"}, {**second, "tool_call_id": "x"}
+    assert results_of(tmp_path, calling("a", "b", a="x", b="y"), *swapped) == [("b", "1"), ("a", "2")]
+    assert results_of(tmp_path, calling("a"), ASSISTANT, USER, calling("b"), second) == [("b", "2")]
+
+
 def test_folder_without_tables_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="contains no .jsonl, .json, .parquet, .arrow"):

@@ -33,6 +33,16 @@ def read(corpus: str, path: Path, group: str | None = None) -> Imported:
     return IMPORTERS[corpus]({"input": path}, group=group)
 
 
+def test_star_items_keep_their_characters(tmp_path: Path) -> None:
+    """Escaped text hides private values from their detection."""
+    dialogue = star_dialogue(1)
+    for event in dialogue["Events"]:
+        if event["Action"] == "return_item":
+            event["Item"] = {"Address": "Lindenstraße 12"}
+    (made,) = read("star", write_star(tmp_path, dialogue)).trajectories
+    assert ["Lindenstraße 12" in turn.content for turn in made.turns if turn.role == "tool"] == [True]
+
+
 def refusal(corpus: str, path: Path, group: str | None = None) -> str:
     with pytest.raises(DataError) as refused:
         read(corpus, path, group)
