@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,21 +13,28 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hamr.errors import BadInput
-from hamr.security.processes import alive
+from hamr.security.processes import alive, pid_namespace
 
 PREFIX = "hamr-weights-"
 
 
 def weight_file(directory: str | Path, run: str) -> Path:
-    """Return `<directory>/hamr-weights-<pid>-<run>.safetensors`; the pid identifies the owner."""
-    return Path(directory) / f"{PREFIX}{os.getpid()}-{run}.safetensors"
+    """Return `<directory>/hamr-weights-<namespace>-<pid>-<run>.safetensors`; the pid in its namespace is the owner."""
+    return Path(directory) / f"{_own_prefix()}{os.getpid()}-{run}.safetensors"
+
+
+def _own_prefix() -> str:
+    """Return the start of the names of this PID namespace's files. Containers may share the directory."""
+    return f"{PREFIX}{re.sub(r'[^0-9]', '', pid_namespace()) or 0}-"
 
 
 def sweep_stale(directory: str | Path) -> list[Path]:
-    """Remove and return the weight files of this user's runs on this host whose process has ended. Keep all others."""
+    """Remove and return the weight files of this user's runs in this container whose process has ended. Keep all
+    others."""
     removed = []
-    for file in Path(directory).glob(f"{PREFIX}*.safetensors"):
-        owner = file.name.removeprefix(PREFIX).partition("-")[0]
+    prefix = _own_prefix()
+    for file in Path(directory).glob(f"{prefix}*.safetensors"):
+        owner = file.name.removeprefix(prefix).partition("-")[0]
         with suppress(OSError):  # another run has removed it
             if owner.isdigit() and file.stat().st_uid == os.getuid() and not alive(int(owner)):
                 file.unlink()

@@ -7,7 +7,8 @@ no limit until the first refusal. Then
     limit <- limit + 1                    after `limit` answers without a refusal
 
 (additive increase, multiplicative decrease, as in TCP's congestion control). No request is sent before the time that
-the refusal names; if it names none, the delay is 1 s, 2 s, ... up to 60 s. The clock and the sleep are injected.
+the refusal names, at most for 600 s; if it names none, the delay is 1 s, 2 s, ... up to 60 s. The clock and the sleep
+are injected.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 60.0
+LONGEST_NAMED_S = 600.0
+"""Longest delay in seconds that a refusal may name. A longer one is cut to it."""
 MOST_IN_A_ROW = 8
 """About four minutes of growing delays."""
 
@@ -84,7 +87,7 @@ class Pace:
             return
         self.in_a_row += 1
         self._answered = 0
-        names_delay = retry_in_s > 0
+        names_delay, retry_in_s = retry_in_s > 0, min(retry_in_s, LONGEST_NAMED_S)
         # Requests sent before an earlier refusal was known say nothing about the limit that followed it.
         if now >= self._until:
             self.limit = max(1, asked // 2)

@@ -38,23 +38,30 @@ _PATTERNS = (
 )  # fmt: skip
 _WITHOUT_SUFFIX = ("kubeconfig[-_]*", "*[-_]key", "*apikey")
 """Names such as `ssh_host_rsa_key`. With a suffix they may name code or data."""
+
+
+def _start(prefix: bytes) -> bytes:
+    """Return the pattern of a prefix that starts a word, also after an escaped line break or tab, as JSON has them."""
+    return rb"%b(?:(?<!\w%b)|(?<=\\[nrt]%b))" % (prefix, prefix, prefix)
+
+
 _CONTENT = {
     kind: re.compile(pattern)
     for kind, pattern in {
         "private key": rb"-----BEGIN (?:[A-Z0-9]+ ){0,4}PRIVATE KEY(?: BLOCK)?-----",
-        "key of AWS": rb"A[KS]IA(?<!\wA[KS]IA)[A-Z2-7]{16}\b",
+        "key of AWS": _start(rb"A[KS]IA") + rb"[A-Z2-7]{16}\b",
         # A key with hyphens, unlike a name with hyphens, is long and has digits and capitals inside words.
-        "key of a model service": rb"sk-(?<!\wsk-)(?:(?:[a-z0-9]{1,8}-){0,3}\w{20}"
+        "key of a model service": _start(b"sk-") + rb"(?:(?:[a-z0-9]{1,8}-){0,3}\w{20}"
         rb"|(?=[\w-]{0,99}\d)(?=[\w-]{0,99}[a-z\d][A-Z])[\w-]{40})",
-        "key of Groq": rb"gsk_(?<!\wgsk_)[A-Za-z0-9]{48}",
-        "key of xAI": rb"xai-(?<!\wxai-)[A-Za-z0-9]{70}",
+        "key of Groq": _start(b"gsk_") + rb"[A-Za-z0-9]{48}",
+        "key of xAI": _start(b"xai-") + rb"[A-Za-z0-9]{70}",
         "key of Stripe": rb"[rs]k_live_\w{20,}",
         "token of GitHub": rb"gh[oprsu]_[A-Za-z0-9]{36}|github_pat_\w{40}",
         "token of GitLab": rb"glpat-[\w-]{20}",
-        "token of Hugging Face": rb"hf_(?<!\whf_)[A-Za-z]{34}\b",
+        "token of Hugging Face": _start(b"hf_") + rb"[A-Za-z]{34}\b",
         "token of Slack": rb"xox[abeoprs]-[A-Za-z0-9-]{10,}",
         "key of Google": rb"AIza[\w-]{35}",
-        "token of npm": rb"npm_(?<!\wnpm_)[A-Za-z0-9]{36}\b",
+        "token of npm": _start(b"npm_") + rb"[A-Za-z0-9]{36}\b",
         "token of PyPI": rb"pypi-AgEI[\w-]{50,}",
         "key of age": rb"AGE-SECRET-KEY-1[A-Z0-9]{58}",
         "webhook of Slack": rb"hooks\.slack\.com/services/T\w+/B\w+/\w{20}",

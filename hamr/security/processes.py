@@ -46,10 +46,10 @@ def alive(pid: int) -> bool:
 def identity(pid: int | None = None) -> dict[str, Any]:
     """Return the identity of a process of this machine, this one by default, for a file that outlives it."""
     number = os.getpid() if pid is None else pid
-    return {"host": socket.gethostname(), "pids": _namespace(), "pid": number, "started": start_time(number)}
+    return {"host": socket.gethostname(), "pids": pid_namespace(), "pid": number, "started": start_time(number)}
 
 
-def _namespace() -> str:
+def pid_namespace() -> str:
     """Return the name of the set of processes that this one sees. A container has its own; the host's name may be the
     same."""
     try:
@@ -58,10 +58,15 @@ def _namespace() -> str:
         return ""
 
 
+def is_visible(owner: Mapping[str, Any]) -> bool:
+    """Return whether the process of an `identity` is of this host and container, so that its pid means that process."""
+    return owner["host"] == socket.gethostname() and owner.get("pids", pid_namespace()) == pid_namespace()
+
+
 def has_ended(owner: Mapping[str, Any]) -> bool:
     """Return whether the process of an `identity` has ended; False for one of another host or container, which cannot
     be seen."""
-    if owner["host"] != socket.gethostname() or owner.get("pids", _namespace()) != _namespace():
+    if not is_visible(owner):
         return False
     return owner["started"] is None or start_time(owner["pid"]) != owner["started"]
 

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from hamr.security.key_files import find_key
+
 REDACTED = "[redacted]"
 
 _MIN_SECRET = 6
@@ -24,10 +26,10 @@ _FOLDERS = ("PWD", "OLDPWD")
 """Variables of every shell whose name looks secret but which hold the working directory."""
 
 _ALWAYS = {"secret", "secrets", "pwd", "credential", "credentials", "authorization", "cookie", "bearer", "jwt", "dsn"}
-_ALWAYS |= {"webhook", "webhooks"}
+_ALWAYS |= {"webhook", "webhooks", "creds"}
 _ENDINGS = (
     "password", "passwords", "passwd", "passphrase", "apikey", "authtoken", "authkey", "secret", "secretkey",
-    "accesskey", "privatekey", "accesstoken", "apitoken", "dbpass",
+    "accesskey", "privatekey", "accesstoken", "apitoken", "dbpass", "sshpass", "connectionstring",
 )  # fmt: skip
 """Words end with these also without a separator (`PGPASSWORD`)."""
 _BEFORE_KEY = {"api", "access", "private", "secret", "auth", "encryption", "signing", "account", "ssh", "license"}
@@ -45,6 +47,11 @@ _DATABASES = {
 }  # fmt: skip
 _URL_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 _URL_KEYS = re.compile(r"[?&;]([^=&;\s]+)=")
+_CONNECTION_SECRET = re.compile(
+    r"(?:^(?=.*;)|;)\s*(?:password|pwd|accountkey|accesskey|sharedaccesskey|sharedaccesssignature)\s*=\s*[^;\s]",
+    re.IGNORECASE,
+)
+"""Secret of a connection string, `Server=db;Password=...`. It has several parts."""
 _named: set[str] = set()
 
 
@@ -80,7 +87,7 @@ def looks_secret(key: str) -> bool:
         (words[-1] in ("key", "keys") and before in _BEFORE_KEY)
         or (words[-1] == "token" and before not in _TEXT_TOKENS)
         or (words[-1] == "tokens" and before in _BEFORE_KEY)
-        or words[-2:] == ["connection", "string"]
+        or words[-2:] in (["connection", "string"], ["conn", "str"])
         or _names_database(words)
     )
 
@@ -89,14 +96,15 @@ def looks_secret(key: str) -> bool:
 def looks_secret_variable(name: str) -> bool:
     """Return whether an environment variable usually holds a secret.
 
-    Besides the names of `looks_secret`, names like `AZURE_OPENAI_KEY`, `GH_PAT`, `SMTP_PASS`, `AWS_ACCESS_KEY_ID` do,
-    also with an ending such as `_2` or `_PROD`.
+    Besides the names of `looks_secret`, names like `AZURE_OPENAI_KEY`, `GH_PAT`, `SMTP_PASS`, `STRIPE_SK`,
+    `AWS_ACCESS_KEY_ID` do, also with an ending such as `_2` or `_PROD`.
     """
     words = _words_of_variable(name)
     last = words[-1] if words else ""
     return (
         looks_secret("_".join(words))
         or last in ("key", "keys", "pat", "pass", "pw", "auth", "sas")
+        or (last == "sk" and len(words) > 1)
         or words[-3:] == ["access", "key", "id"]
         or words[-2:] in (["auth", "config"], ["sas", "url"])
     )
@@ -110,8 +118,9 @@ def name_secret_variables(names: Iterable[str]) -> None:
 def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
     """Return the values of environment variables with a secret name and of those named by the configuration.
 
-    Longest first (one may contain another). A URL with a login, or with a secret among its parameters, is a secret
-    whatever the variable's name; the address of a database without either is not.
+    Longest first (one may contain another). A URL with a login, a URL or connection string with a secret among its
+    parameters, and a value with a key of a known form are secrets whatever the variable's name; the address of a
+    database without these is not.
     """
     env = os.environ if environ is None else environ
     found = {v for k, v in env.items() if len(v) >= _MIN_SECRET and k not in _FOLDERS and _holds_secret(k, v)}
@@ -119,7 +128,7 @@ def secret_values(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
 
 
 def _holds_secret(name: str, value: str) -> bool:
-    if name in _named:
+    if name in _named or _has_key(value):
         return True
     if "://" in value:
         if any(looks_secret_variable(key) for key in _URL_KEYS.findall(value)):
@@ -127,6 +136,11 @@ def _holds_secret(name: str, value: str) -> bool:
         if _URL_LOGIN.search(value) or _names_database(_words_of_variable(name)):
             return "@" in value
     return looks_secret_variable(name)
+
+
+@cache
+def _has_key(value: str) -> bool:
+    return _CONNECTION_SECRET.search(value) is not None or find_key(os.fsencode(value)) is not None
 
 
 @cache

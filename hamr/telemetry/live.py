@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from hamr.config.overrides import nearest_first
 from hamr.errors import RunFolderError
-from hamr.security.processes import alive
+from hamr.security.processes import alive, is_visible, pid_namespace
 from hamr.security.redaction import blot
 
 STALE_S = 30.0
@@ -35,6 +35,7 @@ class LiveStatus:
     time: float
     pid: int = field(default_factory=os.getpid)
     host: str = field(default_factory=socket.gethostname)
+    pids: str = field(default_factory=pid_namespace)
     pools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     dashboard: str | None = None
     detail: str = ""
@@ -62,12 +63,12 @@ class LiveStatus:
     def alive(self, now: float | None = None) -> bool:
         """Return whether the run is probably active.
 
-        It is if it has not ended, was updated recently, and its process exists if it should be on this machine.
+        It is if it has not ended, was updated recently, and its process exists if it should be in this container.
         """
         now = time.time() if now is None else now
         if self.state in OVER or now - self.time > STALE_S:
             return False
-        return self.host != socket.gethostname() or alive(self.pid)
+        return not is_visible(vars(self)) or alive(self.pid)
 
 
 def find_run(text: str, root: Path | None = None) -> Path:

@@ -65,8 +65,8 @@ def stop(process: subprocess.Popen[str], signum: int) -> tuple[int, str]:
     os.killpg(process.pid, signum)
     _, err = process.communicate(timeout=100)
     assert still_there(family, 30) == []
-    weights = {f"hamr-weights-{child.pid}" for child in family}
-    assert not [file for file in Path("/dev/shm").glob("hamr-weights-*") if file.name.rpartition("-")[0] in weights]
+    pids = {str(child.pid) for child in family}
+    assert not [file for file in Path("/dev/shm").glob("hamr-weights-*") if file.name.split("-")[3] in pids]
     return process.returncode, err
 
 

@@ -23,6 +23,7 @@ import ray
 from hamr.config.algorithm import AlgorithmConfig, KlConfig
 from hamr.config.schema import LoraConfig, ModelConfig, TrainerConfig
 from hamr.errors import BadInput, EngineDied, RunFolderError, TrainingDiverged
+from hamr.models.weights import weight_file
 from hamr.trainer.actors import TrainerGroup
 from hamr.types import TrainBatch, TrainGroup, TrainSequence
 
@@ -363,12 +364,13 @@ def test_written_weights_equal_the_trained_policy(
 def test_shared_weights_are_written_and_removed_by_rank_0(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     """The write follows a sweep; a host with insufficient shared memory is rejected."""
     reset(one, tiny, CONFIG)
-    dead = tmp_path / "hamr-weights-999999999-ab.safetensors"
+    prefix = weight_file(tmp_path, "").name.partition(str(os.getpid()))[0]
+    dead = tmp_path / f"{prefix}999999999-ab.safetensors"
     dead.write_text("w")
     with pytest.raises(BadInput, match=r"rollout\.transfer"):
         asyncio.run(one.share_weights(tmp_path, 10**18))
     path = asyncio.run(one.share_weights(tmp_path, 0))
-    assert path.name.startswith(f"hamr-weights-{one.pids[0]}-")
+    assert path.name.startswith(f"{prefix}{one.pids[0]}-")
     assert not dead.exists()
     asyncio.run(one.write_weights(path))
     assert path.is_file()

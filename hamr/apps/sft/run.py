@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +24,10 @@ from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import check_checkpoint_room
 from hamr.apps.shared.sinks import open_sinks
 from hamr.apps.shared.summary import attention
+from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.run import Job, stoppable
 from hamr.apps.train.stages import how_to_resume
+from hamr.apps.train.start_status import StartStatus
 from hamr.cluster.model_folders import POLICY, check_models
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_demands, place
@@ -33,7 +36,7 @@ from hamr.cluster.session import check_cluster, ray_session
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.schema import Config
 from hamr.data.sft_encoding import EncodedItem, items_batch, part_losses
-from hamr.errors import RunFolderError
+from hamr.errors import BadInput, Preempted, RunFolderError
 from hamr.models.precision import precision_notes, trainer_computation
 from hamr.report.terminal import WIDTH, tables
 from hamr.telemetry.console import Console
@@ -71,7 +74,8 @@ def start(command: SftCommand) -> int:
 def run_job(job: Job, wanted: Sequence[ResourceRequest]) -> int:
     config = job.config
     console = Console(config.experiment.name, enabled=config.logging.console)
-    with MemoryWatch() as memory, console:
+    starting = StartStatus(job.path, RunFolder(job.path, locked=False).id, lambda: console.current or "Ray")
+    with MemoryWatch() as memory, console, starting:
         with console.phase("model and data"):
             config = check_own_functions(config)
             job = dataclasses.replace(job, config=config)
@@ -88,7 +92,7 @@ def run_job(job: Job, wanted: Sequence[ResourceRequest]) -> int:
                 if not config.cluster.elastic:  # an elastic cluster is never full
                     check_demands(wanted, cluster_nodes())
                 check_models(place(wanted, cluster_nodes()), {POLICY: prepared.model_path})
-                run = signals.run(train(prepared, folder, console))
+                run = signals.run(train(prepared, folder, console, starting))
             write_summary(folder, summarise(run, console.seconds, memory.peak))
             report = write_report(folder.path)
     print(f"model: {run.model_path}\nreport: {report}")
@@ -163,21 +167,48 @@ class SftRun:
         return {"timing/step/checkpoint": time.perf_counter() - start}
 
 
-async def train(prepared: PreparedSft, folder: RunFolder, console: Console) -> SftRun:
+class NoPools:
+    """Interface of a run without pools to live control."""
+
+    async def status(self) -> Mapping[str, Mapping[str, Any]]:
+        return {}
+
+    async def resize(self, wanted: Mapping[str, int]) -> Mapping[str, tuple[int, int]]:
+        raise BadInput("pool", ", ".join(wanted), "a run of hamr sft has no pools to resize")
+
+
+@contextlib.asynccontextmanager
+async def live_control(folder: RunFolder, console: Console, starting: StartStatus) -> AsyncIterator[None]:
+    """Publish the status of the run and take requests while the body runs, then publish how it ended."""
+    control = LiveControl(folder.path, folder.id, note=lambda figures: None, phase=lambda: console.current)
+    control.scaler = NoPools()
+    starting.hand_over()
+    try:
+        async with control.serving():
+            yield
+    except BaseException as e:
+        stopped = isinstance(e, Preempted) or signals.signal_of(e) is not None
+        control.publish("preempted" if stopped else "failed", str(e) or type(e).__name__)
+        raise
+    control.publish("finished")
+
+
+async def train(prepared: PreparedSft, folder: RunFolder, console: Console, starting: StartStatus) -> SftRun:
     """Run all steps from the start or after the newest checkpoint.
 
     Raises Preempted after SIGTERM or Ctrl-C, as `hamr.apps.shared.preemption` describes.
     """
     preemption = Preemption(prepared.config.experiment.checkpoint.grace_s)
-    try:
-        with preemption.watching(console.note):
-            return await _train(prepared, folder, console, preemption)
-    except asyncio.CancelledError:
-        if not preemption.asked.is_set():
-            raise
-        newest = next(iter(await asyncio.to_thread(Checkpoints(folder.checkpoints).all)), None)
-        kept = f", step {newest.step} of {prepared.steps} is kept" if newest else ""
-        raise stop_error(f"{kept}; {how_to_resume(folder.path, prepared.config, 'sft')}") from None
+    async with live_control(folder, console, starting):
+        try:
+            with preemption.watching(console.note):
+                return await _train(prepared, folder, console, preemption)
+        except asyncio.CancelledError:
+            if not preemption.asked.is_set():
+                raise
+            newest = next(iter(await asyncio.to_thread(Checkpoints(folder.checkpoints).all)), None)
+            kept = f", step {newest.step} of {prepared.steps} is kept" if newest else ""
+            raise stop_error(f"{kept}; {how_to_resume(folder.path, prepared.config, 'sft')}") from None
 
 
 async def _train(prepared: PreparedSft, folder: RunFolder, console: Console, preemption: Preemption) -> SftRun:

@@ -25,7 +25,8 @@ def overview_lines(folder: Path, now: float | None = None) -> list[str]:
     recent = [row for row in rows if row["stage"] == stage][-PACE_STEPS:]
     last = recent[-1] if recent else {}
     experiment = config.get("experiment", {})
-    total = {"rl": experiment.get("steps", 0), "sft": experiment.get("sft", {}).get("steps", 0)}.get(stage, 0)
+    sft = mix if (mix := config.get("sft", {})).get("sets") else experiment.get("sft", {})
+    total = {"rl": experiment.get("steps", 0), "sft": sft.get("steps") or 0}.get(stage, 0)
     last_sign = max((t for t in (live.time if live else None, last.get("time")) if t), default=None)
     lines = [f"run {folder.name}: {_state(live, last_sign, now)}", f"  folder     {folder}"]
     if stage:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from hamr.apps.pipeline.log import is_pipeline, pipeline_owner
 from hamr.config.yaml_files import read_config
 from hamr.errors import BadInput, HamrError
-from hamr.security.processes import has_ended
+from hamr.security.processes import has_ended, is_visible
 from hamr.telemetry.control_requests import ControlRequests
 from hamr.telemetry.live import RUNS, LiveStatus, find_run
 from hamr.telemetry.run_folder import owner_of
@@ -28,7 +27,8 @@ END_S = 60.0
 def stop(run: str) -> int:
     """Ask a run or a pipeline to stop, wait until it has ended and print what is kept.
 
-    A run on this machine gets the signal itself, one on another machine a control request in its folder.
+    A run on this machine gets the signal itself, one on another machine or in another container a control request in
+    its folder.
     """
     for path in (Path(run), Path(RUNS) / run):
         if is_pipeline(path):
@@ -41,7 +41,7 @@ def stop(run: str) -> int:
         raise BadInput("run", run, f"is not running{how}, so there is nothing to stop")
     print(f"stopping {folder} (process {owner['pid']} on {owner['host']})", flush=True)
     delivered = False
-    if owner["host"] == socket.gethostname():
+    if is_visible(owner):
         with contextlib.suppress(ProcessLookupError, PermissionError):  # ended just now, or another user's
             os.kill(owner["pid"], signal.SIGTERM)
             delivered = True
@@ -59,7 +59,7 @@ def _stop_pipeline(folder: Path, given: str) -> int:
     if owner is None:
         raise BadInput("run", given, "is a pipeline that is not running, so there is nothing to stop")
     runs = [path.parent for path in folder.glob("*/config.yaml") if _is_running(path.parent)]
-    if owner["host"] != socket.gethostname():
+    if not is_visible(owner):
         if not runs:
             raise BadInput("run", given, f"runs on {owner['host']}, in a stage that takes no request; stop it there")
         return stop(str(runs[0]))
@@ -86,13 +86,13 @@ def _wait_for_end(is_running: Callable[[], bool], limit_s: float, what: str) -> 
 
 
 def _is_running(folder: Path) -> bool:
-    """Return whether the run's process is there. That of another machine counts while it writes its status."""
+    """Return whether the run's process is there. One elsewhere counts while it writes its status."""
     owner, status = owner_of(folder), LiveStatus.read(folder)
     if owner is None:
         return status is not None and status.state == "starting" and status.alive()
     if has_ended(owner):
         return False
-    return owner["host"] == socket.gethostname() or (status is not None and status.alive())
+    return is_visible(owner) or (status is not None and status.alive())
 
 
 def _owner(folder: Path) -> Mapping[str, Any] | None:
@@ -100,7 +100,7 @@ def _owner(folder: Path) -> Mapping[str, Any] | None:
     if owner := owner_of(folder):
         return owner
     status = LiveStatus.read(folder)
-    return {"pid": status.pid, "host": status.host} if status else None
+    return {"pid": status.pid, "host": status.host, "pids": status.pids} if status else None
 
 
 def _grace_s(folder: Path) -> float:

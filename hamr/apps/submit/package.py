@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import re
 import subprocess
 import tempfile
 import zipfile
@@ -63,18 +64,20 @@ def pack(root: Path, target: Path, extra: Mapping[str, str], *, most_mb: float, 
     Without run folders, and without folders that start with a dot and files that look like keys, except those that
     match a pattern in `also`. A symbolic link becomes a copy of the packed files that it points to.
 
-    Raises BadInput for more than `most_mb` (file sizes before compression), naming the largest files, and for a file
-    that contains the value of a secret environment variable.
+    Raises BadInput for a file name that is not UTF-8, for more than `most_mb` (file sizes before compression), naming
+    the largest files, and for a file that contains the value of a secret environment variable.
     """
     listed = dict(sorted(_list_files(root)))
     runs = {f.parent for f in listed if f.name == "run.lock"}
     found = [f for f in listed if not runs.intersection(f.parents) and str(f) not in extra]
+    if odd := next((str(f) for f in found if re.search(r"[\ud800-\udfff]", str(f))), None):
+        raise BadInput("package", odd, "has a name that is not UTF-8; rename it, or add it to .gitignore")
     wanted = {f for f in found if any(fnmatch.fnmatch(str(f), pattern) for pattern in also)}
     hidden = {f: folder for f in found if f not in wanted and (folder := _dot_folder(f)) is not None}
     kept_back = {str(f): "by name" for f in found if f not in hidden and f not in wanted and is_key_file(f)}
     sources, unsent_links = _follow_links(root, [f for f in found if f not in hidden and str(f) not in kept_back])
     _refuse_oversized(root, sources, most_mb)
-    secrets = [form.encode() for value in secret_values() for form in spellings(value)]
+    secrets = [os.fsencode(form) for value in secret_values() for form in spellings(value)]
     size = 0
     names: list[Path] = []
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -162,14 +165,14 @@ def _list_files(root: Path) -> Iterator[tuple[Path, bool]]:
     """
     with tempfile.TemporaryDirectory(prefix="hamr-git-") as aside:
         # Use an empty temporary index: git then lists by .gitignore alone and changes nothing here.
-        env = {**os.environ, "GIT_DIR": f"{aside}/git", "GIT_WORK_TREE": str(root)}
+        env = {"GIT_DIR": f"{aside}/git", "GIT_WORK_TREE": str(root)}
         try:
             _git(["init", "-q"], root, env)
             listed = _git(["ls-files", "-z", "--others", "--exclude-standard"], root, env)
         except (OSError, subprocess.CalledProcessError) as e:
             raise BadInput("package", str(root), f"git cannot list the files ({e}); is it installed?") from None
     try:
-        tracked = set(_git(["ls-files", "-z"], root, os.environ).split("\0"))
+        tracked = set(_git(["ls-files", "-z"], root, {}).split("\0"))
     except subprocess.CalledProcessError:  # no work tree
         tracked = set()
     for name in filter(None, listed.split("\0")):
@@ -181,4 +184,8 @@ def _list_files(root: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _git(args: list[str], root: Path, env: Mapping[str, str]) -> str:
-    return subprocess.run(["git", *args], cwd=root, env=dict(env), check=True, capture_output=True, text=True).stdout
+    """Return git's output. Variables that name a repository or an index, as a hook's do, do not apply to `root`."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith("GIT_CONFIG")}
+    return os.fsdecode(
+        subprocess.run(["git", *args], cwd=root, env={**kept, **env}, check=True, capture_output=True).stdout
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from hamr.config.load import load_config, load_dumped
 from hamr.config.overrides import nearest_first
 from hamr.config.schema import Config
 from hamr.errors import BadInput, RunFolderError
+from hamr.security.processes import is_visible
 from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.run_folder import RunFolder
 
@@ -122,12 +122,12 @@ class SubmitRequest:
 
 
 def _refuse_running_pipeline(folder: Path) -> None:
-    """Raise RunFolderError for a pipeline that runs. One of another machine does while a stage writes its status."""
+    """Raise RunFolderError for a pipeline that runs. One elsewhere does while a stage writes its status."""
     owner = pipeline_owner(folder)
     if owner is None:
         return
     stages = (LiveStatus.is_alive(config.parent) for config in folder.glob("*/config.yaml"))
-    if owner["host"] == socket.gethostname() or any(stages):
+    if is_visible(owner) or any(stages):
         raise _still_runs(folder, owner["pid"], owner["host"])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,12 +30,13 @@ from hamr.trainer.deepspeed_weights import overwritten, write_safetensors
 LOGPROBS = st.lists(st.floats(min_value=-60, max_value=0), min_size=1, max_size=20)
 
 
-def test_sweep_removes_only_files_of_dead_processes(tmp_path: Path) -> None:
+def test_sweep_removes_only_files_of_dead_processes_of_this_container(tmp_path: Path) -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    dead = tmp_path / f"hamr-weights-{child.pid}-ab-3.safetensors"
     own = weight_file(tmp_path, "ab")
-    others = [tmp_path / "psm_123", tmp_path / "hamr-weights-x-1.safetensors", tmp_path / "hamr-weights-1-a-0.txt"]
+    dead = own.with_name(own.name.replace(f"-{os.getpid()}-", f"-{child.pid}-"))
+    others = [tmp_path / "psm_123", tmp_path / "hamr-weights-x-1.safetensors", dead.with_suffix(".txt")]
+    others.append(tmp_path / f"hamr-weights-1-{child.pid}-ab.safetensors")  # of another container
     for file in (dead, own, *others):
         file.write_text("w")
     assert sweep_stale(tmp_path) == [dead]
@@ -45,15 +47,15 @@ def test_sweep_keeps_the_files_of_other_users(tmp_path: Path, monkeypatch: pytes
     """They are not this run's to remove, and the sticky folder does not let it."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    theirs = tmp_path / f"hamr-weights-{child.pid}-ab-3.safetensors"
+    theirs = tmp_path / weight_file(tmp_path, "ab").name.replace(f"-{os.getpid()}-", f"-{child.pid}-")
     theirs.write_text("w")
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
     assert sweep_stale(tmp_path) == [] and theirs.exists()
 
 
-def test_file_name_contains_process_and_group(tmp_path: Path) -> None:
-    assert weight_file(tmp_path, "ab").name == f"hamr-weights-{os.getpid()}-ab.safetensors"
+def test_file_name_contains_namespace_process_and_group(tmp_path: Path) -> None:
+    assert re.fullmatch(rf"hamr-weights-\d+-{os.getpid()}-ab\.safetensors", weight_file(tmp_path, "ab").name)
 
 
 def test_insufficient_shared_memory_is_rejected(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hamr.pools.rate_limit import LONGEST_WAIT_S, MOST_IN_A_ROW, Pace, pace_of
+from hamr.pools.rate_limit import LONGEST_NAMED_S, LONGEST_WAIT_S, MOST_IN_A_ROW, Pace, pace_of
 
 
 class Clock:
@@ -42,6 +42,18 @@ async def test_refusal_halves_concurrency_and_waits_for_retry_after():
     assert pace.limit == 5
     assert await pace.admit(9) == 5
     assert clock.slept == [7.0]
+
+
+async def test_wait_that_a_refusal_names_is_bounded():
+    for named in (1e9, float("inf")):
+        pace, clock = paced()
+        await pace.admit(2)
+        pace.settle(1, answered=0, retry_in_s=5.0)
+        pace.settle(1, answered=0, retry_in_s=named)
+        await pace.admit(1)
+        pace.settle(1, answered=0, retry_in_s=named)
+        await pace.admit(1)
+        assert clock.slept == [LONGEST_NAMED_S] * 2
 
 
 async def test_answers_raise_the_limit_additively():

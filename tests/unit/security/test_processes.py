@@ -24,5 +24,5 @@ def test_process_of_another_container_is_not_said_to_have_ended(monkeypatch: pyt
     """It may have the name of this host, and its number is not one of this container's processes."""
     owner = identity() | {"pid": 4_000_000, "started": "1"}
     assert has_ended(owner)
-    monkeypatch.setattr(processes, "_namespace", lambda: "pid:[1]")
+    monkeypatch.setattr(processes, "pid_namespace", lambda: "pid:[1]")
     assert not has_ended(owner)

@@ -12,6 +12,7 @@ from hamr.telemetry import glossary
 from hamr.telemetry.glossary import METRICS, UnknownMetric, check_names, lookup
 from hamr.telemetry.metrics import (
     MetricsWriter,
+    has_reward,
     histogram,
     percentile,
     read_metrics,
@@ -21,6 +22,7 @@ from hamr.telemetry.metrics import (
     std,
 )
 from hamr.types import (
+    TURN_REWARD,
     Component,
     EpisodeResult,
     JudgeTimeout,
@@ -67,6 +69,14 @@ def test_reward_of_dialogues_is_shown_where_their_turns_have_none():
     turns = [replace(record(0, 0.0), components=()), replace(record(0, 0.0), components=(), episode=end)]
     assert reward_metrics(turns)["reward/total/mean"] == 0.8
     assert reward_metrics([record(0, 0.5), replace(record(0, 0.7), episode=end)])["reward/total/mean"] == 0.6
+
+
+def test_failed_dialogue_does_not_hide_the_rewards_of_others():
+    end = EpisodeResult(outcome="ended", components=(Component(name="reward", outcome=Scored(value=0.8), weight=1.0),))
+    failed = record(0, JudgeTimeout(), components=[part(TURN_REWARD, JudgeTimeout())])
+    assert not has_reward(failed) and has_reward(record(0, 1.0, components=[part(TURN_REWARD, Scored(value=1.0))]))
+    assert has_reward(record(0, JudgeTimeout(), components=[part("consistency", JudgeTimeout())]))
+    assert not has_reward(replace(record(1, 0.0), components=(), episode=end))
 
 
 def test_responses_scored_too_late_count_as_stale_and_not_as_failed():

@@ -215,7 +215,15 @@ VARIABLES = [
     "SECRETKEY",
     "ACCESSKEY",
     "SAS_URL",
+    "SSHPASS",
+    "CREDS",
+    "GCP_CREDS",
+    "CONN_STR",
+    "AZURE_SQL_CONNECTIONSTRING",
+    "STRIPE_SK",
+    "LANGFUSE_SK",
 ]
+GITHUB, SLACK = "ghp_" + "a1B2" * 9, "services/" + "T01234567/B01234567/" + "aB1c" * 6
 ORDINARY = ["SSH_AUTH_SOCK", "XAUTHORITY", "PATH", "TOKENIZERS_PARALLELISM", "MAX_TOKENS", "MAX_TOKENS_2", "MONKEY"]
 ORDINARY += [
     "KEYBOARD_LAYOUT",
@@ -226,6 +234,15 @@ ORDINARY += [
     "NODE_ENV_PROD",
     "B64",
     "TEST",
+    "TASK",
+    "MASK",
+    "RISK",
+    "DISK",
+    "DESK",
+    "SKIP",
+    "SK",
+    "COMPASS",
+    "CONNECTION",
 ]
 
 
@@ -269,9 +286,21 @@ def test_other_variables_hold_no_secrets(name: str) -> None:
         ("HTTPS_PROXY", "http://proxy:3128", False),
         ("SLACK_WEBHOOK_URL", "https://hooks.slack.com/services/canary", True),
         ("SENTRY_DSN", "https://canary@sentry.io/1", True),
+        ("REMOTE", f"https://{GITHUB}@github.com/me/mine", True),
+        ("REMOTE", "https://github.com/me/mine", False),
+        ("SLACK_URL", f"https://hooks.slack.com/{SLACK}", True),
+        ("SLACK_URL", "https://hooks.slack.com/services/", False),
+        ("NOTE", f"use {GITHUB}", True),
+        ("SQL", "Server=db;User Id=me;Password=canary", True),
+        ("SQL", "Password=canary;Server=db", True),
+        ("SQL", "Server=db;User Id=me;Trusted_Connection=yes", False),
+        ("STORAGE", "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=canary==;EndpointSuffix=x", True),
+        ("STORAGE", "DefaultEndpointsProtocol=https;AccountName=me;AccountKey=;EndpointSuffix=x", False),
+        ("HINT", "the option password=... is required", False),
+        ("LS_COLORS", "rs=0:di=01;34:*.key=01;31", False),
     ],
 )
-def test_an_address_is_a_secret_if_it_has_a_login(name: str, value: str, secret: bool) -> None:
+def test_a_value_is_a_secret_if_it_has_a_login_or_key(name: str, value: str, secret: bool) -> None:
     assert secret_values({name: value}) == ((value,) if secret else ())
 
 

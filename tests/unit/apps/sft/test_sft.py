@@ -12,17 +12,22 @@ from typing import Any
 
 import pytest
 
+from hamr.apps.sft import run as module
 from hamr.apps.sft.preview import stretches
-from hamr.apps.sft.run import SftRun, check_resumable, take_steps
+from hamr.apps.sft.run import SftRun, check_resumable, take_steps, train
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
 from hamr.apps.shared.preemption import Preemption
 from hamr.apps.shared.preparation import Codec
+from hamr.apps.train.start_status import StartStatus
 from hamr.cli import main
 from hamr.config.load import load_config
+from hamr.config.schema import Config
 from hamr.data.sft_items import PARTS, SftItem, TargetPart, decision_item, write_items
 from hamr.errors import BadInput, Preempted
 from hamr.models.tokenizer import load_tokenizer
 from hamr.telemetry.console import Console
+from hamr.telemetry.control_requests import ControlRequests
+from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.run_folder import RunFolder
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
 from hamr.types import Reference, Reply, ServiceSample, SftKind, Turn
@@ -283,6 +288,35 @@ async def test_stopped_run_resumes_from_its_last_step_with_validations(
     await take_steps(resumed, newest)
     expected = [{"step": step, "sets": {"after": step}} for step in (0, 2, 4)]
     assert resumed.validations == expected
+
+
+async def test_running_job_is_stopped_through_its_folder(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def busy(*args: object) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(module, "_train", busy)
+    with RunFolder.create(files / "run", "a: 1") as folder, StartStatus(files / "run", "run", str) as starting:
+        job = asyncio.create_task(train(prepared(MIX), folder, Console(enabled=False), starting))
+        requests = ControlRequests(folder.path)
+        answer = await asyncio.to_thread(requests.ask, {"scale": {"judge": 2}}, timeout_s=30)
+        assert answer["bad_input"] == ["pool", "judge", "a run of hamr sft has no pools to resize"]
+        assert (seen := LiveStatus.read(folder.path)) and seen.state == "running"
+        assert await asyncio.to_thread(requests.ask, {"stop": True}, timeout_s=30) == {"stopping": True}
+        with pytest.raises(Preempted):
+            await job
+    assert (seen := LiveStatus.read(folder.path)) and seen.state == "preempted"
+    assert "stopped by SIGTERM; continue with: hamr sft resume=" in seen.detail
+
+
+def test_job_writes_its_status_from_the_start(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(config: Config) -> PreparedSft:
+        seen = LiveStatus.read(files / "run")
+        assert seen and seen.state == "starting"
+        raise BadInput("sft", "x", "is wrong")
+
+    monkeypatch.setattr(module, "prepare_sft", fail)
+    assert main(["sft", "experiment=smoke", MIX, f"experiment.run_dir={files / 'run'}"]) == 2
+    assert not (files / "run").exists()
 
 
 def test_items_are_encoded_as_the_prompts_and_answers_of_rl(files: Path) -> None:

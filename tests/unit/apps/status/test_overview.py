@@ -86,6 +86,15 @@ def test_run_is_alive_with_recent_heartbeat_and_existing_process() -> None:
     assert not said("finished", at=now).alive()
     assert not said(at=now, pid=2**22 + 1).alive(), "no such process on this machine"
     assert said(at=now, pid=2**22 + 1, host="elsewhere").alive(), "which nobody here can know"
+    assert said(at=now, pid=2**22 + 1, pids="pid:[1]").alive(), "a process of another container"
+
+
+@pytest.mark.parametrize(("mix", "says"), [({"sets": [{"path": "a"}], "steps": 9}, "sft step 1 of 9"), ({}, "1 of 4")])
+def test_progress_of_fine_tuning_has_its_own_number_of_steps(tmp_path: Path, mix: dict[str, object], says: str) -> None:
+    path = folder(tmp_path, step(1) | {"stage": "sft"})
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(yaml.safe_dump(config | {"sft": mix}))
+    assert says in "\n".join(overview_lines(path))
 
 
 def test_truncated_or_missing_status_is_none(tmp_path: Path) -> None:

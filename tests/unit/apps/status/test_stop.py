@@ -62,15 +62,20 @@ def test_local_run_gets_the_signal(tmp_path: Path, capsys: pytest.CaptureFixture
         command(tmp_path / "r")
 
 
-def elsewhere(folder: RunFolder) -> None:
+def elsewhere(folder: RunFolder, **changes: object) -> None:
     """Make the run's owner a process of another machine."""
-    (folder.path / "run.lock").write_text(json.dumps({**identity(), "host": "elsewhere"}))
+    (folder.path / "run.lock").write_text(json.dumps(identity() | (changes or {"host": "elsewhere"})))
 
 
-async def test_run_elsewhere_is_asked_through_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The run answers before its pools are there."""
+@pytest.mark.parametrize("owner", [{"host": "elsewhere"}, {"pids": "pid:[1]"}], ids=["machine", "container"])
+async def test_run_elsewhere_is_asked_through_its_folder(
+    tmp_path: Path, owner: dict[str, object], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run answers before its pools are there. A process with its pid here gets no signal."""
+    sent: list[int] = []
+    monkeypatch.setattr(module.os, "kill", lambda pid, signum: sent.append(pid))
     folder = RunFolder.create(tmp_path / "r", CONFIG)
-    elsewhere(folder)
+    elsewhere(folder, **owner)
     stopped = asyncio.Event()
     control = LiveControl(
         folder.path, folder.id, note=lambda row: None, phase=lambda: "start", stop=stopped.set, period_s=0.01
@@ -82,7 +87,7 @@ async def test_run_elsewhere_is_asked_through_its_folder(tmp_path: Path, capsys:
         await stopped.wait()
     control.publish("preempted", "stopped by SIGTERM; continue with: hamr train resume=r")
     (folder.path / "run.lock").write_text("")
-    assert await asked == 0
+    assert await asked == 0 and sent == []
     assert "preempted: stopped by SIGTERM; continue with: hamr train resume=r\n" in capsys.readouterr().out
 
 
@@ -169,12 +174,25 @@ def test_pipeline_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest
         command(tmp_path / "p")
 
 
-def test_pipeline_elsewhere_is_stopped_by_its_current_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("owner", [{"host": "elsewhere"}, {"pids": "pid:[1]"}], ids=["machine", "container"])
+def test_pipeline_elsewhere_is_stopped_by_its_current_run(
+    tmp_path: Path, owner: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module.os, "kill", lambda pid, signum: pytest.fail("a process of this container was signalled"))
     folder = tmp_path / "p"
     PipelinePlan(name="p", folder=folder, keep="all", inputs={}, stages=()).create()
-    (folder / LOCK).write_text(json.dumps({**identity(), "host": "elsewhere"}))
-    with pytest.raises(BadInput, match="runs on elsewhere, in a stage that takes no request"):
+    (folder / LOCK).write_text(json.dumps(identity() | owner))
+    with pytest.raises(BadInput, match=r"runs on \S+, in a stage that takes no request"):
         command(folder)
+
+
+def test_starting_run_of_another_container_gets_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(module.os, "kill", lambda pid, signum: pytest.fail("a process of this container was signalled"))
+    now = time.time()
+    LiveStatus(run="r", state="starting", phase="Ray", started=now, time=now, pids="pid:[1]").write(tmp_path)
+    with pytest.raises(HamrError, match=r"did not answer within 0\.1 s"):
+        command(tmp_path)
 
 
 def test_starting_run_without_a_lock_gets_the_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

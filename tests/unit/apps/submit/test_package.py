@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import string
 import subprocess
@@ -75,6 +76,38 @@ def test_file_with_a_secret_value_is_rejected(tree: Path, tmp_path: Path, monkey
     assert "canary-0" not in str(refused.value)
 
 
+def test_secret_with_undecodable_bytes_is_found(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CANARY_API_KEY", os.fsdecode(b"canary-\xe9\xe8\xff"))
+    pack(tree, tmp_path / "a.zip", {}, most_mb=1)
+    (tree / "notes.md").write_bytes(b"my key is canary-\xe9\xe8\xff")
+    with pytest.raises(BadInput, match=r"package: 'notes\.md': holds the value of a secret"):
+        pack(tree, tmp_path / "b.zip", {}, most_mb=1)
+
+
+def test_file_name_that_is_not_utf8_is_rejected(tree: Path, tmp_path: Path) -> None:
+    odd = tree / os.fsdecode(b"caf\xe9.txt")
+    odd.touch()
+    with pytest.raises(BadInput, match=r"package: 'caf.*\.txt': has a name that is not UTF-8; rename it") as refused:
+        pack(tree, tmp_path / "a.zip", {}, most_mb=1)
+    str(refused.value).encode()
+    odd.rename(tree / "caf\u00e9.txt")
+    assert "caf\u00e9.txt" in pack(tree, tmp_path / "b.zip", {}, most_mb=1).names
+
+
+def test_git_variables_of_the_environment_drop_no_file(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hook of git sets them."""
+    for args in (["init", "-q"], ["add", "code.py"]):
+        subprocess.run(["git", *args], cwd=tree, check=True)
+    expected = pack(tree, tmp_path / "a.zip", {}, most_mb=1)
+    monkeypatch.setenv("GIT_DIR", str(tree / ".git"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tree / ".git" / "index"))
+    found = pack(tree, tmp_path / "b.zip", {}, most_mb=1)
+    assert "code.py" in found.names and "code.py" not in found.untracked
+    assert (found.names, found.untracked) == (expected.names, expected.untracked)
+
+
 KEY_FILES = (
     "credentials", "kubeconfig", "credentials.json", "gcp/my-service-account.json", "client_secret_1.json",
     "secrets.yaml", "prod-secrets.yml", "AuthKey.p8", "store.jks", "cert.PFX", "terraform.tfstate", "prod.tfvars",
@@ -141,6 +174,23 @@ def test_every_key_of_a_model_service_is_found() -> None:
         for _ in range(2000):
             key = f"sk-{prefix}{''.join(draw.choices(letters, k=length))}"
             assert find_key(f"key={key}\n".encode()) == "key of a model service", key
+
+
+@pytest.mark.parametrize(
+    ("prefix", "rest"),
+    [
+        ("AKIA", "IOSFODNN7EXAMPLE"),
+        ("sk-", "a1B2" * 12),
+        ("gsk_", "a1B2" * 12),
+        ("xai-", "aB1cd" * 14),
+        ("hf_", "ab" * 17),
+        ("npm_", "a1B2" * 9),
+    ],
+)
+def test_key_after_an_escaped_line_break_is_found(prefix: str, rest: str) -> None:
+    key = (prefix + rest).encode()
+    assert find_key(rb'"\n' + key + b'"') is not None is not find_key(rb'"a\t' + key)
+    assert find_key(b"n" + key) is find_key(rb"\x" + key) is None
 
 
 def test_no_file_of_the_repository_looks_like_a_key() -> None:

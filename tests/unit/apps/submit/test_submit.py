@@ -226,8 +226,14 @@ def test_pipeline_of_a_folder_is_resumed_with_the_needs_of_its_stages(small: Pat
 
 @pytest.mark.parametrize(
     ("owner", "stage_age_s", "refused"),
-    [({}, None, True), ({"pid": 2**22 + 1}, None, False), ({"host": "other"}, 0, True), ({"host": "other"}, 99, False)],
-    ids=["here", "ended", "elsewhere", "lost machine"],
+    [
+        ({}, None, True),
+        ({"pid": 2**22 + 1}, None, False),
+        ({"host": "other"}, 0, True),
+        ({"host": "other"}, 99, False),
+        ({"pids": "pid:[1]"}, 99, False),
+    ],
+    ids=["here", "ended", "elsewhere", "lost machine", "lost container"],
 )
 def test_a_pipeline_that_still_runs_is_not_resumed(
     small: Path, tmp_path: Path, owner: dict[str, object], stage_age_s: float | None, refused: bool
