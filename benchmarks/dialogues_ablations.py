@@ -65,7 +65,7 @@ async def train(arm: str, seed: int, steps: Sequence[int], prompts: int, rate: f
         batch = stream.take(prompts * SIZE // each)
         held = await dialogues.hold(batch, [request(step, s, range(each), seed) for s in batch])
         for group in held:
-            stream.learn(group.sample, right_share(group, 0.5) or 0.0)
+            stream.learn(group.sample, right_share(group) or 0.0)
         groups = in_groups(held) if arm == "unpaired" else held
         for group in groups:
             own = advantages(group, ARMS[arm], normalize_std=True)

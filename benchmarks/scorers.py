@@ -299,7 +299,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         before = json.loads(args.out.read_text())
         if (before["seed"], before["most"]) == (args.seed, args.most):
             out["scorers"] = before["scorers"]
-    out["scorers"]["word overlap"] = figures(overlap(everything), sets, names, contexts)
+    kept = out["scorers"].get("word overlap", {})
+    out["scorers"]["word overlap"] = found = figures(overlap(everything), sets, names, contexts)
+    for part in ("probes", "auc", "contexts"):  # word overlap is always measured, perhaps not on all of the kept sets
+        found[part] = kept.get(part, {}) | found[part]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     for name, what in wanted(args).items():
         if isinstance(what, str):

@@ -127,8 +127,9 @@ class Experience:
     def abort(self) -> tuple[list[RolloutGroup], int]:
         """Start nothing until `release`. Return the groups that are ready, and the number of those under way.
 
-        The latter are cancelled. Their prompts come first in the next step, so that slow ones are not left out of
-        training, under new keys: comparative judges may hold responses under the old ones.
+        The latter are cancelled. Their prompts, unlike those of the ready groups, come first in the next step, so that
+        slow ones are not left out of training, under new keys: comparative judges may hold responses under the old
+        ones.
         """
         self._closed = True
         ready, self._ready = [group for _, _, group in self._ready], []

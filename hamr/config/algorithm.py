@@ -23,9 +23,10 @@ class DynamicSamplingConfig(Section):
     """Groups that a step keeps in flight per group that it needs. Above 1, it trains on the first groups with signal.
     1: rounds of exactly the missing groups."""
     surplus: Literal["abort", "keep"] = "abort"
-    """With `oversample` above 1: groups that a step does not need. `abort` stays on policy: their prompts come first in
-    the next step, and short responses are more frequent in training. `keep` finishes them for the next steps, which
-    take the oldest first; they are at most `oversample` - 1 policy versions older, rounded up."""
+    """With `oversample` above 1: groups that a step does not need. `abort` stays on policy: it discards those that are
+    ready and cancels the others, whose prompts come first in the next step; short responses are more frequent in
+    training. `keep` finishes them for the next steps, which take the oldest first; they are at most `oversample` - 1
+    policy versions older, rounded up."""
     tolerance: NonNegative = 1e-6
     """Rewards that differ by no more than this count as equal. DAPO's rewards are 0 and 1. Those of a scorer differ in
     the third digit between two right replies, and advantages divide such differences by their deviation."""

@@ -152,6 +152,9 @@ def _check_formats(c: Config) -> None:
             "`hamr sft` (model.path)"
         )
         raise c.clash("model.response_format", "experiment.sft.steps", why)
+    if c.model.response_format == "hybrid" and c.algorithm.all_wrong.reference:
+        why = ", where each prompt asks for its own order: set reference=false, or another response_format"
+        raise c.clash("algorithm.all_wrong.reference", "model.response_format", why)
     if c.experiment.evaluation.stop_at_answer and c.model.response_format not in ("answer_think", "hybrid"):
         why = ", where no text follows the answer: use 'answer_think' or 'hybrid'"
         raise c.clash("experiment.evaluation.stop_at_answer", "model.response_format", why)
@@ -276,6 +279,8 @@ def _check_episodes(c: Config) -> None:
     if c.env.type != "decision" and c.rollout.episode is not None:
         why = "; a prompt has one dialogue: set env=decision, or remove the function"
         raise c.clash("env.type", "rollout.episode.path", why)
+    if c.rollout.episode is not None:
+        _check_no_rule(c)
     settings = {
         "rewards.normalise": (c.rewards.normalise, "sum"),
         "algorithm.all_wrong.reference": (c.algorithm.all_wrong.reference, False),
@@ -292,6 +297,15 @@ def _check_episodes(c: Config) -> None:
                 f"{key}={value!r} compares responses to one prompt, but the turns of dialogues have different ones; "
                 f"set it to {allowed!r}, or train on single decisions"
             )
+
+
+def _check_no_rule(c: Config) -> None:
+    """Check that nothing needs the due act of a turn, which only the user's own function knows."""
+    why = ", and the turns of its dialogues have no due act for the rule: "
+    if c.rewards.consistency.audit.by == "rules":
+        raise c.clash("rewards.consistency.audit.by", "rollout.episode.path", f"{why}use judge, ensemble or file")
+    if c.scorers.on_alarm == "refit" and c.scorers.refit.labels == "rule":
+        raise c.clash("scorers.refit.labels", "rollout.episode.path", f"{why}use judge, or a file of labelled pairs")
 
 
 def _check_harness(c: Config) -> None:

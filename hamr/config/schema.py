@@ -48,6 +48,7 @@ from hamr.protocols import SamplingConfig
 
 AttentionKernel = Literal["auto", "flex", "flash", "sdpa"]
 Checkpointing = bool | Literal["offload"]
+DecayRate = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 def choose_kernel(wanted: AttentionKernel, device: str) -> AttentionKernel:
@@ -169,8 +170,8 @@ class TrainerConfig(FootprintConfig):
     """Learning rate at the end of a `cosine` schedule, at most `learning_rate`."""
     weight_decay: NonNegative = 1e-4
     """Decoupled weight decay of AdamW, at least 0."""
-    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
-    """AdamW's decay rates of the first and the second moment, each in [0, 1]."""
+    betas: tuple[DecayRate, DecayRate] = (0.9, 0.999)
+    """AdamW's decay rates of the first and the second moment, each in [0, 1)."""
     grad_clip: PositiveFloat = 1.0
     """Maximum norm of the gradient, above 0. A larger gradient is scaled down to it."""
     max_bad_steps: PositiveInt = 3
@@ -224,7 +225,8 @@ class EnvConfig(Section):
     """Weight of superfluous turns in the outcome, at least 0: minus their number, as a share of `rollout.max_turns`."""
     violations: NonNegative = 0.0
     """With `type=sage`: weight of violations of the procedure in the outcome, at least 0: minus the number of actions
-    that tools did although the case demands another action or amount, or not yet."""
+    that tools did although the case demands another action or amount, or not yet. A policy that answers with labels in
+    SAGE's JSON form acts by the action that its last answer names."""
     cost: NonNegative = 0.0
     """With `type=sage`: weight of the policy's tokens in the outcome, at least 0: minus their number in thousands."""
 

@@ -15,8 +15,10 @@ import math
 import os
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -262,18 +264,16 @@ def _verdict_position(
     word = template.labels[verdict].token.strip()  # type: ignore[index]
     # Search only near the end: the word may also occur in the reasoning, or in text after the verdict.
     match = re.compile(re.escape(word), re.IGNORECASE).search(text, *verdict_place(text))
-    # Servers list tokens that the text does not contain: reasoning before it, the end of sequence after it.
     spoken = "".join(token for token, _ in positions)
-    start = -spoken.rfind(text)
-    found = None
-    for index, (token, _) in enumerate(positions):
-        end = start + len(token)
-        if match and start <= match.start() < end:
-            found = index
-        start = end
-    if found is None or text not in spoken:
-        raise VerdictUnparsable(f"the verdict in {text[-120:]!r} cannot be found among the tokens of the reply")
-    return found
+    if match:
+        before, rest = text[: match.start()], text[match.start() :]
+        # Servers list tokens that the text does not contain: reasoning before it, the end of sequence after it. Many
+        # list a part of a character as an escape or "\ufffd"; then only what follows the last such character matches.
+        for tail in (before, re.split(r"[^\x00-\x7f]", before)[-1]):
+            if (start := spoken.rfind(tail + rest)) >= 0:
+                ends = accumulate(len(token) for token, _ in positions)
+                return bisect_right(list(ends), start + len(tail))
+    raise VerdictUnparsable(f"the verdict in {text[-120:]!r} cannot be found among the tokens of the reply")
 
 
 def _read_top(top: Mapping[str, float], template: PromptTemplate) -> LabelReading:

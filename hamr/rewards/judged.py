@@ -83,9 +83,9 @@ def check_prompts(rewards: JudgedRewards) -> None:
         ConfigError: A template cannot be read, has an unknown variable, or does not show the response.
     """
     for name, section in rewards.judges.items():
-        key = f"rewards.{rewards.key(name)}.prompt"
         compares = isinstance(section, ComparedConfig) and section.judging == "comparative"
         for count in (1, 2) if compares else (1,):
+            key = f"rewards.{rewards.key(name)}.{'prompt' if count == 1 else 'prompt_compared'}"
             responses = [JudgedText(words=f"response {i} on trial", call=f"call {i} on trial") for i in range(count)]
             question = find_judged(name).question(_TRIAL, responses, section)
             try:

@@ -19,6 +19,7 @@ from hamr.telemetry.record_json import failure_kinds
 from hamr.types import (
     CASCADE_BANDS,
     MATCH_BANDS,
+    TURN_REWARD,
     EpisodeOutcome,
     Failure,
     MalformedResponse,
@@ -102,8 +103,9 @@ def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
 
 
 def has_reward(record: RewardRecord) -> bool:
-    """Return whether the response itself is rewarded, and not only the dialogue that it is a turn of."""
-    return any(c.weight for c in record.components)
+    """Return whether the response itself is rewarded, and not only the dialogue that it is a turn of. Every turn of a
+    failed dialogue has a failure of `TURN_REWARD`, which does not count."""
+    return any(c.weight and not (c.name == TURN_REWARD and isinstance(c.outcome, Failure)) for c in record.components)
 
 
 def dialogue_reward(turns: Sequence[RewardRecord]) -> float | None:

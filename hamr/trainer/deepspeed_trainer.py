@@ -214,7 +214,7 @@ class DeepSpeedTrainer:
                 for name, value in self._forward_backward(step, policy).items():
                     sums[name] = sums.get(name, 0.0) + value
                 done = time.perf_counter()
-                norms.append(self._optimizer_step())
+                norms.append(self._optimizer_step(policy))
                 seconds["forward_backward"] += done - begun
                 seconds["optimizer"] += time.perf_counter() - done
         area = "policy" if policy else "sft"
@@ -302,14 +302,16 @@ class DeepSpeedTrainer:
             group["lr"] = rate * group.get(backend.RATE_SCALE, 1.0)
         return rate
 
-    def _optimizer_step(self) -> float:
+    def _optimizer_step(self, policy: bool) -> float:
         """Apply one update, or none if the gradient norm is not finite. Return the norm before clipping."""
         norm = self._plain_step() if self.config.zero_stage == 0 else self._zero_step()
         self.progress = self.progress.after(applied=math.isfinite(norm))
         if self.progress.bad_in_a_row >= self.config.max_bad_steps:
+            sft = "experiment.sft.learning_rate (hamr sft: trainer.learning_rate)"
+            key = "trainer.learning_rate" if policy else sft
             raise TrainingDiverged(
                 f"{self.progress.bad_in_a_row} consecutive optimiser steps had a non-finite gradient norm; lower "
-                f"trainer.learning_rate={self.config.learning_rate:g} or resume from an earlier checkpoint"
+                f"{key}={self.config.learning_rate:g} or resume from an earlier checkpoint"
             )
         return norm
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import Counter
 from pathlib import Path
@@ -40,3 +41,16 @@ def test_misleading_pairs_have_the_overlap_of_the_other_label() -> None:
     near, far = "Your name, please!", "Goodbye."
     given = [pair(1, near), pair(2, far), pair(3, near, "inconsistent"), pair(4, far, "inconsistent")]
     assert scorers.misleading_pairs(given) == [given[1], given[2]]
+
+
+def test_kept_sets_of_word_overlap_are_not_lost(tmp_path: Path) -> None:
+    out = tmp_path / "scorers.json"
+    args = ["--embedding", "", "--contexts", "2", "--most", "5", "--out", str(out)]
+    scorers.main(args)
+    before = json.loads(out.read_text())
+    own = {"contexts": 60, "fooled": 46, "share": 46 / 60}
+    before["scorers"]["word overlap"]["contexts"] = {"generated": own, "own": own}
+    out.write_text(json.dumps(before))
+    scorers.main([*args, "--keep"])
+    kept = json.loads(out.read_text())["scorers"]["word overlap"]
+    assert kept["contexts"]["own"] == own and kept["contexts"]["generated"]["contexts"] == 2

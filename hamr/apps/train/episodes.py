@@ -156,7 +156,8 @@ async def evaluate_customers(
         "failed_frac": found["episodes/failed_frac"],
     }
     if any(map(has_reward, records)):
-        figures["turn_reward"] = fmean(total_rewards(records) or [0.0])
+        if rewards := total_rewards(records):
+            figures["turn_reward"] = fmean(rewards)
         figures |= debiased_metrics(DebiasedRewards.of(records).estimates())
     if "episodes/reward/mean" in found:
         figures["reward"] = found["episodes/reward/mean"]

@@ -194,8 +194,9 @@ class ScorerWatch:
         return {str(sample.meta["act"])} if replies_of(sample) else set()
 
     def _check_accepted(self, replies: Sequence[ScoredReply]) -> dict[str, float]:
-        """Return the share of wrong replies that score like right ones, of the due act in which it is largest."""
-        if self.truth is None:
+        """Return the share of wrong replies that score like right ones, of the due act in which it is largest. The
+        turns of the user's own dialogues have no due act."""
+        if self.truth is None or self.config.rollout.episode is not None:
             return {}
         exact: dict[str, list[tuple[ScoredReply, float, bool]]] = {}
         for reply in replies:

@@ -216,7 +216,7 @@ class _Dialogue:
     """State of a dialogue.
 
     `messages`: the customer's messages. `turns`, `tokens`: those of the policy. `violations`: actions that tools did
-    against the procedure.
+    against the procedure, or that the last labels name against it.
     """
 
     customer: Customer
@@ -234,7 +234,7 @@ class _Dialogue:
         """Take a response to the customer's `message`. `last`: the customer has no other message."""
         self.turns += 1
         if self.customer.states_labels:
-            self._take_labels(text, response_format, message)
+            self._take_labels(text, response_format, message, last)
             return
         action = parse_action(text, response_format)
         if isinstance(action, MalformedResponse):
@@ -246,7 +246,7 @@ class _Dialogue:
         else:
             self._call(action, last)
 
-    def _take_labels(self, text: str, response_format: ResponseFormat, message: str) -> None:
+    def _take_labels(self, text: str, response_format: ResponseFormat, message: str, last: bool) -> None:
         answer = answer_of(text, response_format)
         reading = None if isinstance(answer, MalformedResponse) else read_output(answer, self.customer.scenario)
         if reading is None or reading.output is None:
@@ -255,6 +255,9 @@ class _Dialogue:
         self.history.append(Turn(role="agent", content=reply_of(reading, self.customer.plan.language)))
         self.answered = True
         self.completed = reading.output.action == self.customer.action
+        # Earlier answers name an action too, the one that follows from the labels so far.
+        named = self.customer.scenario.file.actions.get(reading.output.action)
+        self.violations += last and named is not None and not named.reply and not self.completed
 
     def _call(self, call: ToolCall, last: bool) -> None:
         premature = bool(self._actions())

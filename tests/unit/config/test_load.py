@@ -104,7 +104,9 @@ def test_unknown_key_suggests_the_nearest(override: str, says: str) -> None:
         ("trainer.learning_rate=-1", "trainer.learning_rate: -1: must be greater than 0"),
         ("trainer.learning_rate=fast", "trainer.learning_rate: 'fast': must be a valid number"),
         ("trainer.zero_stage=4", "trainer.zero_stage: 4: must be less than or equal to 3"),
-        ("trainer.betas=[2,0.9]", "trainer.betas.0: 2: must be less than or equal to 1"),
+        ("trainer.betas=[0.9,1.0]", "trainer.betas.1: 1.0: must be less than 1"),
+        ("trainer.lora={target_modules: [q_proj, lm_head]}", "target_modules has 'lm_head', whose adapter"),
+        ("trainer.lora={target_modules: [model.embed_tokens]}", "target_modules has 'model.embed_tokens', whose"),
         ("data.sage=3", "data.sage: 3: must be a section of keys"),
         ("pools.extra.model=x", "pools.extra.role: required"),
         ("model.path=???", "model.path: required"),
@@ -448,6 +450,8 @@ def test_job_without_rewards_is_rejected() -> None:
 def test_contradictory_response_formats_are_rejected() -> None:
     message = complaint("model.response_format=hybrid", "experiment.sft.steps=3")
     assert "model.response_format='hybrid' but experiment.sft.steps=3" in message and "hamr sft" in message
+    message = complaint("model.response_format=hybrid", "algorithm.all_wrong.reference=true")
+    assert "all_wrong.reference=true but model.response_format='hybrid'" in message and "set reference=false" in message
     message = complaint("model.response_format=think_answer", "experiment.evaluation.stop_at_answer=true")
     assert "stop_at_answer=true but model.response_format='think_answer'" in message
 

@@ -126,6 +126,14 @@ def test_tokens_that_do_not_spell_the_text_are_rejected() -> None:
         read_reply("Verdict: Yes", [("something", {}), (" else", top(_Yes=0.9))], JUDGE)
 
 
+@pytest.mark.parametrize("parts", [("\\xf0\\x9f\\x91", "\\x8d"), ("\ufffd", "\ufffd")], ids=["escapes", "replaced"])
+@pytest.mark.parametrize("between", [".\n", ", of course. "])
+def test_parts_of_a_character_before_the_verdict_are_ignored(parts: tuple[str, ...], between: str) -> None:
+    _, positions = spoken("Yes ", *parts, between, "Verdict", ":", " Yes", last=top(_Yes=0.5, _Part=0.3, _No=0.1))
+    positions[0] = ("Yes ", top(Yes=1.0))
+    assert read_reply(f"Yes 👍{between}Verdict: Yes", positions, JUDGE).score == pytest.approx(0.65 / 0.9)
+
+
 def test_missing_api_key_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUDGE_KEY", raising=False)
     config = PoolConfig(

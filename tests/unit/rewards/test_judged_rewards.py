@@ -304,6 +304,9 @@ def test_unsuitable_template_is_named_with_its_reward(tmp_path):
         check(greedy)
     with pytest.raises(ConfigError, match=r"rewards\.dialogue\.prompt: '.*missing\.yaml': no such file"):
         check(tmp_path / "missing.yaml")
+    for key, file in (("prompt_compared", "none.yaml"), ("prompt", "none.yaml")):
+        with pytest.raises(ConfigError, match=rf"rewards\.policy\.{key}: '{file}': no such file"):
+            check_prompts(RewardsConfig.model_validate({"policy": {"weight": 1.0, key: file}}))
 
 
 # --- judges that build data --------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from hamr.apps.train.run import Job
 from hamr.config.custom import function_arguments
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.errors import ConfigError
+from hamr.types import JudgeTimeout, Scored
 from tests.docs_pages import DOCS, blocks, commands, save_files
+from tests.unit.telemetry.records import record
 
 HOOKS = DOCS / "reference" / "hooks.md"
 SAMPLE = json.loads(next(block.text for block in blocks(DOCS / "tutorials" / "1-own-tickets.md", "json")))
@@ -36,10 +39,12 @@ def test_documented_functions_are_accepted_and_recorded(tmp_path: Path, monkeypa
     callbacks = load_callbacks(config, pytest.fail)
     assert callbacks is not None
     callbacks.call("on_step_end", "rl", 1, {"reward/total/mean": 0.5})
-    callbacks.call("on_evaluation_end", "rl", 1, {}, ())
+    rewards = [Scored(value=0.7), JudgeTimeout(), Scored(value=0.2)]
+    records = tuple(replace(record(i, total), response=f"reply {i}") for i, total in enumerate(rewards))
+    callbacks.call("on_evaluation_end", "rl", 1, {}, records)
     callbacks.close()
     assert json.loads((tmp_path / "steps.jsonl").read_text()) == {"stage": "rl", "step": 1, "reward": 0.5}
-    assert (tmp_path / "worst-rl.txt").read_text() == ""
+    assert (tmp_path / "worst-rl.txt").read_text() == "reply 2\nreply 0\n"
 
     Job(config=config, path=tmp_path / "run", resume=False).open().close()
     recorded = tmp_path / "run/config.yaml"

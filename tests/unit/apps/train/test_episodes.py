@@ -16,7 +16,7 @@ from hamr.protocols import SamplingConfig
 from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.glossary import check_names
-from hamr.types import CustomerUnavailableError, RewardRecord, Rollout, ServiceSample
+from hamr.types import CustomerUnavailableError, JudgeUnavailable, RewardRecord, Rollout, ServiceSample
 from tests.factories import sample
 from tests.unit.bench.sage.test_sage_episodes import SCENARIOS, samples
 from tests.unit.rollout.test_episodes import Engine, Scorer, runner
@@ -73,6 +73,22 @@ async def test_failed_dialogues_do_not_count_as_wrong() -> None:
     check_dialogues_held(records, "rl")
     with pytest.raises(TooManyUnscored, match="all 1 dialogues failed .customer_unavailable; e.g. user"):
         check_dialogues_held(records[:1], "base")
+
+
+async def test_unscored_turns_have_no_mean_reward() -> None:
+    async def run(episode, ask):
+        await ask(episode.sample)
+        return episode.end(completion=1.0)
+
+    class Down(Scorer):
+        async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+            record, failure = await super().score(sample, rollout), JudgeUnavailable(detail="down")
+            return replace(record, total=failure, components=(replace(record.components[0], outcome=failure),))
+
+    dialogues = replace(runner(run), rewarder=Down())
+    how = {"run": "r", "stage": "rl", "step": 3, "sampling": SamplingConfig(max_new_tokens=8)}
+    found, _ = await evaluate_customers(dialogues, [sample(0)], **how)
+    assert found["eval/rl/episodes/completion"] == 1.0 and "eval/rl/episodes/turn_reward" not in found
 
 
 class Reader(Scorer):

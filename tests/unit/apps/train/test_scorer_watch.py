@@ -256,6 +256,14 @@ async def test_wrong_replies_that_score_like_right_ones_raise_the_alarm(score: f
     assert any(expected + repr(GOODBYE) in note for note in notes) == (share > 0)
 
 
+async def test_own_dialogues_have_no_due_act() -> None:
+    """A point of the user's own need not name an act, and its right reply follows from an earlier turn."""
+    found, _ = watch(RuleScorer(), "env=my.py:run", truth=WHOLE_RULE)
+    said = answered("ask ConsumptionProfile", 90, 20, 0.95)
+    points = [reply._replace(sample=replace(reply.sample, meta={})) for reply in said]
+    assert "scorers/false_accept_frac" not in {**await found.of_replies(said), **await found.of_replies(points)}
+
+
 async def test_fraction_per_act_requires_ten_replies() -> None:
     said = [*answered("ask ConsumptionProfile", 90, 0, 0.0), *answered("ask ApplicationTendency", 4, 5, 0.95)]
     found, _ = watch(RuleScorer(), truth=WHOLE_RULE)

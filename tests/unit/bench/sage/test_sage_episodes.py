@@ -145,6 +145,17 @@ async def test_wrong_final_action_does_not_complete_the_case() -> None:
     assert values(episode)["completion"] == 0.0
 
 
+@pytest.mark.parametrize(("action", "count"), [("TransHuman", 1), ("GoodBye", 0), ("Unknown", 0)])
+async def test_last_labels_that_name_another_tool_are_a_violation(action: str, count: int) -> None:
+    """As in the form of tool calls, an answer that only says something is none."""
+    wrong = [s for s in samples(form="sage") if s.privileged["case"]["action"] == "ChangeOrder"]
+    assert wrong
+    for sample in wrong:
+        named = json.dumps({**json.loads(gold(sample)), "finals": {"Action": action}})
+        episode, _ = await talk(sample, lambda turn, named=named: named)
+        assert values(episode)["completion"] == 0.0 and unweighted(episode)["violations"] == -count
+
+
 @pytest.mark.parametrize("name", scenario_names())
 async def test_only_the_due_reply_completes_a_case_that_ends_with_a_reply(name: str) -> None:
     closing = [s for s in samples(name) if SCENARIOS[name].file.actions[s.privileged["case"]["action"]].reply]
