@@ -20,7 +20,7 @@ import yaml
 
 from hamr.errors import RunFolderError
 from hamr.files import write_atomic
-from hamr.security.processes import has_ended, identity
+from hamr.security.processes import has_ended, identity, is_visible
 from hamr.security.redaction import redact
 
 _LOCK = "run.lock"
@@ -193,7 +193,7 @@ def _take_lock(folder: Path) -> None:
     with _lock_file(folder) as fd:
         owner, me = _owner(fd), identity()
         if owner is not None:
-            elsewhere = owner["host"] != me["host"]
+            elsewhere = not is_visible(owner)  # on another host, or in another container
             if not has_ended(owner):
                 where = f" on {owner['host']}" if elsewhere else ""
                 remedy = f"is in use by process {owner['pid']}{where}; wait for it or give another folder"

@@ -39,7 +39,7 @@ from hamr.config.custom import function_arguments, names_function
 from hamr.config.load import ALLOWED_FUNCTIONS, load_dumped
 from hamr.config.overrides import expand_env
 from hamr.errors import Preempted, RunFolderError
-from hamr.security.processes import has_ended, identity
+from hamr.security.processes import has_ended, identity, is_visible
 
 if TYPE_CHECKING:
     from hamr.apps.pipeline.command import RunPipeline
@@ -218,7 +218,7 @@ def _wait_for_stage(folder: Path) -> None:
     except ValueError:
         return
     stage, until = owner.get("stage"), time.monotonic() + STAGE_ENDS_S
-    if stage is None or stage["host"] != identity()["host"]:
+    if stage is None or not is_visible(stage):
         return
     while not has_ended(stage):
         if time.monotonic() > until:

@@ -14,7 +14,7 @@ import yaml
 from hamr.config.load import load_config
 from hamr.errors import RunFolderError
 from hamr.security import redaction
-from hamr.security.processes import alive
+from hamr.security.processes import alive, identity
 from hamr.security.redaction import REDACTED, looks_secret, redact, redact_text, secret_values
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.run_folder import RunFolder
@@ -145,11 +145,12 @@ def test_recycled_pid_is_not_the_lock_owner(tmp_path):
     folder.close()
 
 
-def test_lock_of_another_host_is_respected(tmp_path):
+@pytest.mark.parametrize("elsewhere", [{"host": "elsewhere"}, {"pids": "pid:[1]"}], ids=["host", "container"])
+def test_lock_of_a_process_elsewhere_is_respected(tmp_path, elsewhere):
     RunFolder.create(tmp_path / "run", "a: 1").close()
     lock = tmp_path / "run" / "run.lock"
-    lock.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": "1"}))
-    with pytest.raises(RunFolderError, match=r"process 1 on elsewhere.*remove .*run\.lock"):
+    lock.write_text(json.dumps({**identity(), **elsewhere, "pid": 1, "started": "1"}))
+    with pytest.raises(RunFolderError, match=r"process 1 on \S+; .*remove .*run\.lock"):
         RunFolder.resume(tmp_path / "run")
 
 
