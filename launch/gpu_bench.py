@@ -116,6 +116,16 @@ def groups_of(samples: int, prompt: int, completion: int, vocabulary: int, seed:
     return [TrainGroup(prompt_ids=ids(prompt), sequences=sequences)]
 
 
+def turns_of(turns: int, message: int, completion: int, vocabulary: int) -> list[Any]:
+    """Return the turns of a dialogue, two samples each; a turn's prompt continues that of the turn before."""
+    [whole] = groups_of(1, turns * message, 2, vocabulary)
+    return [
+        replace(group, prompt_ids=whole.prompt_ids[: turn * message])
+        for turn in range(1, turns + 1)
+        for group in groups_of(2, 1, completion, vocabulary, seed=turn)
+    ]
+
+
 SLOW_S = 2.0
 """A call that takes longer is repeated once only."""
 
@@ -208,13 +218,17 @@ def sdpa_kernel(masked: bool, grouped: bool, small: bool) -> Row:
 def exactness(small: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = model_folder("tiny", Path(folder))
-        groups = groups_of(4, 37, 9, SHAPES["tiny"]["vocab_size"])
-        wanted, slope = evaluated(path, groups, "padded", "auto", "cpu", "float32")
-        variants = [(kernel, False) for kernel in ("sdpa", *kernels())] + [("auto", True)] * liger_here()
-        for kernel, liger in variants:
+        vocabulary = SHAPES["tiny"]["vocab_size"]
+        batches = {"prompt": groups_of(4, 37, 9, vocabulary), "turns": turns_of(5, 40, 9, vocabulary)}
+        oracles = {name: evaluated(path, own, "padded", "auto", "cpu", "float32") for name, own in batches.items()}
+        variants = [(shares, kernel, False) for shares in batches for kernel in ("sdpa", *kernels())]
+        variants += [("prompt", "auto", True)] * liger_here()
+        for shares, kernel, liger in variants:
             dtype = "bfloat16" if kernel == "flash" else "float32"
-            found, gradient = evaluated(path, groups, "shared_prompt", kernel, device(), dtype, liger)
+            wanted, slope = oracles[shares]
+            found, gradient = evaluated(path, batches[shares], "shared_prompt", kernel, device(), dtype, liger)
             row: Row = {
+                "shares": shares,
                 "kernel": kernel,
                 "liger": liger,
                 "dtype": dtype,
@@ -728,7 +742,7 @@ def gap(small: bool) -> Iterator[Row]:
 
 PARTS: dict[str, tuple[Callable[[bool], Iterator[Row]], float]] = {
     "machine": (machine, 25),
-    "exactness": (exactness, 45),
+    "exactness": (exactness, 52),
     "attention": (attention, 40),
     "step": (step, 165),
     "deepspeed": (deepspeed, 85),
