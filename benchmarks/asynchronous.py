@@ -6,9 +6,10 @@
 The judge is a local server with an OpenAI-compatible API that sleeps before each answer: lognormal with the given mean
 and sigma 0.5, and a reward that depends on the question alone, so that groups have signal. Every response is judged
 (`rewards.consistency.mode=soft_judge`). The policy is SmolLM2-135M after a few steps of SFT, which are run once. Each
-setting is a whole `hamr train`; its first steps (`max_policy_age` + 1) fill the pipeline and are left out. What a
-latency costs depends on the time of a step: a group has `max_policy_age` steps for its slowest response. Writes
-benchmarks/results/asynchronous.json and prints a table in Markdown.
+setting is a whole `hamr train`; its first steps (`max_policy_age` + 1) fill the pipeline, its last `max_policy_age`
+ones start no groups, and both are left out. What a latency costs depends on the time of a step: a group has
+`max_policy_age` steps for its slowest response. Writes
+benchmarks/results/asynchronous_<prompts>.json and prints a table in Markdown.
 """
 
 from __future__ import annotations
@@ -123,14 +124,15 @@ def train(overrides: list[str], log: Path) -> None:
         raise SystemExit(f"hamr train failed, see {log}")
 
 
-def measure(folder: Path, skip: int) -> dict[str, float]:
+def measure(folder: Path, age: int) -> dict[str, float]:
     """Return the medians of a run's phases in seconds, of its policy age and of its stale groups."""
-    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["stage"] == "rl"][skip:]
+    rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["stage"] == "rl"]
+    rows = rows[age + 1 : len(rows) - age]
     found = {phase: median(row[f"timing/step/{phase}"] for row in rows) for phase in PHASES}
     stale = [row.get("rollout/stale_groups", 0.0) for row in rows]
-    age = max(row["rollout/policy_age/max"] for row in rows)
+    oldest = max(row["rollout/policy_age/max"] for row in rows)
     responses = sum(row["rollout/responses"] for row in rows)
-    return {**found, "policy_age_max": age, "stale_groups": sum(stale), "responses": responses, "steps": len(rows)}
+    return {**found, "policy_age_max": oldest, "stale_groups": sum(stale), "responses": responses, "steps": len(rows)}
 
 
 def markdown(found: dict[str, dict[str, float]]) -> str:
@@ -168,12 +170,12 @@ def main() -> None:
                 folder = args.out / f"{latency}_{age}"
                 own = [policy, "experiment.sft.steps=0", f"experiment.asynchrony.max_policy_age={age}"]
                 if not (folder / "summary.json").is_file():
-                    given = settings(url, folder, args.steps + age + 1, args)
+                    given = settings(url, folder, args.steps + 2 * age + 1, args)
                     train([*given, *own], args.out / f"{latency}_{age}.log")
-                found[f"{latency}/{age}"] = measure(folder, age + 1)
+                found[f"{latency}/{age}"] = measure(folder, age)
                 head = {"sigma": SIGMA, "prompts": args.prompts, "overrides": args.overrides}
                 head |= {"machine": machine(), "versions": versions()}
-                results = HERE / "results" / "asynchronous.json"
+                results = HERE / "results" / f"asynchronous_{args.prompts}.json"
                 results.write_text(json.dumps({**head, "runs": found}, indent=2) + "\n")
     print(markdown(found))
 
