@@ -8,8 +8,8 @@ and sigma 0.5, and a reward that depends on the question alone, so that groups h
 (`rewards.consistency.mode=soft_judge`). The policy is SmolLM2-135M after a few steps of SFT, which are run once. Each
 setting is a whole `hamr train`; its first steps (`max_policy_age` + 1) fill the pipeline, its last `max_policy_age`
 ones start no groups, and both are left out. What a latency costs depends on the time of a step: a group has
-`max_policy_age` steps for its slowest response. Writes
-benchmarks/results/asynchronous_<prompts>.json and prints a table in Markdown.
+`max_policy_age` steps for its slowest response. Writes benchmarks/results/asynchronous_<prompts>.json and prints a
+table in Markdown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Does RL learn? Held-out exact act of the compact policy after RL, against its own warm-up and three controls.
 
     .venv/bin/python benchmarks/learning.py --seeds 0 1 2 3 4                    # all arms
-    .venv/bin/python benchmarks/learning.py --arms rl true --seeds 0 rollout.samples_per_prompt=16
+    .venv/bin/python benchmarks/learning.py rollout.samples_per_prompt=16 --arms rl true --seeds 0
     .venv/bin/python benchmarks/learning.py --experiment smollm2 --name learning_smollm2 --seeds 0 1 2
 
 Arms, each a whole `hamr train experiment=...` per seed: `rl`, as it ships; `true`, the rule itself as the reranker and
