@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -19,8 +19,6 @@ from hamr.rewards.matching import repeats_itself
 from hamr.types import Question
 
 MARGIN = 0.25
-AT_ONCE = 64
-"""Concurrent questions of a check. Further ones would wait in the pool's queue and might exceed their deadline."""
 BOTH = "both"
 """Contexts in which the same wrong reply beats the right ones with both scorers, so that no cascade can help."""
 _SHOWN = 5
@@ -92,21 +90,37 @@ Scores = Mapping[tuple[int, str], float]
 """(number of the contrast, reply) -> score."""
 
 
-async def ask_all(ask: Ask, contrasts: Sequence[Contrast]) -> dict[tuple[int, str], float]:
-    """Return the scorer's answer about every reply of every contrast; replies without a score are left out."""
-    slots = asyncio.Semaphore(AT_ONCE)
+async def ask_all(
+    ask: Ask, contrasts: Sequence[Contrast], wanted: Callable[[tuple[int, str]], bool] = lambda _: True
+) -> dict[tuple[int, str], float]:
+    """Return the scorer's answer about every wanted reply of every contrast; replies without a score are left out.
+
+    The pool's client limits the number of questions under way.
+    """
 
     async def one(number: int, contrast: Contrast, reply: str) -> tuple[tuple[int, str], float | None]:
         variables = {"history": contrast.history, "statement_a": contrast.reference, "statement_b": reply}
-        async with slots:
-            return (number, reply), (await ask(Question(variables=variables))).score
+        return (number, reply), (await ask(Question(variables=variables))).score
 
     questions = [
         one(number, contrast, reply)
         for number, contrast in enumerate(contrasts)
         for reply in dict.fromkeys((*contrast.right, *(wrong.text for wrong in contrast.wrong)))
+        if wanted((number, reply))
     ]
     return {key: score for key, score in await asyncio.gather(*questions) if score is not None}
+
+
+async def ask_decisive(asks: Mapping[str, Ask], contrasts: Sequence[Contrast], cascade: Cascade) -> Scores:
+    """Return the scores that the reward would use: those of the only role, or the cascade's.
+
+    The judge is asked only about the replies that the cascade would send to it.
+    """
+    if len(asks) == 1:
+        return await ask_all(next(iter(asks.values())), contrasts)
+    s_r = await ask_all(asks["reranker"], contrasts)
+    s_j = await ask_all(asks["judge"], contrasts, lambda key: key in s_r and cascade.needs_judge(s_r[key]))
+    return mix_scores(cascade, s_r, s_j)
 
 
 def reaching_scorers(contrasts: Sequence[Contrast], repeated_words: int | None) -> list[Contrast]:
@@ -162,7 +176,8 @@ def mix_scores(cascade: Cascade, s_r: Scores, s_j: Scores) -> dict[tuple[int, st
 
 async def gates(asks: Mapping[str, Ask], contrasts: Sequence[Contrast], cascade: Cascade) -> dict[str, GateResult]:
     """Return the result of every role in `asks` (`reranker`, `judge`); where there are two, of the cascade and BOTH."""
-    scores = {role: await ask_all(ask, contrasts) for role, ask in asks.items()}
+    answers = await asyncio.gather(*(ask_all(ask, contrasts) for ask in asks.values()))
+    scores = dict(zip(asks, answers, strict=True))
     found = {role: gate(contrasts, own) for role, own in scores.items()}
     if {"reranker", "judge"} <= found.keys():
         found["cascade"] = gate(contrasts, mix_scores(cascade, scores["reranker"], scores["judge"]))

@@ -13,7 +13,6 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from hamr.apps.scorer.gate import AT_ONCE
 from hamr.apps.scorer.lessons import contrast_examples
 from hamr.apps.scorer.prepare import KILLED, Progress, finetune_scorer
 from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
@@ -144,13 +143,12 @@ class ScorerRefit:
         return await self._by_judge(dict(rng.sample(list(shown.items()), min(refit.examples, len(shown)))))
 
     async def _by_judge(self, shown: Mapping[tuple[str, str], ScoredReply]) -> list[PairExample]:
-        judge, slots = self.judge, asyncio.Semaphore(AT_ONCE)
+        judge = self.judge
         assert judge is not None, "check_refit"
 
         async def score(a: str, reply: ScoredReply) -> float | None:
-            async with slots:
-                question = consistency_question(reply.sample, Reply(content=a), Reply(content=reply.text))
-                return (await judge(question)).score
+            question = consistency_question(reply.sample, Reply(content=a), Reply(content=reply.text))
+            return (await judge(question)).score
 
         scores = await asyncio.gather(*(score(a, reply) for (a, _), reply in shown.items()))
         return [PairExample(a, b, s) for (a, b), s in zip(shown, scores, strict=True) if s is not None]

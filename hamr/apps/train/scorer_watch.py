@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from hamr.apps.scorer.gate import MARGIN, GateResult, ask_all, gate, gates, mix_scores, reaching_scorers
+from hamr.apps.scorer.gate import MARGIN, GateResult, ask_decisive, gate, gates, reaching_scorers
 from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
 from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.shared.reply_clusters import embed_in_child
@@ -230,18 +230,13 @@ class ScorerWatch:
         if not replies or not drawn or not asks:
             return {}
         tried = self._reaching_scorers([replace(c, wrong=tuple(Wrong("policy", t) for t in replies)) for c in drawn])
-        scores = {role: await ask_all(ask, tried) for role, ask in asks.items()}
-        decisive = (
-            mix_scores(self._cascade, scores["reranker"], scores["judge"])
-            if len(scores) == 2
-            else next(iter(scores.values()))
-        )
+        decisive = await ask_decisive(asks, tried, self._cascade)
         own = acts or {text: self._liked_by(text, tried, decisive) for text in replies}
         judged = [replace(c, wrong=tuple(w for w in c.wrong if own[w.text] not in c.accepted)) for c in tried]
         found = gate(judged, decisive)
         fooled = found.share > self.config.scorers.max_fooled
         if fooled:
-            for line in found.lines("cascade" if len(scores) == 2 else next(iter(scores))):
+            for line in found.lines("cascade" if len(asks) == 2 else next(iter(asks))):
                 self.note(line)
             self._alarm("the policy's own replies beat the right ones where they are wrong")
         return {"scorers/fooled_frac": found.share, "alarm/scorers_fooled": float(fooled)}

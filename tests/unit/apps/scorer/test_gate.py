@@ -11,7 +11,7 @@ import pytest
 
 from hamr.apps.scorer import check
 from hamr.apps.scorer.command import ScorerCheckCommand
-from hamr.apps.scorer.gate import AT_ONCE, GateResult, ask_all, gate, gates, reaching_scorers
+from hamr.apps.scorer.gate import GateResult, ask_all, ask_decisive, gate, gates, mix_scores, reaching_scorers
 from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast, Wrong
 from hamr.types import Answer, Question
@@ -143,16 +143,19 @@ def test_replies_rejected_without_a_scorer_are_not_tried():
     assert [wrong.text for wrong in reaching_scorers(drawn, 3)[0].wrong] == ["no"]
 
 
-def test_questions_in_flight_are_bounded():
-    running = most = 0
+def test_judge_is_asked_only_about_replies_the_cascade_sends():
+    drawn = [contrast("A", "a", "b", "c")]
+    reranker = scorer({"a": 0.7, "b": 0.5, "c": None, GOODBYE: 0.95, "no": 0.8})
+    judge, asked = scorer({"b": None, GOODBYE: 0.1, "a": 1.0, "c": 1.0, "no": 1.0}), []
 
-    async def ask(question: Question) -> Answer:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0)
-        running -= 1
-        return Answer(score=0.5)
+    async def counted(question: Question) -> Answer:
+        asked.append(question.variables["statement_b"])
+        return await judge(question)
 
-    asyncio.run(ask_all(ask, [contrast(str(i), *map(str, range(10))) for i in range(30)]))
-    assert 1 < most <= AT_ONCE
+    cascade = Cascade(0.6, 0.9, 0.0, 0.0)
+    found = asyncio.run(ask_decisive({"reranker": reranker, "judge": counted}, drawn, cascade))
+    assert sorted(asked) == [GOODBYE, "b"]
+    assert found == {(0, "a"): 0.7, (0, GOODBYE): cascade.mix(0.95, 0.1), (0, "no"): 0.8}
+    everything = [asyncio.run(ask_all(ask, drawn)) for ask in (reranker, judge)]
+    assert found == mix_scores(cascade, *everything)
+    assert asyncio.run(ask_decisive({"judge": judge}, drawn, cascade)) == everything[1]
