@@ -5,6 +5,7 @@
 # make test-trainers    the adapters with the own code of verl, OpenRLHF, TRL and verifiers (locks/trainers.txt)
 # make test-browser     the reports and the site in Chromium (install it first: apt-get install chromium)
 # make test-pii         names of persons with presidio and spaCy
+# make test-tau2        dialogues of tau2-bench with its own package
 # make test-launch      the images and the scripts of a cluster with hadolint and shellcheck
 # make test-wheel       the built wheel in an environment of its own, which it downloads (4 GB)
 # make docs    build the documentation site in site/     make lock    regenerate the lock files
@@ -27,7 +28,7 @@ endif
 export PATH := $(abspath $(VENV))/bin:$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-deep test-benchmarks test-trainers test-browser test-pii test-launch test-wheel check docs lock audit clean
+.PHONY: help setup train test test-deep test-benchmarks test-trainers test-browser test-pii test-tau2 test-launch test-wheel check docs lock audit clean
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | sed '/^Where/,$$d'
@@ -53,7 +54,7 @@ test-deep: setup
 test-benchmarks: setup
 	@$(VENV)/bin/python -m pytest tests/benchmarks -n 2 --dist loadfile $(ARGS)
 
-# --no-deps: docs.txt, browser.txt, pii.txt and launch.txt hold only what cpu.txt lacks. Nothing is downloaded where it is installed already.
+# --no-deps: docs.txt, browser.txt, pii.txt, tau2.txt and launch.txt hold only what cpu.txt lacks. Nothing is downloaded where it is installed already.
 docs: setup
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/docs.txt
 	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build -q
@@ -69,6 +70,10 @@ test-trainers: setup
 test-pii: setup
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/pii.txt
 	@$(VENV)/bin/python -m pytest tests/unit/data/test_names.py $(ARGS)
+
+test-tau2: setup
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/tau2.txt
+	@$(VENV)/bin/python -m pytest tests/unit/bench/tau2 tests/unit/apps/evaluate/tau2 $(ARGS)
 
 test-launch: setup
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r locks/launch.txt

