@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hamr.apps.shared.own_functions import check_own_functions
-from hamr.apps.train.run import Job
+from hamr.apps.shared.training_job import Job
 from hamr.config.load import load_config
 from hamr.models.bundled import resolve_model
 from hamr.trainer.checkpoints import Checkpoints

@@ -26,7 +26,10 @@ OVER = ("finished", "preempted", "failed")
 
 @dataclass(frozen=True, kw_only=True)
 class LiveStatus:
-    """Live status. `time` and `started` are seconds since the epoch; `pools` is from `hamr.apps.train.live_control`."""
+    """Live status. `time` and `started` are seconds since the epoch.
+
+    `hamr.apps.shared.live_control` publishes it and defines `pools`.
+    """
 
     run: str
     state: RunState

@@ -16,7 +16,7 @@ import pytest
 import ray.cloudpickle
 
 from hamr.apps.shared.commands import parse_command
-from hamr.apps.train.live_control import LiveControl
+from hamr.apps.shared.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.config.pools import AutoscalingConfig, PoolConfig
 from hamr.config.schema import Config

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from hamr.apps.shared.commands import Command, Folder, Prefix
-from hamr.apps.train.command import TrainingCommand
+from hamr.apps.shared.training_command import TrainingCommand
 
 
 class RunPipeline(Command):

@@ -34,7 +34,7 @@ from hamr.apps.pipeline.report import write_pipeline_report
 from hamr.apps.shared.child_process import start_hamr
 from hamr.apps.shared.commands import render
 from hamr.apps.shared.preemption import stop_error
-from hamr.apps.train.command import changes_hardware
+from hamr.apps.shared.training_command import changes_hardware
 from hamr.config.custom import function_arguments, names_function
 from hamr.config.load import ALLOWED_FUNCTIONS, load_dumped
 from hamr.config.overrides import expand_env

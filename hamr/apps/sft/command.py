@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from hamr.apps.shared.commands import ConfiguredCommand, Count
-from hamr.apps.train.command import TrainingCommand
+from hamr.apps.shared.training_command import TrainingCommand
 from hamr.errors import BadInput
 
 if TYPE_CHECKING:

@@ -17,17 +17,16 @@ from hamr.apps.report.live import live_report
 from hamr.apps.report.report import write_report
 from hamr.apps.sft.preview import mix_table
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
+from hamr.apps.shared.live_control import LiveControl
 from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.pool_room import local_node
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import check_checkpoint_room
 from hamr.apps.shared.sinks import open_sinks
+from hamr.apps.shared.start_status import StartStatus
 from hamr.apps.shared.summary import attention
-from hamr.apps.train.live_control import LiveControl
-from hamr.apps.train.run import Job, stoppable
-from hamr.apps.train.stages import how_to_resume
-from hamr.apps.train.start_status import StartStatus
+from hamr.apps.shared.training_job import Job, how_to_resume, stoppable
 from hamr.cluster.model_folders import POLICY, check_models
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_demands, place

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hamr.apps.shared.commands import render as render_command
+from hamr.apps.shared.training_command import changes_hardware
 from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm, is_installed
 from hamr.apps.submit.launch_files import CLAIM, render
 from hamr.apps.submit.launch_job import GivenCommand, name_of, nodes, nodes_for, nodes_to_be
@@ -27,7 +28,6 @@ from hamr.apps.submit.request import (
     secret_variables,
     wandb_place,
 )
-from hamr.apps.train.command import changes_hardware
 from hamr.cluster.placement import describe_placement
 from hamr.config.overrides import CONFIG_DIR_FLAG, split_flags
 from hamr.config.schema import Config

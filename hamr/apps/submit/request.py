@@ -15,7 +15,7 @@ from hamr.apps.pipeline.log import is_pipeline, pipeline_owner
 from hamr.apps.pipeline.plan import PipelinePlan, plan_pipeline
 from hamr.apps.pipeline.sweep import plan_sweep
 from hamr.apps.shared.commands import Command, ConfiguredCommand, parse_command, render
-from hamr.apps.train.command import TrainingCommand
+from hamr.apps.shared.training_command import TrainingCommand
 from hamr.config.load import load_config, load_dumped
 from hamr.config.overrides import nearest_first
 from hamr.config.schema import Config

@@ -33,7 +33,7 @@ class Router(Protocol):
 
 
 class LivePoolScaler:
-    """`hamr.apps.train.live_control.PoolScaler` for Serve pools. `pools` are the current sections; their counts
+    """`hamr.apps.shared.live_control.PoolScaler` for Serve pools. `pools` are the current sections; their counts
     change."""
 
     def __init__(

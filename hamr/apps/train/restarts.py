@@ -11,19 +11,14 @@ from hamr import signals
 from hamr.apps.shared.child_process import start_hamr
 from hamr.apps.shared.commands import render
 from hamr.apps.shared.preparation import run_path
+from hamr.apps.shared.training_job import DIED, SUPERVISED
 from hamr.config.custom import function_arguments
 from hamr.errors import HamrError, RunFolderError
 from hamr.telemetry.run_folder import discard_lock
 
 if TYPE_CHECKING:
+    from hamr.apps.shared.training_job import Job
     from hamr.apps.train.command import TrainCommand
-    from hamr.apps.train.run import Job
-
-SUPERVISED = "HAMR_SUPERVISED"
-"""Set in the environment of a run that is restarted from outside."""
-DIED = 75
-"""Exit code of such a run if one of its processes died, so that a restart may help."""
-
 
 JOB = "HAMR_JOB"
 """Set to a name of its own for a job that a cluster starts again, on new nodes, after a failure."""

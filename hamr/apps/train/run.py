@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr import signals
@@ -18,37 +14,32 @@ from hamr.apps.report.report import write_report
 from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
 from hamr.apps.scorer.prepare import Progress, TunedScorer, prepare_scorers
 from hamr.apps.shared.dialogue_checks import customer_scenarios
+from hamr.apps.shared.live_control import LiveControl
 from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.pool_room import check_endpoints, local_node
 from hamr.apps.shared.pools_up import pools_of
 from hamr.apps.shared.preemption import Preemption, stop_error
-from hamr.apps.shared.preparation import Prepared, check_room, prepare, run_path
+from hamr.apps.shared.preparation import Prepared, check_room, prepare
 from hamr.apps.shared.reply_clusters import with_reply_clusters
-from hamr.apps.shared.sinks import check_sinks, open_sinks
+from hamr.apps.shared.sinks import open_sinks
+from hamr.apps.shared.start_status import StartStatus
 from hamr.apps.shared.summary import summarise_run
-from hamr.apps.train.command import changes_hardware
+from hamr.apps.shared.training_job import SUPERVISED, Job, how_to_resume, stoppable
 from hamr.apps.train.episodes import unscored_note
-from hamr.apps.train.live_control import LiveControl
 from hamr.apps.train.pool_scaler import LivePoolScaler
-from hamr.apps.train.restarts import DIED, JOB, SUPERVISED, run_again, supervise
+from hamr.apps.train.restarts import JOB, run_again, supervise
 from hamr.apps.train.run_actors import RunActors, start_run_actors
 from hamr.apps.train.scorer_refit import ScorerRefit, check_refit
 from hamr.apps.train.scorer_watch import check_tuned
-from hamr.apps.train.stages import Run, how_to_resume, rl_stage, warm_up
-from hamr.apps.train.start_status import StartStatus
+from hamr.apps.train.stages import Run, rl_stage, warm_up
 from hamr.bench.sage.episodes import with_levels
 from hamr.cascade.auditors import find_auditor
 from hamr.cluster.model_folders import POLICY, check_models, pool_model
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.placement import check_placement, describe_placement, plan
 from hamr.cluster.session import check_cluster, ray_session
-from hamr.config.load import IMPORTED, change_dumped, dump_config, load_dumped
-from hamr.config.schema import Config
-from hamr.data.importer_function import imported_samples
-from hamr.data.samples import write_samples
 from hamr.data.splits import count_copies
-from hamr.errors import EngineDied, Preempted, RunFolderError
-from hamr.files import write_atomic
+from hamr.errors import Preempted, RunFolderError
 from hamr.models.precision import computations, precision_notes
 from hamr.telemetry.console import Console
 from hamr.telemetry.memory import MemoryWatch
@@ -58,7 +49,7 @@ from hamr.telemetry.summary import write_summary
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
 
 if TYPE_CHECKING:
-    from hamr.apps.train.command import TrainCommand, TrainingCommand
+    from hamr.apps.train.command import TrainCommand
 
 
 def start(command: TrainCommand) -> int:
@@ -83,32 +74,6 @@ def start_once(command: TrainCommand) -> int:
         return supervise(command, job)
     with stoppable(job):
         return run_job(job)
-
-
-@contextlib.contextmanager
-def stoppable(job: Job, command: str = "train") -> Iterator[None]:
-    """Convert a signal that arrives in the body to a one-line Preempted error that says how to resume the run.
-
-    The death of a rank or an engine also says so, and where the logs are.
-    """
-    try:
-        with signals.handle_signals():
-            yield
-    except (SystemExit, KeyboardInterrupt) as e:
-        if (signum := signals.signal_of(e)) is None:
-            raise
-        begun = (job.path / "config.yaml").is_file()
-        raise stop_error(
-            f"; {how_to_resume(job.path, job.config, command) if begun else 'nothing was begun'}", signum
-        ) from None
-    except EngineDied as error:
-        logs = job.path.absolute() / "logs"
-        kept = f"its log is kept in {logs}" if logs.is_dir() else "its log is in Ray's dashboard"
-        reason = getattr(error, "cause", None) or error  # the text of a remote error is its traceback
-        death = EngineDied(f"{reason}; {kept}; {how_to_resume(job.path, job.config, command)}")
-        if SUPERVISED in os.environ:
-            death.exit_code = DIED
-        raise death from error
 
 
 def run_job(job: Job) -> int:
@@ -298,75 +263,3 @@ async def run_stages(run: Run, newest: Checkpoint | None) -> None:
             raise stop_error(
                 f" before the last evaluation, step {steps} of {steps} is kept; {how_to_resume(run.folder, run.config)}"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """A new run or a run to resume."""
-
-    config: Config
-    path: Path
-    resume: bool
-    changed: Sequence[str] = ()
-    """Overrides of a resumed run that its folder keeps."""
-
-    @property
-    def active_config(self) -> Config:
-        """The configuration without the pools that the run never queries."""
-        return self.config.with_asked_pools(*self.config.dialogue_pools.values())
-
-    @classmethod
-    def of(cls, command: TrainingCommand) -> Job:
-        """Return the run of a command, after its checks."""
-        if command.resume is None:
-            return cls.new(command.check())
-        return cls.from_folder(command.resume, command.overrides)
-
-    @classmethod
-    def new(cls, config: Config) -> Job:
-        path = run_path(config.experiment)
-        RunFolder.refuse_if_used(path)
-        return cls(config=config, path=path, resume=False)
-
-    @classmethod
-    def from_folder(cls, path: Path, overrides: Sequence[str] = ()) -> Job:
-        if not (path / "config.yaml").is_file():
-            raise RunFolderError(
-                "resume", str(path), "is not a run folder (no config.yaml); give one that hamr created"
-            )
-        changed = [arg for arg in overrides if changes_hardware(arg)]
-        functions = [arg for arg in overrides if not changes_hardware(arg)]
-        recorded = load_dumped(path / "config.yaml")
-        importer, needed = recorded.data.importer, []
-        for arg in functions:
-            key, _, value = arg.removeprefix("+").partition("=")
-            if key == "data.importer.path" and importer is not None and importer.samples is not None:
-                # The samples are in the run folder, so the path is not needed. A restarted run repeats it.
-                if value.strip("'\"") != importer.path:
-                    remedy = f"the run keeps the samples of {importer.path}; remove it, or start a new run"
-                    raise RunFolderError(key, value, remedy)
-                continue
-            if key.removesuffix(".path") not in recorded.functions:
-                raise RunFolderError(key, value, "the run has no such function; remove it")
-            needed.append(arg)
-        config = _joining(load_dumped(path / "config.yaml", [*needed, *changed]))
-        check_sinks(config.logging)
-        return cls(config=config, path=path, resume=True, changed=changed)
-
-    def open(self) -> RunFolder:
-        if self.resume:
-            folder = RunFolder.resume(self.path)
-            if self.changed:
-                write_atomic(folder.config, change_dumped(folder.config, self.changed))
-            return folder
-        folder = RunFolder.create(self.path, dump_config(self.config))
-        if self.config.data.importer is not None:
-            write_samples(folder.path / IMPORTED, imported_samples(self.config.data.importer))
-        return folder
-
-
-def _joining(config: Config) -> Config:
-    """Set the cluster address to `auto` when a run is resumed inside a cluster job, wherever it started."""
-    if not os.environ.get("RAY_ADDRESS"):
-        return config
-    return config.model_copy(update={"cluster": config.cluster.model_copy(update={"address": "auto"})})

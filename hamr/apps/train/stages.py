@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import shlex
 import shutil
 import time
 from contextlib import nullcontext
@@ -17,6 +16,7 @@ from typing import Any, NoReturn
 from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.shared.preemption import Preemption, stop_error
 from hamr.apps.shared.preparation import Prepared
+from hamr.apps.shared.training_job import how_to_resume
 from hamr.apps.train.dialogues import simulate
 from hamr.apps.train.episodes import check_dialogues_held, episode_runner, evaluate_customers
 from hamr.apps.train.held_out import HeldOutResult, evaluate_held_out
@@ -26,7 +26,6 @@ from hamr.apps.train.scorer_watch import ScorerWatch
 from hamr.cascade.auditors import CascadeRouter, with_auditor
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
 from hamr.cascade.certificate import feasibility
-from hamr.config.custom import function_arguments
 from hamr.config.schema import Config
 from hamr.controller import Controller
 from hamr.data.curriculum import Curriculum
@@ -391,12 +390,6 @@ async def leave(run: Run, step: int, state: dict[str, Any]) -> NoReturn:
         await run.checkpoints.save(step, run.world.learner.save, state)
     total = run.config.experiment.steps
     raise stop_error(f", step {step} of {total} is kept; {how_to_resume(run.folder, run.config)}")
-
-
-def how_to_resume(folder: Path, config: Config, job: str = "train") -> str:
-    """Return the command that continues a run."""
-    functions = function_arguments(config.functions)
-    return f"continue with: hamr {shlex.join([job, f'resume={folder.absolute()}', *functions])}"
 
 
 async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, int]:

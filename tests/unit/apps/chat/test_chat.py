@@ -14,7 +14,7 @@ import pytest
 from hamr import cli
 from hamr.apps.chat.run import converse
 from hamr.apps.shared.preparation import Codec
-from hamr.apps.train.run import Job
+from hamr.apps.shared.training_job import Job
 from hamr.config.load import load_config
 from hamr.data.importer_function import imported_samples
 from hamr.data.samples import to_json, write_samples

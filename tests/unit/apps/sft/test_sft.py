@@ -18,7 +18,7 @@ from hamr.apps.sft.run import SftRun, check_resumable, take_steps, train
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
 from hamr.apps.shared.preemption import Preemption
 from hamr.apps.shared.preparation import Codec
-from hamr.apps.train.start_status import StartStatus
+from hamr.apps.shared.start_status import StartStatus
 from hamr.cli import main
 from hamr.config.load import load_config
 from hamr.config.schema import Config

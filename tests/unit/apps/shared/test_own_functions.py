@@ -13,7 +13,7 @@ import pytest
 from hamr.apps.shared import own_functions
 from hamr.apps.shared.own_functions import check_own_functions, load_callbacks
 from hamr.apps.shared.preparation import load_splits
-from hamr.apps.train.run import Job
+from hamr.apps.shared.training_job import Job
 from hamr.config.custom import function_arguments
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.errors import ConfigError

@@ -16,9 +16,9 @@ import pytest
 from hamr.apps.pipeline.log import LOCK, PipelineLog
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage
 from hamr.apps.shared.commands import parse_command
+from hamr.apps.shared.live_control import LiveControl
+from hamr.apps.shared.start_status import StartStatus
 from hamr.apps.status import stop as module
-from hamr.apps.train.live_control import LiveControl
-from hamr.apps.train.start_status import StartStatus
 from hamr.errors import BadInput, HamrError
 from hamr.security.processes import identity
 from hamr.telemetry.live import LiveStatus

@@ -16,13 +16,12 @@ from hamr.apps.pipeline.plan import plan_pipeline
 from hamr.apps.pipeline.sweep import plan_sweep
 from hamr.apps.score.command import ScoreCommand
 from hamr.apps.shared.commands import ConfiguredCommand, parse, parse_command
+from hamr.apps.shared.training_job import Job, how_to_resume
 from hamr.apps.submit.launch_job import command as launch_command
 from hamr.apps.submit.package import pack
 from hamr.apps.submit.request import ONLY_HERE, RESOLVED, SubmitRequest, secret_variables
 from hamr.apps.submit.run import FOLDER, command, locate_run, refuse_left_behind
 from hamr.apps.train.command import TrainCommand
-from hamr.apps.train.run import Job
-from hamr.apps.train.stages import how_to_resume
 from hamr.cluster.nodes import Versions, refuse_unlike
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, RunFolderError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.train.run import stoppable
+from hamr.apps.shared.training_job import stoppable
 from hamr.config.load import load_config
 from hamr.errors import EngineDied
 

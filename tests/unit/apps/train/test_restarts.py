@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hamr.apps.shared.training_job import DIED, Job
 from hamr.apps.train import restarts
 from hamr.apps.train.command import TrainCommand
-from hamr.apps.train.restarts import DIED, supervise
-from hamr.apps.train.run import Job
+from hamr.apps.train.restarts import supervise
 from hamr.errors import RunFolderError
 
 

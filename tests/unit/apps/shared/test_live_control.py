@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hamr.apps.shared.commands import parse_command
-from hamr.apps.train.live_control import LiveControl
+from hamr.apps.shared.live_control import LiveControl
 from hamr.errors import BadInput, HamrError, RunFolderError, ScorerUnavailable
 from hamr.telemetry.control_requests import ControlRequests
 from hamr.telemetry.glossary import lookup

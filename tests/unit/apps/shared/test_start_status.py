@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.shared.commands import parse_command
-from hamr.apps.train.start_status import StartStatus
+from hamr.apps.shared.start_status import StartStatus
 from hamr.errors import BadInput
 from hamr.telemetry.control_requests import ControlRequests
 from hamr.telemetry.live import LiveStatus, find_run
