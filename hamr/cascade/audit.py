@@ -6,9 +6,10 @@ them. With N replies in the cascade, of which H are not fully judged,
 
     agreement gap = 1 / N * ( sum over fully judged replies |R - J| + H * mean over audited replies |R - J| ),
 
-where J is the highest S_J over the references of a reply. This is an unbiased estimate of the distance between the
-reward and the score of a judge that sees every reply. (The sum over the audited replies divided by their share is
-unbiased too, but it has a higher variance and decreases with every failed audit.)
+where J is the highest S_J over the references of a reply, or over the `judge_best_k` with the highest S_R. This is an
+unbiased estimate of the distance between the reward and the score of a judge that sees every reply. (The sum over the
+audited replies divided by their share is unbiased too, but it has a higher variance and decreases with every failed
+audit.)
 
 Another auditor than the judge audits all replies of the cascade, so that H = N and J is the auditor's score.
 """
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from statistics import fmean, variance
 
 from hamr.calibration.prediction_powered import DebiasedMean
+from hamr.cascade.consistency import best_references
 from hamr.types import CASCADE_BANDS, Audit, AuditBy, RewardRecord, SampleKey, Scored
 
 REPLIES, AUDITS = 2000, 400
@@ -178,13 +180,13 @@ class _Reply:
     hidden: bool
 
     @classmethod
-    def of(cls, record: RewardRecord, by: AuditBy) -> _Reply | None:
+    def of(cls, record: RewardRecord, by: AuditBy, best_k: int | None) -> _Reply | None:
         reward = value_of(record)
         if reward is None:
             return None
-        judged = [score.s_j for score in record.reference_scores]
-        known = [s_j for s_j in judged if s_j is not None]
-        hidden = by != "judge" or len(known) < len(judged)
+        scores = {score.reference: score.s_j for score in record.reference_scores}
+        known = [s_j for s_j in scores.values() if s_j is not None]
+        hidden = by != "judge" or any(scores[i] is None for i in best_references(record.reference_scores, best_k))
         best = (record.audit.best if record.audit is not None else None) if hidden else max(known)
         return cls(gap=None if best is None else abs(reward - best), hidden=hidden)
 
@@ -192,8 +194,11 @@ class _Reply:
 class AuditWindow:
     """Running metrics over the last replies of a run."""
 
-    def __init__(self, by: AuditBy = "judge", *, replies: int = REPLIES, audits: int = AUDITS) -> None:
-        self._by = by
+    def __init__(
+        self, by: AuditBy = "judge", best_k: int | None = None, *, replies: int = REPLIES, audits: int = AUDITS
+    ) -> None:
+        """`best_k`: the references of a reply that count are those with the highest reranker scores (None: all)."""
+        self._by, self._best_k = by, best_k
         self._rewards: deque[tuple[RewardRow, ...]] = deque(maxlen=replies)
         self._replies: deque[_Reply] = deque(maxlen=replies)
         self._audits: deque[tuple[float, float]] = deque(maxlen=audits)
@@ -211,7 +216,7 @@ class AuditWindow:
         answered = failed = 0
         for record in records:
             self._rewards.append(reward_rows(record, self._by))
-            reply, audit = _Reply.of(record, self._by), record.audit
+            reply, audit = _Reply.of(record, self._by, self._best_k), record.audit
             if reply is not None:
                 self._replies.append(reply)
             if audit is not None:

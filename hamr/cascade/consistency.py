@@ -61,8 +61,14 @@ def to_judge(scores: Sequence[ReferenceScore], config: ConsistencyConfig) -> tup
     if config.mode != "hybrid":
         return tuple(score.reference for score in scores)
     cascade = Cascade.from_config(config.cascade)
-    outside = [(s.s_r, s.reference) for s in scores if s.s_r is not None and cascade.needs_judge(s.s_r)]
-    best = sorted(outside, key=lambda pair: (-pair[0], pair[1]))[: config.judge_best_k]
+    outside = [score for score in scores if score.s_r is not None and cascade.needs_judge(score.s_r)]
+    return best_references(outside, config.judge_best_k)
+
+
+def best_references(scores: Sequence[ReferenceScore], most: int | None) -> tuple[int, ...]:
+    """Return the indices of at most so many references with the highest reranker scores, in their order."""
+    known = [(s.s_r, s.reference) for s in scores if s.s_r is not None]
+    best = sorted(known, key=lambda pair: (-pair[0], pair[1]))[:most]
     return tuple(sorted(reference for _, reference in best))
 
 

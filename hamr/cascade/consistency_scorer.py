@@ -10,7 +10,7 @@ from typing import Any
 
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.cached_pool import CachedPool, ScorerRole, failure_of
-from hamr.cascade.consistency import Consistency, combine, to_judge
+from hamr.cascade.consistency import Consistency, best_references, combine, to_judge
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
 from hamr.config.rewards import ConsistencyConfig
@@ -58,7 +58,7 @@ class ConsistencyScorer:
 
         Args:
             references: Indices of the references.
-            audited: If the judge did not score all references, also score the others for the record.
+            audited: Also score the references of an audit that the judge did not score, for the record.
         """
         self._scores = {index: ReferenceScore(reference=index) for index in references}
         if self._config.mode == "hybrid" and self._config.judge_best_k is None:
@@ -110,25 +110,27 @@ class ConsistencyScorer:
         return failure_of("judge", answer)
 
     async def _audit(self, scores: Sequence[ReferenceScore], decisive: ReferenceScore | None) -> Audit | None:
-        """Return the judge scores of the references that it has not scored, None if it has scored all. An ensemble
-        scores every reference."""
-        judged = {score.reference: None if self._ensemble else score.s_j for score in scores}
-        unjudged = [index for index, s_j in judged.items() if s_j is None]
-        if self._config.mode != "hybrid" or not unjudged:
+        """Return the judge scores of the decisive reference and of the best ones (`judge_best_k`). None if the judge
+        has scored all of these. An ensemble scores each of them."""
+        if self._config.mode != "hybrid":
             return None
         assert decisive is not None and decisive.s_r is not None, "a reply with a reward was reranked"
-        answers = dict(zip(unjudged, await asyncio.gather(*map(self._vote, unjudged)), strict=True))
-        judged |= {index: None if isinstance(vote, Failure) else vote for index, vote in answers.items()}
-        audit = Audit(s_r=decisive.s_r, s_j=judged[decisive.reference], by=self._config.audit.by)
-        failure = next((vote for vote in answers.values() if isinstance(vote, Failure)), None)
+        judged = {} if self._ensemble else {s.reference: s.s_j for s in scores if s.s_j is not None}
+        asked = sorted({decisive.reference, *best_references(scores, self._config.judge_best_k)} - judged.keys())
+        if not asked:
+            return None
+        votes = await asyncio.gather(*map(self._vote, asked))
+        judged |= {index: vote for index, vote in zip(asked, votes, strict=True) if not isinstance(vote, Failure)}
+        audit = Audit(s_r=decisive.s_r, s_j=judged.get(decisive.reference), by=self._config.audit.by)
+        failure = next((vote for vote in votes if isinstance(vote, Failure)), None)
         if failure is not None:
             return replace(audit, failure=failure.kind)
-        known = [s_j for s_j in judged.values() if s_j is not None]
+        best = max(judged.values())
         if self._ensemble:
-            return replace(audit, best=max(known), mix=max(known))
-        cascade = Cascade.from_config(self._config.cascade)
-        mixes = [cascade.audited_mix(s.s_r, s_j) for s, s_j in zip(scores, known, strict=True) if s.s_r is not None]
-        return replace(audit, best=max(known), mix=max(mixes))
+            return replace(audit, best=best, mix=best)
+        cascade, s_r = Cascade.from_config(self._config.cascade), {s.reference: s.s_r for s in scores}
+        mixes = [cascade.audited_mix(own, s_j) for index, s_j in judged.items() if (own := s_r[index]) is not None]
+        return replace(audit, best=best, mix=max(mixes))
 
     async def _vote(self, index: int) -> float | Failure:
         """Return the mean score of the auditing pools for a reference, or the first failure."""

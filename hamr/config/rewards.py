@@ -78,7 +78,8 @@ class ConsistencyConfig(Section):
     """Reward of a partially consistent reply with `mode=hard_judge`. 0: binary, as the paper's hard judge. 0.5: the
     three levels of the soft score."""
     judge_best_k: PositiveInt | None = None
-    """Maximum number of references that the judge scores: the k with the highest reranker scores. null: all."""
+    """Maximum number of references that the judge scores, audits included: the k with the highest reranker scores.
+    null: all."""
     verbatim: bool = False
     """A reply identical to a reference scores 1 without a scorer. Off as in the paper, whose scorers rate the
     agreement. Much weaker scorers give the same correct wording different rewards."""
@@ -95,8 +96,9 @@ class ConsistencyConfig(Section):
     max_reasks: NonNegativeInt = 1
     """Number of judge retries for an unparseable verdict. After them, the outcome is a failure."""
     audit_frac: Fraction = 0.0
-    """Share of the replies not judged, or not against all references, that are audited by the judge, drawn at random.
-    Without `correction` their reward is unchanged. The audit shows what the fast pass hides (`audit/*`)."""
+    """Share of the replies not judged, or not against all references (of `judge_best_k` the best), that are audited by
+    the judge, drawn at random. Without `correction` their reward is unchanged. The audit shows what the fast pass hides
+    (`audit/*`)."""
     audit: AuditConfig = AuditConfig()
     correction: Annotated[Literal["off", "stratified"], BeforeValidator(_unquoted_off)] = "off"
     """Correction of the rewards inside the trust interval during training by the audits of earlier steps: `stratified`

@@ -13,6 +13,7 @@ from typing import Any
 from hamr.algorithms.group_outcomes import metric_word
 from hamr.cascade.audit import AuditWindow, JointErrors, with_labels
 from hamr.config.logging import AlarmsConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.data.samples import action_json
 from hamr.errors import Preempted
 from hamr.experience import ATTEMPTS
@@ -33,7 +34,7 @@ from hamr.telemetry.pace import PACE_STEPS, left_s
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.sinks import Sink
 from hamr.telemetry.watch import ActTruthWindow, RecentReplies, TruthWindow, alarms, flags, watch_metrics
-from hamr.types import Action, AuditBy, Failure, RewardRecord, ServiceSample, ToolCall
+from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
 
 
 class RunRecorder:
@@ -48,7 +49,7 @@ class RunRecorder:
         prompts: Samples by id; sampled responses then show the customer's message and the closest reference.
         sample_rows: Number of sampled responses per step.
         limits: Limits beyond which metrics raise alarms.
-        audit_by: Who answers audits. None: nothing is audited.
+        audited: The section of the audited reward. None: nothing is audited.
         callbacks: The user's functions, called after each step and each evaluation.
     """
 
@@ -61,7 +62,7 @@ class RunRecorder:
         prompts: Mapping[str, ServiceSample] | None = None,
         sample_rows: int = 8,
         limits: AlarmsConfig | None = None,
-        audit_by: AuditBy | None = None,
+        audited: ConsistencyConfig | None = None,
         truth: ExactAct | None = None,
         strict: bool | None = None,
         callbacks: Callbacks | None = None,
@@ -79,7 +80,7 @@ class RunRecorder:
         self._standing: dict[str, float] = {}
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._limits = limits or AlarmsConfig()
-        self._audits = AuditWindow(audit_by) if audit_by else None
+        self._audits = AuditWindow(audited.audit.by, audited.judge_best_k) if audited else None
         self._truth, self._truths, self._act_truths = truth, TruthWindow(), ActTruthWindow()
         self._errors = JointErrors()
         self._replies = RecentReplies()

@@ -112,10 +112,11 @@ class Judgement:
 @dataclass(frozen=True, kw_only=True)
 class Audit:
     """Audit of a reply. The judge audits those that it did not score, or not against all of their references; any
-    other auditor (`by`) audits all replies of the cascade.
+    other auditor (`by`) audits all replies of the cascade. With `judge_best_k` only so many references count, those
+    with the highest reranker scores, and the decisive one.
 
     `s_r` and `s_j`, the auditor's score, belong to the decisive reference. `best` is the highest score of the auditor
-    over all references. `mix` is the reward that follows: for the judge Eq. 4 with every reference outside the trust
+    over the references. `mix` is the reward that follows: for the judge Eq. 4 with every reference outside the trust
     interval, the highest over the references; for any other auditor `best`. If the auditor failed for a reference,
     `failure` is the kind of its first failure, and `best` and `mix` are None, as in older ledgers; `s_j` is None if it
     failed for the decisive one.

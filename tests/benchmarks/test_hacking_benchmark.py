@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from hacking import NO_FOOLING, WORLDS, Arm, World, group_advantages, train
-from hacking_pools import PHRASE, PLANTED, is_styled, planted_logs, without_style
+from hacking_pools import PHRASE, is_styled, planted_logs, without_style
 from hacking_styles import STYLES, texts
 
 from hamr.config.schema import SageDataConfig
@@ -51,10 +51,10 @@ def test_typed_failures_cost_less_than_zeros() -> None:
 
 def test_phrase_is_planted_into_wrong_replies_of_the_logs() -> None:
     samples = generate_samples(SageDataConfig(train=400, validation=1, test=1)).train
-    logs = planted_logs(samples)
+    logs = planted_logs(samples, 0.2)
     changed = [(old, new) for old, new in zip(samples, logs, strict=True) if old != new]
     replies = sum(isinstance(s.references[0].action, Reply) for s in samples)
-    assert len(changed) / replies == pytest.approx(PLANTED, abs=0.06)
+    assert len(changed) / replies == pytest.approx(0.2, abs=0.06)
     for old, new in changed:
         [reference] = new.references
         assert isinstance(reference.action, Reply) and reference.action.content.endswith(PHRASE)

@@ -176,7 +176,7 @@ async def _train(
         wandb=open_sinks(config, folder.path, folder.id),
         prompts=everyone,
         limits=config.logging.alarms,
-        audit_by=audits.audit.by if (audits := config.rewards.consistency).audit_frac else None,
+        audited=audits if (audits := config.rewards.consistency).audit_frac else None,
         # The due act of a turn is not that of the sample.
         truth=None if config.holds_dialogues else prepared.truth,
         callbacks=load_callbacks(config, console.note),

@@ -196,9 +196,31 @@ def test_partly_judged_reply_is_audited_on_the_other_references():
     assert (record.band, record.s_j, asked) == ("below", 1.0, ["a", "b", "c"])
     assert record.audit == Audit(s_r=0.3, s_j=1.0, best=1.0, mix=0.05 * 0.3 + (1.0 - 0.05) * 1.0)
     spared, asked, _ = several({"a": 0.5, "b": 0.3, "c": 0.1}, lambda a: judged(0.5), judge_best_k=1)
-    assert (spared.audit, asked) == (Audit(s_r=0.5, s_j=0.5, best=0.5, mix=0.5), ["a", "b", "c"])
+    assert (spared.audit, asked) == (None, ["a"]), "the judge has scored the best reference"
     whole, asked, _ = several({"a": 0.1, "b": 0.3, "c": 0.5}, lambda a: judged(0.5))
     assert (whole.audit, asked) == (None, ["a", "b", "c"])
+
+
+@pytest.mark.parametrize(("most", "audited"), [(1, ["a"]), (2, ["a", "b"]), (None, ["a", "b", "c"])])
+def test_audit_asks_about_the_references_that_the_judge_may_score(most, audited):
+    said = {"a": 0.2, "b": 0.6, "c": 0.9}
+    record, asked, _ = several({"a": 0.9, "b": 0.8, "c": 0.75}, lambda a: judged(said[a]), judge_best_k=most)
+    assert (record.total, asked) == (Scored(value=0.9), audited)
+    best = max(said[a] for a in audited)
+    mix = max(
+        0.05 * s_r + (1.0 - 0.05) * said[a] for a, s_r in zip("abc", (0.9, 0.8, 0.75), strict=True) if a in audited
+    )
+    assert record.audit == Audit(s_r=0.9, s_j=0.2, best=best, mix=mix)
+    figures = AuditWindow("judge", most).add([record])
+    assert figures["audit/gap"] == pytest.approx(abs(0.9 - best))
+
+
+def test_best_reference_is_audited_if_another_one_was_judged():
+    """The judge has scored the only reference outside the interval, and the reranker prefers one inside."""
+    said = {"a": 0.3, "b": 0.6, "c": 0.9}
+    record, asked, _ = several({"a": 0.8, "b": 0.3, "c": 0.2}, lambda a: judged(said[a]), judge_best_k=1)
+    assert (record.band, asked) == ("inside", ["a", "b"])
+    assert record.audit is not None and (record.audit.s_j, record.audit.best) == (0.3, 0.6)
 
 
 def test_audit_with_an_unjudged_reference_has_no_best():

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hamr.config.logging import WandbConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.errors import BadInput
 from hamr.files import read_jsonl
 from hamr.telemetry.console import Console
@@ -128,7 +129,9 @@ def test_resumed_recorder_raises_the_alarms_of_an_uninterrupted_one(tmp_path):
     def take(folder, steps, after=None):
         with (
             folder,
-            RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), audit_by="judge", strict=True) as recorder,
+            RunRecorder(
+                folder, prompts=ACT_PROMPTS, truth=ActTruth(), audited=ConsistencyConfig(), strict=True
+            ) as recorder,
         ):
             if after is not None:
                 recorder.rewind("r", after)
@@ -161,7 +164,8 @@ def test_alarm_of_an_act_names_it_on_the_terminal(folder, capsys):
 def test_labels_of_a_person_are_the_truth_of_joint_errors(folder):
     labelled = Audit(s_r=0.9, s_j=0.0, best=0.0, mix=0.0, by="file")
     audits = [labelled, replace(labelled, s_j=None, best=None, mix=None, failure="label_missing"), None]
-    with RunRecorder(folder, prompts={"p": SAMPLE}, audit_by="file", strict=True) as recorder:
+    by_file = ConsistencyConfig.model_validate({"audit": {"by": "file", "file": "labels.jsonl"}})
+    with RunRecorder(folder, prompts={"p": SAMPLE}, audited=by_file, strict=True) as recorder:
         recorder.begin("rl", 1)
         recorder.records(1, [record(i, 1.0, s_r=0.9, s_j=0.8, audit=audit) for i, audit in enumerate(audits)])
         recorder.metrics(1, {})

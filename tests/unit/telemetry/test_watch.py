@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hamr.config.logging import AlarmsConfig
+from hamr.config.rewards import ConsistencyConfig
 from hamr.telemetry.console import Console
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder
@@ -96,7 +97,7 @@ def test_run_logs_its_alarms(tmp_path):
     with (
         RunFolder.create(tmp_path / "run", "a: 1") as folder,
         RunRecorder(
-            folder, console=terminal, limits=AlarmsConfig(length_correlation=0.5), audit_by="judge"
+            folder, console=terminal, limits=AlarmsConfig(length_correlation=0.5), audited=ConsistencyConfig()
         ) as recorder,
     ):
         recorder.begin("rl", 1)
