@@ -607,10 +607,13 @@ async def act_share(prepared: Prepared, sample: ServiceSample, responses: Sequen
 
 
 async def collect(prepared: Prepared, folder: Path, seeds: Sequence[int], known: dict[str, Any]) -> dict[str, Any]:
-    """Return the items and the costs of all finished runs, those of an earlier results file included."""
+    """Return the items and the costs of all finished runs, those of an earlier results file included.
+
+    `starts` has the warm-up of arms that began with another one than the first arm of their seed.
+    """
     samples = {sample.id: sample for sample in prepared.splits.test}
     items = known.get("items", {"parts": {}, "routes": {}, "values": {}})
-    runs = known.get("runs", {})
+    starts, runs = items.setdefault("starts", {}), known.get("runs", {})
     for seed in seeds:
         for arm in ("warm_up", *ARMS):
             file = folder / (f"warm_up_{seed}/items.json" if arm == "warm_up" else f"{arm}_{seed}.json")
@@ -628,31 +631,46 @@ async def collect(prepared: Prepared, folder: Path, seeds: Sequence[int], known:
                 items["parts"] |= {name: item["part"] for name, item in own.items()}
                 items["routes"] |= {name: item["route"] for name, item in own.items()}
                 rows = {figure: [round(own[name][figure], 3) for name in items["parts"]] for figure in FIGURES}
-                items["values"].setdefault(stage, {})[str(seed)] = rows
+                of_seeds = items["values"].setdefault(stage, {})
+                if arm == "warm_up":
+                    begun = of_seeds.setdefault(str(seed), rows), rows
+                    continue
+                of_seeds[str(seed)] = rows
+                starts.setdefault(stage, {}).pop(str(seed), None)
+                if begun[0] != begun[1]:
+                    starts[stage][str(seed)] = begun[1]
             runs[f"{arm}_{seed}"] = found
     return {"runs": runs, "items": items}
 
 
 def compared(items: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the means of each arm, and of its evaluations before the end (`rl@30`), its gain over the warm-up, and its
-    difference from `rl`."""
+    """Return the means of each arm, and of its evaluations before the end (`rl@30`), its gain over its warm-up, and by
+    how much that is above the gain of `rl`."""
     values, parts = items["values"], np.array(list(items["parts"].values()))
     found: dict[str, Any] = {}
+
+    def warm_up(of: str, seed: str) -> Any:
+        return items.get("starts", {}).get(of, {}).get(seed) or values["warm_up"][seed]
+
     for arm in (a for a in values if a != "warm_up"):
         found[arm] = {}
         for part, figure in ((p, f) for p in SIZES for f in FIGURES):
 
-            def table(of: str, seeds: Any = values[arm], part: str = part, figure: str = figure) -> np.ndarray:
-                return 100 * np.array([values[of][seed][figure] for seed in seeds])[:, parts == part]
+            def table(rows: Sequence[Any], part: str = part, figure: str = figure) -> np.ndarray:
+                return 100 * np.array([row[figure] for row in rows])[:, parts == part]
 
-            ends, starts = table(arm), table("warm_up")
+            def gain(of: str, seeds: Sequence[str], table: Any = table) -> np.ndarray:
+                return table([values[of][seed] for seed in seeds]) - table([warm_up(of, seed) for seed in seeds])
+
+            ends = table(list(values[arm].values()))
+            starts = table([warm_up(arm, seed) for seed in values[arm]])
             own = {"start": float(starts.mean()), "end": float(ends.mean()), "gain": crossed(ends - starts)}
             own["by_seed"] = {
                 seed: [float(a), float(b)] for seed, a, b in zip(values[arm], starts.mean(1), ends.mean(1), strict=True)
             }
             shared = [seed for seed in values[arm] if seed in values.get("rl", {})]
             if arm != "rl" and shared:
-                own["over_rl"] = crossed(table(arm, shared) - table("rl", shared))
+                own["over_rl"] = crossed(gain(arm, shared) - gain("rl", shared))
             found[arm].setdefault(part, {})[figure] = own
     return rounded(found)
 

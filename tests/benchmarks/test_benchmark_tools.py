@@ -208,6 +208,10 @@ def test_gain_is_over_the_warm_up_of_the_same_seed() -> None:
     found = compared({"parts": parts, "values": values})
     assert found["rl"]["held_out"]["exact"]["gain"] == {"mean": 50.0, "low": 50.0, "high": 50.0}
     assert found["outcome"]["seen"]["whole"]["over_rl"]["mean"] == -25.0
+    starts = {"outcome": {"1": dict.fromkeys(FIGURES, [0.125] * 4)}}
+    found = compared({"parts": parts, "values": values, "starts": starts})
+    assert found["outcome"]["seen"]["whole"]["by_seed"] == {"0": [25.0, 50.0], "1": [12.5, 50.0]}
+    assert found["outcome"]["seen"]["whole"]["over_rl"]["mean"] == -18.75
 
 
 def test_fractions_of_decoupled_rewards_follow_the_weights() -> None:
