@@ -47,7 +47,7 @@ def importance_weights(proximal: Tensor, behaviour: Tensor, cap: float | None) -
     """
     gap = log_ratio(proximal, behaviour)
     own = torch.arange(gap.numel(), device=gap.device).view_as(gap)
-    return corrected_weights(gap, Correction(cap=cap), torch.ones_like(gap), own)
+    return corrected_weights(gap, Correction(cap=cap), torch.ones_like(gap), own, ~behaviour.isnan())
 
 
 def log_ratio(proximal: Tensor, behaviour: Tensor | None) -> Tensor:
@@ -61,10 +61,11 @@ def log_ratio(proximal: Tensor, behaviour: Tensor | None) -> Tensor:
     return torch.where(gap.isnan(), 0.0, gap).clamp(-LARGEST_GAP, LARGEST_GAP)
 
 
-def corrected_weights(gap: Tensor, correction: Correction, mask: Tensor, sequences: Tensor) -> Tensor:
-    """Return the weight of each token, 0 or more, from its log-ratio in nats.
+def corrected_weights(gap: Tensor, correction: Correction, mask: Tensor, sequences: Tensor, sampled: Tensor) -> Tensor:
+    """Return the weight of each token, 0 or more, from its log-ratio in nats; 1 where no engine sampled it.
 
-    All tensors have one shape, `(tokens,)` or `(batch, tokens)`; `mask` and `sequences` as in TokenTerms.
+    All tensors have one shape, `(tokens,)` or `(batch, tokens)`; `mask` and `sequences` as in TokenTerms. `sampled` is
+    bool or 0/1.
     """
     c, weights = correction, torch.ones_like(gap)
     if c.cap is not None or c.mask_outside is not None:
@@ -75,7 +76,9 @@ def corrected_weights(gap: Tensor, correction: Correction, mask: Tensor, sequenc
     if c.reject_above is not None:
         divergence = response_mean(engine_kl(gap), mask, sequences)
         weights = torch.where(divergence <= c.reject_above, weights, 0.0)
-    return weights if c.cap is None else weights.clamp(max=c.cap)
+    if c.cap is not None:
+        weights = weights.clamp(max=c.cap)
+    return torch.where(sampled.bool(), weights, 1.0)
 
 
 def ratio_at(level: ImportanceLevel, gap: Tensor, mask: Tensor, sequences: Tensor) -> Tensor:
@@ -103,13 +106,14 @@ def correction_sums(
 
     All tensors have one shape, the sums have shape `()`.
     """
-    ratios = ratio_at(correction.level, gap, mask, sequences)[sampled.bool()]
+    every = ratio_at(correction.level, gap, mask, sequences)
+    ratios = every[sampled.bool()]
     sums = {"importance_weight": (weights * mask).sum(), "engine_kl": (engine_kl(gap) * sampled).sum()}
     sums["sampled"] = sampled.sum()
     for name, share in QUANTILES.items():
         sums[f"importance_ratio/{name}"] = sampled.sum() * (ratios.quantile(share) if ratios.numel() else 1.0)
     if correction.cap is not None:
-        sums["importance_clipped"] = ((weights >= correction.cap) * mask).sum()
+        sums["importance_clipped"] = ((weights == correction.cap) * (every > correction.cap) * sampled).sum()
     if correction.mask_outside is not None or correction.reject_above is not None:
         sums["importance_masked"] = ((weights == 0) * mask).sum()
     return sums

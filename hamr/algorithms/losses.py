@@ -117,8 +117,8 @@ def policy_loss(
     correction = correction or Correction(cap=importance_cap)
     behaviour = behaviour_logprobs
     gap = log_ratio(proximal, behaviour)
-    weights = corrected_weights(gap, correction, mask, sequences)
     sampled = torch.zeros_like(mask) if behaviour is None else mask * ~behaviour.isnan()
+    weights = corrected_weights(gap, correction, mask, sequences, sampled)
     objective = objective or partial(clip, clip_low=clip_low, clip_high=clip_high)
     tokens = TokenTerms(
         logprobs=logprobs,

@@ -76,8 +76,8 @@ class KlConfig(Section):
     pass of every training batch and a frozen copy of the policy, which an adapter does not need. Off by default, so
     that steps without a KL term pay neither."""
     estimator: Literal["k1", "k2", "k3", "chi2"] = "k3"
-    """`chi2` is the chi-squared divergence instead of KL. It penalises replies that are rare under the reference policy
-    more strongly."""
+    """`k1` only to report it: as a loss its expected gradient is 0. `chi2` is the chi-squared divergence instead of KL.
+    It penalises replies that are rare under the reference policy more strongly."""
 
 
 class ImportanceConfig(Section):
@@ -100,6 +100,10 @@ class ImportanceConfig(Section):
     def _check_range(self) -> ImportanceConfig:
         if self.mask_outside is not None and self.mask_outside[0] >= self.mask_outside[1]:
             raise ValueError(f"mask_outside={list(self.mask_outside)} is empty; set [low, high] with low < high")
+        if self.mask_outside is not None and not self.mask_outside[0] <= 1 <= self.mask_outside[1]:
+            raise ValueError(
+                f"mask_outside={list(self.mask_outside)} masks ratios of 1, which agreement has; set low <= 1 <= high"
+            )
         return self
 
 

@@ -329,6 +329,11 @@ def _check_algorithm(c: Config) -> None:
         raise ValueError(
             f"algorithm.dual_clip={a.dual_clip:g} is not above 1 + algorithm.clip_high={1 + a.clip_high:g}; raise it"
         )
+    if a.dual_clip is not None and a.loss is not None:
+        raise c.clash("algorithm.dual_clip", "algorithm.loss.path", " replaces the objective that it bounds; drop one")
+    if a.kl.coef and a.kl.estimator == "k1":
+        why = ", whose expected gradient is 0, so that it penalises nothing: set estimator to k2 or k3, or coef=0"
+        raise c.clash("algorithm.kl.coef", "algorithm.kl.estimator", why)
     if a.loss is not None and a.objective != "clip":
         raise c.clash("algorithm.objective", "algorithm.loss.path", " replaces it; drop one")
     extra = c.rollout.sampling_extra.items()

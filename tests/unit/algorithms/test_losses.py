@@ -180,6 +180,30 @@ def test_importance_weight_of_unsampled_token_is_one() -> None:
     assert weights.tolist() == pytest.approx([1.0, math.exp(0.5)])
 
 
+def test_unsampled_tokens_are_neither_masked_nor_capped() -> None:
+    for correction in (Correction(mask_outside=(0.5, 5.0), cap=0.5), Correction(cap=1.0)):
+        new = tensor(-1.0, -1.0, -1.0, grad=True)
+        terms = policy_loss(
+            new, None, tensor(1.0, 1.0, 1.0), ones(3), behaviour_logprobs=tensor(math.nan, -1.0, -2.0),
+            correction=correction,
+        )  # fmt: skip
+        terms.loss.backward()
+        assert new.grad[0].item() == pytest.approx(-1 / 3)
+        assert terms.sums["importance_clipped"].item() == (2 if correction.cap == 0.5 else 1), "not a ratio of 1"
+
+
+@pytest.mark.parametrize("objective", ["clip", "gspo", "cispo", "gmpo", "sapo", "dppo"])
+def test_masked_token_has_no_gradient_with_any_objective(objective: str) -> None:
+    new = tensor(-1.0, -1.0, -1.0, grad=True)
+    terms = policy_loss(
+        new, tensor(-1.0, -1.0, -1.0), tensor(1.0, 1.0, 1.0), ones(3), behaviour_logprobs=tensor(-1.0, -1.0, -4.0),
+        correction=Correction(mask_outside=(0.5, 5.0)),
+        objective=configured_objective(AlgorithmConfig(objective=objective)),  # type: ignore[arg-type]
+    )  # fmt: skip
+    terms.loss.backward()
+    assert new.grad.tolist() == pytest.approx([-1 / 3, -1 / 3, 0.0])
+
+
 def test_own_objective_replaces_the_clipped_loss_only() -> None:
     logprobs, old = tensor(-0.5, -1.0, -2.0, -3.0, grad=True), tensor(-0.9, -1.0, -1.0, -0.1)
     advantages, mask = tensor(1.0, 1.0, -1.0, -1.0), torch.tensor([True, True, True, False])

@@ -117,7 +117,7 @@ def test_importance_weights_equal_those_of_the_reference(name: str) -> None:
     expected = packed(settings.pop("weights"))
     gap = log_ratio(packed(REFERENCE["old_logprobs"]), packed(REFERENCE["engine_logprobs"]))
     mask = MASK[INSIDE].double()
-    weights = corrected_weights(gap, Correction(**settings), mask, OWNER[INSIDE]) * mask
+    weights = corrected_weights(gap, Correction(**settings), mask, OWNER[INSIDE], torch.ones_like(gap)) * mask
     assert weights.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
     assert len(set(expected[mask > 0].tolist())) > 1
 
@@ -173,7 +173,9 @@ def test_geometric_weight_is_the_geometric_mean_of_the_ratios() -> None:
     mask = np.array(REFERENCE["mask"], dtype=bool)
     means = np.array([np.prod(np.exp((o - e)[m])) ** (1 / m.sum()) for o, e, m in zip(old, engine, mask, strict=True)])
     gap = log_ratio(packed(REFERENCE["old_logprobs"]), packed(REFERENCE["engine_logprobs"]))
-    weights = corrected_weights(gap, Correction(level="geometric", cap=9.0), MASK[INSIDE].double(), OWNER[INSIDE])
+    weights = corrected_weights(
+        gap, Correction(level="geometric", cap=9.0), MASK[INSIDE].double(), OWNER[INSIDE], torch.ones_like(gap)
+    )
     assert weights.tolist() == pytest.approx(means[OWNER[INSIDE].numpy()].tolist(), abs=1e-9)
 
 
