@@ -13,7 +13,6 @@ code runs on a cluster and, with scripted fakes, in a unit test.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,7 +27,7 @@ from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.experiment import ExperimentConfig
 from hamr.config.schema import RolloutConfig
 from hamr.data.stream import PromptStream
-from hamr.experience import Draw, Experience
+from hamr.experience import Draw, Experience, whole_groups
 from hamr.protocols import (
     Dialogues,
     GenerationRequest,
@@ -166,7 +165,7 @@ class Controller:
         """
         assert self.experience is not None, "called with one"
         wanted, sampling = self.experiment.prompts_per_step, self.algorithm.dynamic_sampling
-        limit = math.ceil(wanted * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample))
+        limit = whole_groups(max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample), wanted)
         kept: list[RolloutGroup] = []
         stale: list[RolloutGroup] = []
         surplus: list[RolloutGroup] = []
@@ -186,13 +185,14 @@ class Controller:
             kept += chosen
             ended += len(dropped) + len(fresh)
             flow.update(settled.metrics)
+        scored += self.experience.take_dropped_again()
         self.learn_order(prompts, scored)
-        flow["rollout/groups_in_flight"] = self.experience.in_flight
         flow["rollout/stale_groups"] = len(stale)
         if not self.experience.max_policy_age:
             surplus, flow["rollout/aborted_groups"] = self.experience.abort()
             flow["rollout/surplus_groups"] = len(surplus)
             lengths = redrawn_length([*scored, *stale, *surplus], self.experience.redrawn)
+        flow["rollout/groups_in_flight"] = self.experience.in_flight
         unused = [*(_as_stale(group, TOO_OLD) for group in stale), *(_as_stale(group, SURPLUS) for group in surplus)]
         self.record(step, [*scored, *unused])
         found = self.describe([*scored, *stale, *surplus], kept, rounds=1)

@@ -17,7 +17,7 @@ from bisect import insort
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hamr.data.stream import PromptStream
@@ -27,13 +27,24 @@ ATTEMPTS = 2
 """Attempts that one draw may use: its own, and one for further samples of an all-wrong group."""
 
 
+def whole_groups(batches: float, batch: int) -> int:
+    """Return the number of groups of so many batches, rounded up.
+
+    >>> whole_groups(1.1, 50)  # 1.1 * 50 is above 55 in floating point
+    55
+    """
+    return math.ceil(batches * batch - 1e-9)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One draw of a prompt. `step` and `attempt` are those of its responses' keys."""
+    """One draw of a prompt. `step` and `attempt` are those of its responses' keys. `dropped`: its group has been scored
+    and was not kept, perhaps before the run was interrupted."""
 
     step: int
     sample: ServiceSample
     attempt: int
+    dropped: bool = False
 
 
 class Experience:
@@ -74,7 +85,8 @@ class Experience:
         self._again: deque[Draw] = deque()
         self._aborted: deque[Draw] = deque()
         for entry in unfinished:
-            draw = Draw(step=entry["step"], sample=prompts.find(entry["prompt"]), attempt=entry["attempt"])
+            own = {name: entry.get(name, False) for name in ("step", "attempt", "dropped")}
+            draw = Draw(sample=prompts.find(entry["prompt"]), **own)
             (self._aborted if entry.get("aborted") else self._again).append(draw)
         self._step = 0
         self._attempts: Counter[str] = Counter()
@@ -84,6 +96,7 @@ class Experience:
         self._running: dict[asyncio.Task[tuple[RolloutGroup, bool]], tuple[int, Draw]] = {}
         self._ready: list[tuple[int, Draw, RolloutGroup]] = []
         self._dropped: list[tuple[Draw, RolloutGroup]] = []
+        self._dropped_again: list[tuple[Draw, RolloutGroup]] = []
         self._training = 0
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
@@ -98,11 +111,19 @@ class Experience:
         """Draws whose groups no step has taken, oldest first, without aborted ones."""
         ended = [(number, draw) for number, draw, _ in self._ready]
         draws = [draw for _, draw in sorted([*self._running.values(), *ended], key=lambda pair: pair[0])]
-        return [*(draw for draw, _ in self._dropped), *draws, *self._again]
+        return [*(draw for draw, _ in (*self._dropped_again, *self._dropped)), *draws, *self._again]
 
     def take_dropped(self) -> list[RolloutGroup]:
         """Return the groups dropped since the last call of this or of `take`."""
         dropped, self._dropped = [group for _, group in self._dropped], []
+        return dropped
+
+    def take_dropped_again(self) -> list[RolloutGroup]:
+        """Return the groups that this run has dropped and so did the run it resumes, since the last call.
+
+        They do not count for the `limit` of `take`: the resumed run had dropped them before the step.
+        """
+        dropped, self._dropped_again = [group for _, group in self._dropped_again], []
         return dropped
 
     async def take(self, step: int, wanted: int, limit: int) -> tuple[list[RolloutGroup], list[RolloutGroup]]:
@@ -132,6 +153,8 @@ class Experience:
         ones.
         """
         self._closed = True
+        for task in [task for task in self._running if task.done()]:  # its callback has not run yet
+            self._finish(task)
         ready, self._ready = [group for _, _, group in self._ready], []
         return ready, self._cancel()
 
@@ -143,8 +166,10 @@ class Experience:
         """
         closed, self._closed = self._closed, True
         self._cancel()
-        yield
-        self._closed = closed
+        try:
+            yield
+        finally:
+            self._closed = closed
         self._fill()
 
     def _cancel(self) -> int:
@@ -170,7 +195,13 @@ class Experience:
     def state(self) -> list[dict[str, Any]]:
         """Return the draws whose groups no step has taken, oldest first, as JSON-like values."""
         return [
-            {"step": draw.step, "prompt": draw.sample.id, "attempt": draw.attempt, "aborted": aborted}
+            {
+                "step": draw.step,
+                "prompt": draw.sample.id,
+                "attempt": draw.attempt,
+                "aborted": aborted,
+                "dropped": draw.dropped,
+            }
             for aborted, draws in ((False, self.open_draws), (True, self._aborted))
             for draw in draws
         ]
@@ -187,7 +218,7 @@ class Experience:
     def _has_room(self) -> bool:
         ahead = min(self.max_policy_age + self._oversample, self._steps - self._step + max(1.0, self._oversample))
         held = len(self._running) + len(self._ready) + self._training
-        bound = min(math.ceil(ahead * self._batch) - held, self._concurrent - len(self._running))
+        bound = min(whole_groups(ahead, self._batch) - held, self._concurrent - len(self._running))
         return bound > 0 and not self._closed and self._error is None
 
     def _fill(self) -> None:
@@ -233,6 +264,6 @@ class Experience:
             if kept:
                 insort(self._ready, (number, draw, group), key=lambda entry: entry[0])
             else:
-                self._dropped.append((draw, group))
+                (self._dropped_again if draw.dropped else self._dropped).append((replace(draw, dropped=True), group))
             self._fill()
         self._changed.set()

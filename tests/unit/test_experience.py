@@ -74,6 +74,61 @@ def ids(groups: Sequence[RolloutGroup]) -> list[str]:
     return [group.sample.id for group in groups]
 
 
+def test_drop_of_an_interrupted_run_is_not_counted_again():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, keeps=lambda g: g.sample.id not in ids_of(producer, 2, 3))
+        taking = asyncio.create_task(groups.take(1, 2, 2))
+        await settle_tasks()
+        producer.end(0, 1)
+        await taking
+        producer.end(2, 3)
+        await settle_tasks()
+        state = json.loads(json.dumps(groups.state()))
+        assert [entry["dropped"] for entry in state] == [True, True, False, False]
+        await groups.close()
+
+        again = Producer()
+        order = PromptStream(SAMPLES, seed=0)
+        order.take(6)
+        resumed = Experience(
+            again, lambda g: g.sample.id not in ids_of(again, 0, 1), order, batch=2, max_policy_age=1, unfinished=state
+        )
+        taking = asyncio.create_task(resumed.take(2, 2, 2))
+        await settle_tasks()
+        again.end(0, 1)
+        await settle_tasks()
+        assert not taking.done(), "the step has its whole limit left"
+        assert [entry["dropped"] for entry in resumed.state()][:2] == [True, True], "until they are recorded"
+        again.end(2, 3)
+        assert [ids(found) for found in await taking] == [ids_of(again, 2, 3), []]
+        assert ids(resumed.take_dropped_again()) == ids_of(again, 0, 1)
+        assert resumed.take_dropped_again() == []
+        await resumed.close()
+
+    asyncio.run(run())
+
+
+def test_group_that_has_just_ended_is_surplus_not_stale():
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, max_policy_age=0, oversample=1.5)
+        taking = asyncio.create_task(groups.take(1, 2, 100))
+        await settle_tasks()
+        producer.end(0, 1)
+        await taking
+        producer.end(2)
+        while not any(task.done() for task in groups._running):
+            await asyncio.sleep(0)
+        ready, cancelled = groups.abort()
+        assert (ids(ready), cancelled) == (ids_of(producer, 2), 0)
+        await settle_tasks()
+        assert groups.open_draws == []
+        await groups.close()
+
+    asyncio.run(run())
+
+
 def test_groups_in_flight_fill_the_bound_and_no_more():
     async def run() -> None:
         producer = Producer()
