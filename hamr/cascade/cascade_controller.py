@@ -164,6 +164,7 @@ class ControlledRewarder:
     def __init__(self, router: CascadeRouter, controller: CascadeController) -> None:
         self._router, self._controller = router, controller
         self._records: dict[SampleKey, RewardRecord] = {}
+        self._outdated: set[SampleKey] = set()
         self._in_force: dict[tuple[int, str, int], tuple[Cascade, AuditCorrection | None]] = {}
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
@@ -173,7 +174,13 @@ class ControlledRewarder:
         record = await self._router.score(sample, rollout, cascade=cascade)
         record = self._controller.correct(record, sample, correction)
         self._records[record.key] = record  # a rescored response counts once
+        self._outdated.discard(record.key)
         return record
+
+    def scorers_changed(self) -> None:
+        """Forget the evidence about scorers that others have replaced: also that of responses no step has recorded."""
+        self._controller.scorers_changed()
+        self._outdated = set(self._records)
 
     def step_ended(
         self, recorded: Collection[SampleKey] | None = None, in_flight: Collection[Draw] = ()
@@ -187,8 +194,10 @@ class ControlledRewarder:
         """
         keys = list(self._records) if recorded is None else recorded
         records = [self._records.pop(key) for key in keys if key in self._records]
+        records = [record for record in records if record.key not in self._outdated]
         kept = {(draw.step, draw.sample.id, draw.attempt // ATTEMPTS) for draw in in_flight}
         self._records = {key: record for key, record in self._records.items() if _draw(key) in kept}
+        self._outdated &= self._records.keys()
         self._in_force = {draw: found for draw, found in self._in_force.items() if draw in kept}
         return self._controller.step_ended(records)
 

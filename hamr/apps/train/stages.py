@@ -340,7 +340,7 @@ async def rl_step(
     controlled = rewarder.step_ended(controller.recorded, in_flight)
     metrics = {**metrics, **run.waited, **controlled, **await run.world.router.metrics()}
     run.waited = {}
-    check = run.preemption.unless_asked(_check_scorers(run, step, counted.replies))
+    check = run.preemption.unless_asked(_check_scorers(run, step, counted.replies, rewarder))
     run.recorder.metrics(step, {**metrics, **(await check or {})})
     await run.checkpoints.settle(wait=False)
     await measure(run, step)  # before the save, so that the checkpoint contains the measurements
@@ -350,7 +350,9 @@ async def rl_step(
         await leave(run, step, run.state(stream))
 
 
-async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dict[str, float]:
+async def _check_scorers(
+    run: Run, step: int, replies: list[ScoredReply], rewarder: ControlledRewarder
+) -> dict[str, float]:
     """Check the scorers after this step if that is due, on the replies since the last check; refit them on an alarm."""
     scorers = run.config.scorers
     if not scorers.check_every:
@@ -363,10 +365,11 @@ async def _check_scorers(run: Run, step: int, replies: list[ScoredReply]) -> dic
     found = await run.scorers.of_replies(checked)
     if scorers.on_alarm == "refit":
         if found.get("alarm/scorers_fooled") and step < run.config.experiment.steps:
-            hold = run.experience.hold if run.experience is not None else nullcontext
+            hold, refits = run.experience.hold if run.experience is not None else nullcontext, len(run.refit.steps)
             await run.refit.run(step, checked, hold)
-            run.cascade_controller.scorers_changed()
-            replies.clear()  # scored by the scorers before
+            if len(run.refit.steps) > refits:
+                rewarder.scorers_changed()
+                replies.clear()  # scored by the scorers before
         found["scorers/refits"] = float(len(run.refit.steps))
     return found
 

@@ -255,6 +255,22 @@ def drawn(*rollouts):
     return [Draw(step=key.step, sample=replace(POINT, id=key.prompt), attempt=key.attempt) for key in keys]
 
 
+def test_responses_that_replaced_scorers_scored_are_no_evidence():
+    rewarder = scripted_run(config({"audit_frac": 1.0, "correction": "stratified"}))
+    early, late = [in_step(1, i) for i in range(8)], [in_step(2, i) for i in range(3)]
+
+    async def run():
+        await scores(rewarder, early)
+        rewarder.scorers_changed()
+        await rewarder.score(POINT, early[0])  # again, by the new scorers
+        return await scores(rewarder, late)
+
+    asyncio.run(run())
+    figures = rewarder.step_ended([one.key for one in (*early, *late)])
+    assert figures["audit/bound_audits"] == 4
+    assert rewarder.step_ended([])["audit/correction_audits"] == 4
+
+
 async def scores(rewarder, rollouts):
     return [await rewarder.score(POINT, one) for one in rollouts]
 

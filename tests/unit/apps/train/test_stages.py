@@ -294,11 +294,13 @@ async def test_replies_scored_during_a_check_are_those_of_the_next_check() -> No
 
     config = SimpleNamespace(scorers=SimpleNamespace(check_every=1, on_alarm="note"))
     run = SimpleNamespace(config=config, scorers=SimpleNamespace(of_replies=of_replies))
-    await stages._check_scorers(run, 1, replies)
+    await stages._check_scorers(run, 1, replies, None)
     assert (checked, replies) == ([[first]], [second])
 
 
-async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked() -> None:
+@pytest.mark.parametrize("usable", [True, False])
+async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked(usable: bool) -> None:
+    refits: list[int] = []
     replies = [ScoredReply(None, "first", 1.0)]
 
     async def of_replies(found: Sequence[ScoredReply]) -> dict[str, float]:
@@ -307,16 +309,17 @@ async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked() 
     async def refit(step: int, checked: Sequence[ScoredReply], hold: object) -> None:
         assert [reply.text for reply in checked] == ["first"]
         replies.append(ScoredReply(None, "second", 1.0))
+        refits.extend([step] * usable)
 
     forgotten = []
     scorers = SimpleNamespace(check_every=1, on_alarm="refit")
     run = SimpleNamespace(
         config=SimpleNamespace(scorers=scorers, experiment=SimpleNamespace(steps=9)), experience=None,
-        scorers=SimpleNamespace(of_replies=of_replies), refit=SimpleNamespace(run=refit, steps=[1]),
-        cascade_controller=SimpleNamespace(scorers_changed=lambda: forgotten.append("evidence")),
+        scorers=SimpleNamespace(of_replies=of_replies), refit=SimpleNamespace(run=refit, steps=refits),
     )  # fmt: skip
-    assert (await stages._check_scorers(run, 1, replies))["scorers/refits"] == 1.0
-    assert (replies, forgotten) == ([], ["evidence"])
+    rewarder = SimpleNamespace(scorers_changed=lambda: forgotten.append("evidence"))
+    assert (await stages._check_scorers(run, 1, replies, rewarder))["scorers/refits"] == float(usable)
+    assert ([reply.text for reply in replies], forgotten) == (([], ["evidence"]) if usable else (["second"], []))
 
 
 async def test_resumed_warm_up_uses_the_batches_of_an_uninterrupted_one(tmp_path: Path) -> None:
