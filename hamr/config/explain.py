@@ -66,7 +66,7 @@ def explain(
     error: ValidationError,
     raw: Mapping[str, Any],
     model: type[BaseModel],
-    origin: Callable[[Sequence[str]], str | None],
+    origin: Callable[[Sequence[str], str], str | None],
 ) -> ConfigError:
     """Return the first error in one line, with the number of further errors at its end. `origin` names the place that
     set a key."""
@@ -77,15 +77,18 @@ def explain(
     kind = first["type"]
     if kind == "extra_forbidden":
         path, value = _leaf(path, value)
-    place = origin(path)
+    text = _one_line(str(first["ctx"]["error"])) if kind == "value_error" else ""
+    place = origin(path, text)
     tail = (f" ({place})" if place else "") + (f" (and {more} more)" if more else "")
     where = ".".join(path)
     if kind == "extra_forbidden":
         return UnknownKey(where, value, did_you_mean(where, list(known_keys(model, raw))) + tail)
     if kind == "value_error":
-        return Contradiction(where, None, _one_line(str(first["ctx"]["error"])) + tail)
+        return Contradiction(where, None, text + tail)
     if kind == "missing":
-        return Contradiction(where, None, f"required, but not set; set {where}=..." + tail)
+        near = _near_entry(path[:-1], raw, model)
+        hint = f"did you mean {near}? Otherwise " if near else ""
+        return Contradiction(where, None, f"required, but not set; {hint}set {where}=..." + tail)
     quoted = f"; quote it: \"'{value}'\"" if kind == "string_type" and isinstance(value, int | float) else ""
     return ConfigError(where, value, requirement(first) + quoted + tail)
 
@@ -98,17 +101,32 @@ def _leaf(path: tuple[str, ...], value: Any) -> tuple[tuple[str, ...], Any]:
     return path, value
 
 
+def _near_entry(path: tuple[str, ...], raw: Mapping[str, Any], model: type[BaseModel]) -> str | None:
+    """Return the key of the other entry of a mapping, such as `pools`, whose name is nearest to that of `path`."""
+    if not path or ".".join(path) in known_keys(model, {}):
+        return None
+    *above, name = path
+    entries: Any = raw
+    for part in above:
+        entries = entries.get(part) if isinstance(entries, Mapping) else None
+    others = [str(entry) for entry in entries if entry != name] if isinstance(entries, Mapping) else []
+    near = difflib.get_close_matches(name, others, n=1)
+    return ".".join((*above, near[0])) if near else None
+
+
 def did_you_mean(where: str, known: Sequence[str]) -> str:
     """Return a hint at the known key that is nearest to an unknown one, or to its section if that is unknown too."""
     section, _, leaf = where.rpartition(".")
     siblings = [k for k in known if k.rpartition(".")[0] == section]
     by_leaf = {k.rpartition(".")[2]: k for k in siblings}
     initials = [name for name in by_leaf if "_" in name and "".join(word[:1] for word in name.split("_")) == leaf]
-    close = initials or difflib.get_close_matches(leaf, by_leaf, n=1)
+    same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
+    # A top-level word that is the end of a key, such as `seed`, is that key unless it resembles a section closely.
+    cutoff = 0.8 if same_leaf and not section else 0.6
+    close = initials or difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=cutoff)
     if close:
         return f"did you mean {by_leaf[close[0]]}?"
     whole = difflib.get_close_matches(where, known, n=1, cutoff=0.8)
-    same_leaf = [k for k in known if k.rpartition(".")[2] == leaf]
     elsewhere = difflib.get_close_matches(leaf, [k.rpartition(".")[2] for k in known], n=1, cutoff=0.75)
     anywhere = [k for k in known if elsewhere and k.rpartition(".")[2] == elsewhere[0]]
     for found in (whole, sorted(same_leaf, key=_depth), sorted(anywhere, key=_depth)):
@@ -172,10 +190,26 @@ class Origin:
         key = ".".join(path)
         return any(key == t or key.startswith(f"{t}.") for t in self._typed)
 
-    def __call__(self, path: Sequence[str]) -> str | None:
-        """Return `file:line`, or None if no file has the key (the command line, a default)."""
+    def _names_typed(self, path: Sequence[str], message: str) -> bool:
+        """Return whether a message about a section names a key inside it that is set on the command line."""
+        section, named = ".".join(path) + ".", set(re.findall(r"\w+(?:\.\w+)*", message))
+        for key in (typed for typed in self._typed if typed.startswith(section)):
+            inside = key.removeprefix(section)
+            parent = inside.rpartition(".")[0]  # such as custom.NAME of custom.NAME.path
+            if named & {key, inside, *([parent, section + parent] if "." in parent else [])}:
+                return True
+        return False
+
+    def __call__(self, path: Sequence[str], message: str = "") -> str | None:
+        """Return `file:line`, or None if no file has the key (the command line, a default).
+
+        A section is in a file, but the key inside it that `message` names may be from the command line. The place is
+        then `command line`.
+        """
         if self._is_typed(path):
             return None
+        if path and self._names_typed(path, message):
+            return "command line"
         for group, file in reversed(self._files):
             text = file.read_text(encoding="utf-8")
             inside = list(path)

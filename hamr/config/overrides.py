@@ -17,6 +17,10 @@ CONFIG_DIR_FLAG = "--config-dir"
 DATA_FILES = ("train", "validation", "test", "sft")
 
 MULTIRUN = "--multirun"
+OPTIONS = (
+    f"The options are {CONFIG_DIR_FLAG} DIR, for train, score, serve and plan --cfg job and --info, "
+    f"for train and sft {MULTIRUN}"
+)
 COMMAND = "env.command.path"
 """A command line, whose value is taken as it is, without quotes of its own."""
 
@@ -53,9 +57,7 @@ def split_flags(args: Sequence[str]) -> tuple[list[str], Path | None]:
         elif arg.startswith(CONFIG_DIR_FLAG + "="):
             folder = config_folder(arg.split("=", 1)[1])
         elif arg.startswith("-"):
-            raise ConfigError(
-                arg, arg, f"unknown option; overrides are key=value, the only option is {CONFIG_DIR_FLAG}"
-            )
+            raise ConfigError(arg, arg, f"unknown option; write overrides as key=value. {OPTIONS}")
         else:
             overrides.append(arg)
     return overrides, folder

@@ -101,5 +101,8 @@ def _keys(model: type[BaseModel]) -> list[str]:
 
 
 def place(path: Path, tree: yaml.Node, where: tuple[Any, ...]) -> str:
-    """Return `file:line: the.keys`, with the line of the deepest of these keys that is in the file."""
-    return f"{path}:{line_of(tree, where)}: {'.'.join(map(str, where))}"
+    """Return `file:line: the.keys`, with the line of the deepest of these keys that is in the file.
+
+    pydantic names a wrong key of a mapping by the key and `[key]`.
+    """
+    return f"{path}:{line_of(tree, where)}: {'.'.join(str(part) for part in where if part != '[key]')}"

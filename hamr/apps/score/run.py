@@ -14,7 +14,7 @@ from hamr import __version__, signals
 from hamr.apps.score.file import SkippedRows, check_input, needs_scoring, score_file, scoring_progress
 from hamr.apps.score.output import SIDECAR, ScoreOutput
 from hamr.apps.score.reward_system import RewardSystem
-from hamr.apps.score.summary import Tally, plot, summary_tables
+from hamr.apps.score.summary import Tally, cause_lines, plot, summary_tables
 from hamr.apps.shared.outputs import output_file
 from hamr.cascade.auditors import check_pool_auditor
 from hamr.cascade.replay import replay, replay_episode
@@ -85,13 +85,18 @@ def score(
     drawn = plot(tally, target.with_suffix(".png"))
     if drawn:
         note(f"histograms: {drawn}")
+    for line in cause_lines(tally):
+        note(line)
     most = config.score.max_failed_frac
     too_many = tally.failed / tally.responses > most
     last = f"{tally.failed} of {tally.responses} responses have no score"
     if too_many:
         last += f", more than score.max_failed_frac={most:g}"
     if tally.failed:
-        last += "; retry=failed scores them again"
+        # retry=failed refuses a changed function, because the records that it keeps have scores of the old one.
+        own = [name for name in tally.causes if name in config.rewards.custom]
+        last += f"; if you change {' or '.join(own)}, name another output; otherwise" if own else ";"
+        last += " retry=failed scores them again"
     note(f"{last}; {len(faults.places)} invalid lines skipped" if faults else last)
     return 1 if too_many else 0
 

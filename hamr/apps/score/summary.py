@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BIN = 0.05
 """Width of the counted bins; the shown width is a multiple of it."""
 SHOWN = 24
+CAUSE_CHARACTERS = 400
+"""Maximum length of a printed cause. The record has the whole text."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -98,6 +100,8 @@ class Tally:
     """Counts of the total rewards' outcomes, by kind."""
     unscored: dict[str, Counter[str]] = field(default_factory=dict)
     """Kinds of outcomes without a value, by component."""
+    causes: dict[str, Failure] = field(default_factory=dict)
+    """First failure by component. `total` stands for responses whose components have none."""
     cascaded: int = 0
     escalated: int = 0
     calls: Counter[str] = field(default_factory=Counter)
@@ -118,6 +122,10 @@ class Tally:
             self.failed += 1
         else:
             self.spreads.setdefault("total", ValueSpread()).add(record.total.value)
+        failing = [(c.name, c.outcome) for c in record.components if not c.outcome.ok]
+        for name, outcome in failing or [("total", record.total)]:
+            if isinstance(outcome, Failure):
+                self.causes.setdefault(name, outcome)
         for component in record.components:
             if component.value is not None:
                 self.spreads.setdefault(component.name, ValueSpread()).add(component.value)
@@ -170,6 +178,14 @@ def summary_tables(tally: Tally, title: str) -> tuple[Table, ...]:
         Table("", (component, Column("histogram", "{}"), Column("without a value")), tuple(shapes)),
         Table.pairs("", rest),
     )
+
+
+def cause_lines(tally: Tally) -> Iterator[str]:
+    """Yield one line per failing component, with its first failure. Control characters of a response are removed."""
+    for name, failure in tally.causes.items():
+        if failure.detail:
+            detail = "".join(filter(str.isprintable, " ".join(failure.detail.split())))
+            yield f"first failure of {name}: {failure.kind}: {detail[:CAUSE_CHARACTERS]}"
 
 
 def _counts(kinds: Mapping[str, int]) -> str:

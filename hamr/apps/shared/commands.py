@@ -205,7 +205,10 @@ def parse(kind: type[C], words: Sequence[str]) -> C:
         elif not equals and not word.startswith("-") and (name := next(bare, None)):
             given[name] = word
         else:
-            _refuse_unknown(kind, word)
+            try:
+                _refuse_unknown(kind, word)
+            except BadInput as error:
+                raise _wrong_word(kind, given) or error from None
             _collect(given, kind, forms.prefixes[""], word)
             if word == CONFIG_DIR_FLAG:
                 _collect(given, kind, forms.prefixes[""], next(rest, ""))
@@ -259,6 +262,19 @@ def _refuse_unknown(kind: type[Command], word: str) -> None:
         return
     hint = f"did you mean {known[near[0]]}? " if near else ""
     raise BadInput(where, word, f"unknown option; {hint}usage: {usage(kind)}")
+
+
+def _wrong_word(kind: type[Command], given: Mapping[str, Any]) -> BadInput | None:
+    """Return the complaint about a bare word with a wrong value: the right one may have other options."""
+    words = {name: given[name] for name in _forms(kind).words if name in given}
+    try:
+        kind.model_validate(words)
+    except ValidationError as error:
+        wrong = (fault for fault in error.errors(include_url=False) if fault["loc"][0] in words)
+        return next((_complaint(kind, fault) for fault in wrong), None)
+    except BadInput:
+        pass  # a check of the whole command, which is not read yet
+    return None
 
 
 def _is_section(key: str) -> bool:

@@ -86,6 +86,8 @@ def test_hydra_state_of_the_caller_is_preserved(tmp_path: Path) -> None:
         ("trainer.lr=1", "trainer.lr: unknown key; did you mean trainer.learning_rate?"),
         ("learning_rate=1", "learning_rate: unknown key; did you mean trainer.learning_rate?"),
         ("sed=1", "sed: unknown key; did you mean experiment.seed?"),
+        ("seed=1", "seed: unknown key; did you mean experiment.seed?"),
+        ("train=1", "train: unknown key; did you mean trainer?"),
         ("pools.judge.replica=2", "pools.judge.replica: unknown key; did you mean pools.judge.replicas?"),
         ("rewards.consistency.cascade.taua=1", "did you mean rewards.consistency.cascade.tau_a?"),
         ("trainer.lora.ranks=2", "trainer.lora.ranks: unknown key; did you mean trainer.lora.rank?"),
@@ -108,7 +110,8 @@ def test_unknown_key_suggests_the_nearest(override: str, says: str) -> None:
         ("trainer.lora={target_modules: [q_proj, lm_head]}", "target_modules has 'lm_head', whose adapter"),
         ("trainer.lora={target_modules: [model.embed_tokens]}", "target_modules has 'model.embed_tokens', whose"),
         ("data.sage=3", "data.sage: 3: must be a section of keys"),
-        ("pools.extra.model=x", "pools.extra.role: required"),
+        ("pools.extra.model=x", "pools.extra.role: required, but not set; set pools.extra.role=..."),
+        ("pools.juge.type=openai", "not set; did you mean pools.judge? Otherwise set pools.juge.role=..."),
         ("model.path=???", "model.path: required"),
         ("trainer.learning_rate=1,2", "only one value is accepted"),
         ("model.path=(x", "put it in quotes"),
@@ -118,7 +121,8 @@ def test_unknown_key_suggests_the_nearest(override: str, says: str) -> None:
         ("quickstart", "did you mean experiment=quickstart?"),
         ("nonsense", "not a key=value"),
         ("=1", "not a key=value"),
-        ("--verbose", "unknown option"),
+        ("--verbose", "unknown option; write overrides as key=value. The options are --config-dir DIR, for train,"),
+        ("--verbose", "--cfg job and --info, for train and sft --multirun"),
     ],
 )
 def test_invalid_value_names_key_value_and_remedy(override: str, says: str) -> None:
@@ -294,6 +298,17 @@ def test_mistake_in_a_file_names_file_and_line(tmp_path: Path, text: str, says: 
 
 def test_command_line_key_is_not_attributed_to_a_file() -> None:
     assert "dapo.yaml" not in complaint("algorithm.name=ppo")
+
+
+def test_place_of_a_section_fault_is_that_of_its_key(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nrewards: {length: {weight: 0.5}}\n")
+    reserved = "rewards.custom.rules.path=f.py:f"
+    assert complaint("experiment=mine", reserved, config_dir=tmp_path).endswith("rename your reward (command line)")
+    file = tmp_path / "experiment" / "theirs.yaml"
+    file.write_text("# @package _global_\nrewards: {custom: {rules: {path: f.py:f}}}\n")
+    from_file = complaint("experiment=theirs", "rewards.length.weight=0.5", config_dir=tmp_path)
+    assert from_file.endswith(f"rename your reward ({file}:2)")
 
 
 def test_file_with_an_unknown_option_is_rejected(tmp_path: Path) -> None:

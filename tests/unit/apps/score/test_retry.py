@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ from hamr.config.schema import Config
 from hamr.data.responses import ResponseGroup
 from hamr.errors import BadInput, DataError
 from hamr.telemetry.record_json import record_from_json
-from hamr.types import JudgeUnavailable, RewardRecord, Scored
+from hamr.types import Component, FunctionFailed, JudgeUnavailable, RewardRecord, Scored
 from tests.unit.apps.score.rows import ROW
 
 CONFIG = load_config(["experiment=smoke", "score.groups_in_flight=2"])
@@ -161,6 +162,32 @@ def test_the_exit_code_follows_the_share_of_failures(
     assert capsys.readouterr().out.splitlines()[-1] == last
     # A file that was scored before has the same exit code.
     assert run(source, config=config, resume=True) == code
+
+
+def test_failing_function_shows_its_cause_and_advises_another_output(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    function = tmp_path / "mine.py"
+    function.write_text("def f(sample, response): return 1.0\n")
+    config = load_config(["experiment=smoke", f"rewards.custom.f.path={function}:f"])
+    source = write_input(tmp_path, [2])
+    cause = FunctionFailed(detail="f (mine.py:f) raised KeyError: 'b'\n(mine.py, line 3)")
+    failing = (Component(name="f", outcome=cause, weight=1.0),)
+
+    class FailingSystem(ScriptedSystem):
+        async def ascore_group(self, group: ResponseGroup) -> Sequence[RewardRecord]:
+            records = await super().ascore_group(group)
+            return [replace(record, total=cause, components=failing) for record in records]
+
+    monkeypatch.setattr(score_run, "RewardSystem", FailingSystem)
+    assert run(source, config=config) == 1
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[-2] == "first failure of f: function_failed: f (mine.py:f) raised KeyError: 'b' (mine.py, line 3)"
+    assert shown[-1].endswith("; if you change f, name another output; otherwise retry=failed scores them again")
+    assert run(source, config=config, retry=True) == 1
+    function.write_text("def f(sample, response): return 0.5\n")
+    with pytest.raises(BadInput, match="name another file"):
+        run(source, config=config, retry=True)
 
 
 def test_share_of_failures_may_equal_the_limit(tmp_path: Path) -> None:

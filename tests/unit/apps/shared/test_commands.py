@@ -171,6 +171,8 @@ SAMPLED = ["data", "sampled", "input=a", "ledger=b", "output=c", "min_total=1"]
         (["data", "thought", "step=extract", "input=a", "output=b", "refine=2"],
          "data thought step=extract: 'refine=2': is an option of `hamr data thought step=migrate`; remove it"),
         (["data", "import", "tau"], "CORPUS: 'tau': no such corpus; did you mean 'tau2'? there"),
+        (["data", "import", "ticket", "mapping=m"], "CORPUS: 'ticket': no such corpus; did you mean 'tickets'"),
+        (["data", "import", "star", "mapping=m"], "data import: 'mapping=m': unknown option;"),
         (["status"], "RUN: None: missing; write hamr status RUN [--watch]"),
         (["status", "a", "b"], "status: 'b': unknown option; usage: hamr status RUN [--watch]"),
         (["status", "a", "--wacth"], "status: '--wacth': unknown option; did you mean --watch?"),
