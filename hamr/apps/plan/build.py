@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from hamr.config.judged import ComparedConfig
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput
+from hamr.experience import whole_groups
 
 PAIR_S = 0.01
 """Seconds of a cross-encoder or an embedding of about 20M parameters on a CPU per pair."""
@@ -46,9 +46,9 @@ class Past:
     @property
     def _fit_arguments(self) -> dict[str, Any]:
         """Return the arguments of `fit` that the configuration gives. The work of its stations is in seconds."""
-        rollout, pools, service = self.config.rollout, self.config.pools, Service(fixed_s=1.0)
+        pools, service = self.config.pools, Service(fixed_s=1.0)
         return {
-            "workers": Station(replicas=rollout.workers, slots=rollout.engine.max_num_seqs, service=service),
+            "workers": workers_station(self.config, service),
             "pools": {
                 name: Station(replicas=pool.first_replicas, slots=places(pool), service=service)
                 for name, pool in pools.items()
@@ -56,6 +56,16 @@ class Past:
             "first": self.config.rewards.consistency.reranker,
             "overlap": overlap_of(self.config),
         }
+
+
+def workers_station(config: Config, service: Service) -> Station:
+    """Return the rollout workers. The dialogues of a group are placed one by one, its single decisions together."""
+    return Station(
+        replicas=config.rollout.workers,
+        slots=config.rollout.engine.max_num_seqs,
+        service=service,
+        splits_groups=config.holds_dialogues,
+    )
 
 
 def places(pool: PoolConfig) -> int:
@@ -81,7 +91,7 @@ def overlap_of(config: Config) -> Overlap | None:
         oversample=oversample,
         in_flight=asynchrony.in_flight,
         concurrent=asynchrony.concurrent,
-        most=math.ceil(batch * max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample)),
+        most=whole_groups(max(sampling.max_rounds if sampling.enabled else 1, sampling.oversample), batch),
     )
 
 
@@ -204,11 +214,7 @@ def build_cluster(config: Config, workload: Workload, past: Past | None) -> Clus
         for name, pool in config.pools.items()
         if name in workload.questions()
     }
-    workers = Station(
-        replicas=config.rollout.workers,
-        slots=config.rollout.engine.max_num_seqs,
-        service=_rollout_service(config, past, known),
-    )
+    workers = workers_station(config, _rollout_service(config, past, known))
     return Cluster(rollout=workers, pools=pools, train_s=train_s, sync_s=sync_s, deadline_s=config.router.deadline_s)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import cycle
 
 from hamr.apps.plan.simulation import ROLLOUT, Play, SimulatedResponse, Station, Usage
+from hamr.experience import whole_groups
 
 SimulatedGroup = tuple[tuple[SimulatedResponse, ...], bool]
 """Responses, and whether they carry signal."""
@@ -36,7 +37,7 @@ class Overlap:
 
     @property
     def limit(self) -> int:
-        return math.ceil((self.max_policy_age + self.oversample) * self.batch)
+        return whole_groups(self.max_policy_age + self.oversample, self.batch)
 
     @property
     def warm_up(self) -> int:
@@ -134,15 +135,15 @@ class _Flow:
 
     def drain(self) -> None:
         """Advance until nothing is generated, and start nothing until `release`. Groups in the queue stay in it."""
-        self.open, self.play.lines[ROLLOUT].paused = False, True
-        while self.play.lines[ROLLOUT].busy:
+        self.open, self.play.workers.paused = False, True
+        while self.play.workers.busy:
             self._advance()
 
     def release(self) -> None:
         self.version += 1
         self.training = 0
         self.open = self.overlap.max_policy_age > 0
-        self.play.lines[ROLLOUT].resume()
+        self.play.workers.resume()
         self._fill()
 
     def _advance(self, until: float = math.inf) -> bool:

@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from hamr.algorithms.credit import comparisons, episode_rewards
-from hamr.algorithms.dynamic_sampling import carries_signal
+from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.plan.build import Past, overlap_of, steps_of
 from hamr.apps.plan.measured import MeasuredResponse, MeasuredStep
-from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.load import load_dumped
 from hamr.config.schema import Config
 from hamr.errors import RunFolderError
+from hamr.experience import ATTEMPTS
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.run_folder import RunFolder
-from hamr.types import CASCADE_BANDS, Failure, RewardRecord, Stale
+from hamr.types import CASCADE_BANDS, RewardRecord, Rollout, RolloutGroup, ServiceSample, Stale
 
 RecordGroup = Sequence[RewardRecord]
 
@@ -53,8 +52,10 @@ def _by_count(
 
 
 def _step(config: Config, step: int, row: dict[str, float], records: list[RewardRecord]) -> MeasuredStep:
-    groups = [list(g) for _, g in groupby(records, key=lambda r: (r.key.prompt, r.key.attempt))]
-    overlap = overlap_of(config)
+    # Further samples of an all-wrong group have the next attempt; without them, another attempt is another group.
+    attempts = ATTEMPTS if config.algorithm.all_wrong.more_samples else 1
+    by_draw = groupby(records, key=lambda r: (r.key.step, r.key.prompt, r.key.attempt // attempts))
+    groups, overlap = [list(g) for _, g in by_draw], overlap_of(config)
     in_rounds: Sequence[Sequence[RecordGroup]]
     dropped: float
     if overlap:
@@ -74,36 +75,61 @@ def _step(config: Config, step: int, row: dict[str, float], records: list[Reward
     )
 
 
-def _is_trainable(config: Config, group: RecordGroup, *, surplus: bool) -> bool:
+def _is_trainable(config: Config, group: RecordGroup, *, surplus: bool = False) -> bool:
     """Return whether a step could train on the group. With `surplus`, a stale one was only not needed."""
     if any(isinstance(r.total, Stale) for r in group):
         return surplus
-    return not config.algorithm.dynamic_sampling.enabled or _has_signal(config.algorithm, group)
+    batches = BatchBuilder(
+        algorithm=config.algorithm,
+        max_new_tokens=config.rollout.max_new_tokens,
+        seed=config.experiment.seed,
+        normalise=config.rewards.normalise,
+        answer=lambda action: (),
+    )
+    return bool(batches.trainable([_rollout_group(config, group)]))
+
+
+def _rollout_group(config: Config, records: RecordGroup) -> RolloutGroup:
+    """Return the group that the records describe. Its texts, and its tokens except for their numbers, are unknown."""
+    prompt = records[0].key.prompt
+    sample = ServiceSample(id=prompt, ticket={}, policy="", tools=(), history=(), references=())
+    rollouts = tuple(_rollout(r, config.rollout.max_new_tokens) for r in records)
+    return RolloutGroup(sample=sample, rollouts=rollouts, records=tuple(records))
+
+
+def _rollout(record: RewardRecord, limit: int) -> Rollout:
+    tokens, answer = record.response_tokens, record.answer_tokens
+    return Rollout(
+        key=record.key,
+        prompt_ids=(),
+        token_ids=(0,) * tokens,
+        logprobs=(),
+        text="",
+        # The ledger does not have the reason. A response that ended by itself with the last token counts as truncated.
+        finish_reason="length" if tokens >= limit else "stop",
+        versions=(),
+        # The record of an answer without a known end has the number of all tokens.
+        answer_tokens=None if answer == tokens else answer,
+    )
 
 
 def rounds(config: Config, groups: Sequence[RecordGroup]) -> list[list[RecordGroup]]:
-    """Return the groups by generation round. Each round replaces the earlier groups without signal, as in the
-    controller."""
-    sampling, wanted = config.algorithm.dynamic_sampling, config.experiment.prompts_per_step
+    """Return the groups by generation round. Each round replaces the earlier groups that the step cannot
+    train on, as in the controller."""
+    wanted = config.experiment.prompts_per_step
     split: list[list[RecordGroup]] = []
     kept, left = 0, list(groups)
     while left:
         take = max(1, wanted - kept)
         mine, left = left[:take], left[take:]
         split.append(mine)
-        kept += sum(not sampling.enabled or _has_signal(config.algorithm, g) for g in mine)
+        kept += sum(_is_trainable(config, g) for g in mine)
     return split
-
-
-def _has_signal(algorithm: AlgorithmConfig, group: RecordGroup) -> bool:
-    rewards = [None if isinstance(r.total, Failure) else r.total.value for r in group]
-    compared = comparisons(episode_rewards(group, rewards), algorithm.credit)
-    return any(carries_signal(values, algorithm.dynamic_sampling.tolerance) for values in compared)
 
 
 def _dialogues(group: RecordGroup) -> list[RecordGroup]:
     """Return the turns of each dialogue. A single decision is a dialogue of one turn."""
-    return [list(turns) for _, turns in groupby(group, key=lambda r: r.key.sample)]
+    return [list(turns) for _, turns in groupby(group, key=lambda r: (r.key.attempt, r.key.sample))]
 
 
 def _response(turns: RecordGroup) -> MeasuredResponse:

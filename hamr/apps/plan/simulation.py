@@ -42,11 +42,15 @@ class Service:
 
 @dataclass(frozen=True, kw_only=True)
 class Station:
-    """Replicas with `slots` slots each and one shared FIFO queue."""
+    """Replicas with `slots` slots each. Pools have one FIFO queue, rollout workers also one each.
+
+    `splits_groups`: the responses of a group are placed on rollout workers one by one, as dialogues are.
+    """
 
     replicas: int
     slots: int
     service: Service
+    splits_groups: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,8 +175,6 @@ class _Line:
         self.waiting: deque[_Job] = deque()
         self.waits: list[float] = []
         self.busy, self.area, self.counted = 0, 0.0, 0.0
-        self.paused, self.newest = False, -1
-        """Pause: jobs of other groups than the newest, of which a job has started, wait."""
 
     def put(self, job: _Job) -> None:
         place = self._place(job.scoring.group)
@@ -191,17 +193,8 @@ class _Line:
             replica.listed = True
             self.free.append(place)
         self._announce(place)
-        while self.waiting and self.waiting[0].scoring.closed:
-            self.waiting.popleft()  # its response has passed the deadline, so the answer is not needed
-        if self.waiting and (not self.paused or self.waiting[0].scoring.group == self.newest):
-            self._start(self.waiting.popleft(), place)
+        self._start_next(place)
         return job
-
-    def resume(self) -> None:
-        """Start what waited during a pause."""
-        self.paused = False
-        while self.waiting and (place := self._place(self.waiting[0].scoring.group)) is not None:
-            self._start(self.waiting.popleft(), place)
 
     def usage(self, spent: float) -> Usage:
         places = self.station.replicas * self.station.slots
@@ -222,6 +215,13 @@ class _Line:
         self.free = deque(range(len(self.replicas)))
         self.waiting.clear()
 
+    def _start_next(self, place: int) -> None:
+        """Start the next job of the queue on a replica that has a free slot."""
+        while self.waiting and self.waiting[0].scoring.closed:
+            self.waiting.popleft()  # its response has passed the deadline, so the answer is not needed
+        if self.waiting:
+            self._start(self.waiting.popleft(), place)
+
     def _place(self, group: int) -> int | None:
         slots, own = self.station.slots, group % len(self.replicas)
         if len(self.replicas[own].under_way) < slots:
@@ -235,7 +235,7 @@ class _Line:
         return None
 
     def _start(self, job: _Job, place: int) -> None:
-        replica, now, self.newest = self.replicas[place], self.play.now, job.scoring.group
+        replica, now = self.replicas[place], self.play.now
         self.waits.append(now - job.came)
         if replica.under_way:
             replica.virtual += (now - replica.since) / self.station.service.seconds(len(replica.under_way))
@@ -258,6 +258,54 @@ class _Line:
         self.busy, self.counted = self.busy + change, self.play.now
 
 
+class _Workers(_Line):
+    """The rollout workers in operation, as `hamr.rollout.dispatch` uses them.
+
+    A group waits until a worker has a free slot. All of its responses then go to the one with the fewest unfinished
+    responses, where those without a slot wait. During a pause, no group is placed.
+    """
+
+    def __init__(self, station: Station, play: Play) -> None:
+        super().__init__(station, play)
+        self.unplaced: deque[Sequence[_Job]] = deque()
+        self.queues: list[deque[_Job]] = [deque() for _ in self.replicas]
+        self.paused = False
+
+    def put_group(self, jobs: Sequence[_Job]) -> None:
+        splits = self.station.splits_groups and len(self.replicas) > 1
+        self.unplaced.extend([[job] for job in jobs] if splits else [jobs])
+        self._place_groups()
+
+    def resume(self) -> None:
+        """End a pause."""
+        self.paused = False
+        self._place_groups()
+
+    def clear(self) -> None:
+        super().clear()
+        self.unplaced.clear()
+        self.queues = [deque() for _ in self.replicas]
+
+    def _place_groups(self) -> None:
+        while self.unplaced and not self.paused:
+            place = min(range(len(self.replicas)), key=self._load)
+            if self._load(place) >= self.station.slots:
+                return
+            self.queues[place].extend(self.unplaced.popleft())
+            while self.queues[place] and len(self.replicas[place].under_way) < self.station.slots:
+                self._start(self.queues[place].popleft(), place)
+
+    def _start_next(self, place: int) -> None:
+        if self.queues[place]:
+            self._start(self.queues[place].popleft(), place)
+        else:
+            self._place_groups()
+
+    def _load(self, place: int) -> int:
+        """Return the number of unfinished responses of a worker."""
+        return len(self.replicas[place].under_way) + len(self.queues[place])
+
+
 class Play:
     """The clock and the event queue of a simulation. `ended` lists the groups that are scored, in this order."""
 
@@ -269,7 +317,10 @@ class Play:
         self._last_response = 0.0
         self.events: list[tuple[float, int, _Line | _Scoring, int, int]] = []
         """(time, order, line, replica, stamp): a job ends; (time, order, scoring, 0, 0): a response's deadline."""
-        self.lines = {name: _Line(station, self) for name, station in stations.items()}
+        self.workers = _Workers(stations[ROLLOUT], self)
+        self.lines = {
+            name: self.workers if name == ROLLOUT else _Line(station, self) for name, station in stations.items()
+        }
 
     def next(self) -> int:
         self._serial += 1
@@ -287,10 +338,12 @@ class Play:
     def start(self, group: int, responses: Sequence[SimulatedResponse]) -> None:
         """Start to generate and score a group."""
         self._open[group] = self._open.get(group, 0) + len(responses)
+        jobs = []
         for response in responses:
             chains = len(response.chains)
             scoring = _Scoring(response, group, chains, [0] * chains, [0] * chains)
-            self.lines[ROLLOUT].put(_Job(scoring, -1, response.work, self.now))
+            jobs.append(_Job(scoring, -1, response.work, self.now))
+        self.workers.put_group(jobs)
 
     def advance(self, until: float = math.inf) -> bool:
         """Move to the next event, and return True, or to the time `until` if that is earlier."""

@@ -11,6 +11,7 @@ import pytest
 
 from hamr import cli
 from hamr.apps.plan.build import build_cluster, build_workload, turns_of
+from hamr.apps.plan.measured import MeasuredStep
 from hamr.apps.plan.output import configuration
 from hamr.apps.plan.run import read_past, rounds
 from hamr.apps.plan.simulation import Service
@@ -88,7 +89,7 @@ def test_run_is_read_as_rounds_groups_and_questions(run: Path) -> None:
 def test_dialogue_is_read_as_one_long_response(tmp_path: Path) -> None:
     """The first group has equal turns and different outcomes, so that it carries signal and is not replaced."""
     config = load_config(["experiment=smoke", "env=sage", "rollout.samples_per_prompt=2", "rollout.max_turns=4"])
-    completed = [EpisodeResult(outcome="ended", components=(done(value),)) for value in (0.0, 1.0)]
+    completed = [EpisodeResult(outcome="ended", components=(component("completion", value),)) for value in (0.0, 1.0)]
     with RunFolder.create(tmp_path / "past", dump_config(config)) as folder, Ledger(folder.ledger) as ledger:
         metrics = MetricsWriter(folder.metrics, strict=True)
         for prompt in "ab":
@@ -106,8 +107,74 @@ def test_dialogue_is_read_as_one_long_response(tmp_path: Path) -> None:
     assert workload.responses == 4 and workload.first_questions == 3.0 and workload.longest == 12 * 4 / 30
 
 
-def done(value: float) -> Component:
-    return Component(name="completion", outcome=Scored(value=value), weight=1.0)
+def equal_group(prompt: str, value: float, tokens: int = 4) -> list[RewardRecord]:
+    return [replace(record(1, prompt, i, value), response_tokens=tokens) for i in range(4)]
+
+
+def component(name: str, value: float) -> Component:
+    return Component(name=name, outcome=Scored(value=value), weight=1.0)
+
+
+def group_of_equal_sums() -> list[RewardRecord]:
+    return [
+        replace(r, components=(component("consistency", i % 2), component("completion", 1 - i % 2)))
+        for i, r in enumerate(equal_group("a", 1.0))
+    ]
+
+
+MIXED = [record(1, "a", i, i / 4) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "trained", "dropped"),
+    [
+        (["algorithm.all_wrong.reference=true"], equal_group("a", 0.0), equal_group("b", 1.0)),
+        (["rewards.normalise=gdpo"], group_of_equal_sums(), equal_group("b", 1.0)),
+        (
+            ["algorithm.overlong.enabled=true", "rollout.max_new_tokens=20"],
+            [replace(r, response_tokens=12 + i) for i, r in enumerate(equal_group("a", 1.0))],
+            equal_group("b", 1.0, tokens=12),
+        ),
+        (
+            ["algorithm.overlong.filter=true", "rollout.max_new_tokens=20"],
+            [replace(r, response_tokens=20, answer_tokens=5) for r in MIXED],  # a rationale after the answer is cut off
+            [replace(r, key=replace(r.key, prompt="b"), response_tokens=20, answer_tokens=20) for r in MIXED],
+        ),
+    ],
+    ids=["reference", "gdpo", "overlong", "filter"],
+)
+def test_groups_of_a_run_are_dropped_as_by_the_controller(
+    overrides: list[str], trained: list[RewardRecord], dropped: list[RewardRecord], tmp_path: Path
+) -> None:
+    settings = ["experiment=smoke", "experiment.prompts_per_step=2", *overrides]
+    step = read_one_step(tmp_path, [*settings, "experiment.asynchrony.max_policy_age=1"], [*trained, *dropped])
+    assert (step.signal, step.groups_dropped) == ((True, False), 1)
+    config = load_config(settings)
+    assert [len(r) for r in rounds(config, [trained, dropped, dropped, trained])] == [2, 1, 1]
+    assert [len(r) for r in rounds(config, [dropped, dropped, trained, trained])] == [2, 2]
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_further_samples_of_an_all_wrong_group_belong_to_it(more: int, tmp_path: Path) -> None:
+    def attempt(number: int, samples: int) -> list[RewardRecord]:
+        return [replace(r, key=replace(r.key, attempt=number)) for r in equal_group("a", 0.0)[:samples]]
+
+    overrides = ["experiment=smoke", f"algorithm.all_wrong.more_samples={more}"]
+    step = read_one_step(tmp_path, overrides, [*attempt(0, 4), *attempt(1, 2), *attempt(2, 4)])
+    assert [len(g) for r in step.rounds for g in r] == ([6, 4] if more else [4, 2, 4])
+
+
+def read_one_step(path: Path, overrides: list[str], records: list[RewardRecord]) -> MeasuredStep:
+    """Return the step of a run that has only this one."""
+    with RunFolder.create(path / "past", dump_config(load_config(overrides))) as folder:
+        with Ledger(folder.ledger) as ledger:
+            ledger.add(records)
+        metrics = MetricsWriter(folder.metrics, strict=True)
+        timing = {"timing/step/rollout_score": 8.0, "timing/step/train": 4.0, "timing/step/total": 13.5}
+        metrics.write(1, "rl", timing | {"rollout/responses": len(records)})
+        metrics.close()
+    [step] = read_past(path / "past").steps
+    return step
 
 
 def key(prompt: str, sample: int, turn: int) -> SampleKey:

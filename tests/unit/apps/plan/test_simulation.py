@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.apps.plan.simulation import ROLLOUT, Service, Simulated, SimulatedResponse, Station, simulate
+from benchmarks import simulated_time
+from hamr.apps.plan.simulation import ROLLOUT, Play, Service, Simulated, SimulatedResponse, Station, simulate
+from hamr.protocols import GenerationRequest, SamplingConfig
+from hamr.rollout.dispatch import Dispatcher
+from hamr.types import SampleKey
 
 FIXED = Service(fixed_s=1.0)
 
@@ -64,6 +71,57 @@ def test_groups_on_one_replica_do_not_use_idle_replicas() -> None:
     assert simulate([responses], rollout=station(replicas=2), pools=pools).tail_s == 3.0
 
 
+def test_group_of_responses_queues_on_one_worker() -> None:
+    # Eight responses on workers of four slots: the second worker has no part of the group.
+    responses, workers = [asked(0, 1.0)] * 8, station(replicas=2, slots=4)
+    assert simulate([responses], rollout=workers, pools={}).rollout_s == 2.0
+    assert simulate([responses], rollout=replace(workers, splits_groups=True), pools={}).rollout_s == 1.0
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("samples", [1, 3, 8])
+@pytest.mark.parametrize("splits_groups", [False, True])
+def test_groups_end_when_the_real_dispatch_ends_them(workers: int, samples: int, splits_groups: bool) -> None:
+    rng = random.Random(f"{workers} {samples}")
+    groups = [[rng.uniform(0.5, 3.0) for _ in range(samples)] for _ in range(12)]
+    rollout = replace(station(replicas=workers, slots=4), splits_groups=splits_groups)
+    play, ends = Play({ROLLOUT: rollout}, math.inf), {}
+    for number, works in enumerate(groups):
+        play.start(number, [SimulatedResponse(group=number, work=work) for work in works])
+    while play.advance():
+        ends |= {number: play.now for number in play.ended if number not in ends}
+    assert ends == pytest.approx(simulated_time.run(dispatched_ends(groups, rollout)))
+
+
+async def dispatched_ends(groups: list[list[float]], rollout: Station) -> dict[int, float]:
+    """Return the end of each group on engines with `slots` slots behind a `Dispatcher`."""
+    dispatcher, loop = Dispatcher(rollout.replicas, rollout.slots), asyncio.get_running_loop()
+    engines = [asyncio.Semaphore(rollout.slots) for _ in range(rollout.replicas)]
+    ends: dict[int, float] = {}
+    began = loop.time()
+
+    async def generate(number: int, works: list[float]) -> None:
+        keys = tuple(SampleKey(run="r", step=1, prompt=f"p{number}", sample=i) for i in range(len(works)))
+        request = GenerationRequest(prompt_ids=(1,), keys=keys, seeds=(0,) * len(keys), sampling=SamplingConfig())
+        placement = await dispatcher.place(request)
+
+        async def respond(work: float) -> None:
+            async with engines[placement.worker]:
+                await asyncio.sleep(work)
+            dispatcher.free(placement)
+
+        await asyncio.gather(*map(respond, works))
+        ends[number] = max(ends.get(number, 0.0), loop.time() - began)
+
+    requests = [
+        (number, part)
+        for number, works in enumerate(groups)
+        for part in ([[work] for work in works] if rollout.splits_groups else [works])
+    ]
+    await asyncio.gather(*(generate(*request) for request in requests))
+    return ends
+
+
 def test_rounds_run_sequentially() -> None:
     rounds = [[asked(0, 1.0, (("judge", 1.0),))], [asked(1, 2.0, (("judge", 1.0),))]]
     step = simulate(rounds, rollout=station(), pools={"judge": station()})
@@ -100,7 +158,9 @@ RESPONSES = st.lists(
     st.tuples(st.integers(0, 3), WORK, st.lists(WORK, max_size=3), st.lists(WORK, max_size=2)), max_size=12
 )
 SERVICES = st.builds(Service, fixed_s=st.floats(0.01, 2.0), each_s=st.floats(0.0, 1.0))
-STATIONS = st.builds(Station, replicas=st.integers(1, 4), slots=st.integers(1, 4), service=SERVICES)
+STATIONS = st.builds(
+    Station, replicas=st.integers(1, 4), slots=st.integers(1, 4), service=SERVICES, splits_groups=st.booleans()
+)
 
 
 def play(drawn: list, rollout: Station, first: Station, second: Station, deadline_s: float = math.inf) -> Simulated:
