@@ -27,7 +27,7 @@ from hamr.data.columns import check_column, group_meta
 from hamr.data.names import NameFinder
 from hamr.data.shapes import Shape, check_shape
 from hamr.data.tables import Row, TicketFault, read_table
-from hamr.data.tickets import Tickets, collect_tickets
+from hamr.data.tickets import FoundTicket, Tickets, collect_tickets
 from hamr.errors import DataError
 
 Internal = Literal["drop", "privileged"]
@@ -167,7 +167,7 @@ def _collect(
     name: str,
 ) -> Tickets:
     check_column("group", options.group, (ticket for _, ticket in tickets if isinstance(ticket, dict)), path.name)
-    made, blank, internal = [], 0, 0
+    made, blank, internal = list[FoundTicket](), 0, 0
     for place, ticket in tickets:
         where = place
         try:
@@ -195,7 +195,7 @@ def _collect(
             "turns": [{"role": text.role, "content": text.text.strip()} for text in turns if text.text.strip()],
             "meta": group_meta(ticket, options.group),
         }
-        made.append((_line(place), row))
+        made.append((_line(place), where, row))
     done = "kept as privileged" if options.internal == "privileged" else "dropped"
     form = f"{name}, {internal} internal notes {done}"
     return collect_tickets(made, faults, path, options.hide, blank, options.names, form=form)
@@ -216,7 +216,7 @@ def _objects(path: Path) -> tuple[list[tuple[str, Row]], list[TicketFault]]:
     objects: list[tuple[str, Row]] = []
     faults: list[TicketFault] = []
     for file in files:
-        table = read_table(file)
+        table = read_table(file, only_utf8=True)
         objects += ((f"{file}:{line}", row) for line, row in table.rows)
         faults += table.faults
     return objects, faults
@@ -276,6 +276,8 @@ class _ZendeskExport:
         self.assignees: set[str] = set()
         self.note_authors: set[str] = set()
         self.requesters: set[str] = set()
+        self.contested: set[str] = set()
+        """Ids of several tickets with different requesters."""
 
     def add(self, row: Row, place: str) -> None:
         """Add an object of the export. Raise DataError for one that is neither ticket, comment nor user."""
@@ -302,7 +304,12 @@ class _ZendeskExport:
         if not isinstance(ticket, dict) or ticket.get("id") in (None, ""):
             self.tickets[f"{place}, ticket {len(self.tickets)}"] = (place, ticket)  # rejected in its turn
             return
-        self.tickets[str(ticket["id"])] = (place, ticket)
+        identity = str(ticket["id"])
+        first, second = (_requester(each) for each in (self.tickets.get(identity, ("", ticket))[1], ticket))
+        if None not in (first, second) and str(first) != str(second):
+            self.contested.add(identity)
+            identity += f", requester {second}"
+        self.tickets[identity] = (place, ticket)
         for key in ("requester", "submitter", "assignee"):
             self._add_user(ticket.get(key))
         self.requesters.add(str(_requester(ticket)))
@@ -325,6 +332,9 @@ class _ZendeskExport:
             self.roles[str(user.get("id"))] = user["role"]
 
     def texts(self, ticket: Row, where: str) -> Converted:
+        if str(ticket["id"]) in self.contested:
+            remedy = "another ticket with this id has another requester; import the exports one by one"
+            raise DataError(f"{where}: requester_id", _requester(ticket), remedy)
         comments = self.comments.get(str(ticket["id"]))
         if comments is None:
             raise DataError(f"{where}: comments", None, "missing; export the comments of the ticket too")

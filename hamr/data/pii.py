@@ -2,7 +2,7 @@
 and French.
 
     key        sk-..., AKIA..., LTAI..., and values after a label (password: ..., PIN 4821, 密钥：...)
-    email      mia@example.com
+    email      mia@example.com, jörg@müller.de, 张伟@例子.中国
     domain     shop.example.com, https://...
     network    IPv4, IPv6 and MAC addresses
     iban       DE89 3704 0044 0532 0130 00, if its check digits are right
@@ -24,6 +24,7 @@ are not detected by rules, because rules cannot distinguish them from other word
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ KINDS: tuple[PrivateKind, ...] = get_args(PrivateKind)
 TextSpan = tuple[int, int]
 
 _I = re.IGNORECASE
+_SPACED = "A-Za-z\u00c0-\u1fff"
+"""Letters and marks of the scripts that put spaces between words."""
+_LABEL = rf"[{_SPACED}0-9-]{{1,63}}"
+_HOST = rf"{_LABEL}(?:\.{_LABEL}){{0,4}}\.(?:xn--[a-z0-9-]{{2,59}}|[{_SPACED}]{{2,24}})"
+_ANY_HOST = r"[\w-]{1,63}(?:\.[\w-]{1,63}){0,4}\.[^\W\d_]{2,24}"
 _NO_WORD = r"(?<![A-Za-z0-9_])"
 _SEP = r"\s*(?:(?:is|are|为|是)\s*)?[:：=#]?\s*[\"'“‘「]?"
 _TOP = (
@@ -91,7 +97,8 @@ _CLEAR: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
         r"(?:(?<![A-Za-z0-9_+/])|(?<=_)[A-Za-z0-9]*[+/])"
         r"(?P<value>(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*[A-Z])(?=(?:[A-Za-z+/]*\d){4})[A-Za-z0-9+/]{28,}={0,2})")),
     ("key", re.compile(_NO_WORD + r"(?=[0-9a-f]*\d)(?=[0-9a-f]*[a-f])[0-9a-f]{32,}(?![A-Za-z0-9])")),
-    ("email", re.compile(r"[A-Za-z0-9._%+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){0,4}\.[A-Za-z]{2,12}")),
+    ("email", re.compile(rf"[{_SPACED}0-9._%+-]{{1,64}}@{_HOST}")),
+    ("email", re.compile(rf"[\w.%+-]{{1,64}}@(?:{_HOST}|{_ANY_HOST})")),  # Chinese: with the words before and after it
     ("domain", re.compile(r"https?://[^\s<>\"'，。；、）)】]+", _I)),
     ("domain", re.compile(
         r"(?<![\w@.-])(?:[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?\.){1,5}(?:" + _TOP + r")(?![\w-]|\.\w)", _I)),
@@ -152,8 +159,11 @@ _NOT_PRIVATE: Sequence[re.Pattern[str]] = (
     re.compile(r"(?<![\d.,])\d{1,3}(?:,\d{3}){2,4}(?![\d,])"),
     re.compile(rf"(?<!\d){_YEAR}(?:[ /–-]+{_YEAR}){{1,4}}(?![\d-])"),
     re.compile(r"(?<![\d:])\d{1,2}:\d{2}(?::\d{2})?(?![\d:])"),
+    re.compile(
+        r"(?:\b(?:version|build|firmware|release|v)[ .:]{0,2}\d{1,4}(?:\.\d{1,6}){2,4}"
+        r"|(?<![\w.+(-])[1-9]\d{0,2}\.\d(?:\.\d{1,6}){2})(?![.-]?\d|\w)", _I),
 )  # fmt: skip
-"""Dates, amounts and times, which the patterns after this one must not take for numbers of something."""
+"""Dates, amounts, times and versions, which the patterns after this one must not take for numbers of something."""
 _LAST: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
     ("phone", re.compile(r"(?<![\dA-Za-z])(?:\+?86[- ]?)?1[3-9]\d[- ]?\d{4}[- ]?\d{4}(?!\d)")),
     ("phone", re.compile(r"(?<![\w.])(?:\+1[- .]?)?(?:\(\d{3}\)\s?|\d{3}[-. ])\d{3}[-. ]\d{4}(?!\d)")),
@@ -350,9 +360,15 @@ class Aliases:
                 self.learn(text)
 
     def hide(self, text: str) -> str:
-        """Return the text with every known value replaced, longer values first, so that none is split."""
+        """Return the text with every known value replaced, longer values first, so that none is split.
+
+        JSON stays JSON: the alias of a number becomes a string.
+        """
         pattern = self._pattern()
-        return pattern.sub(lambda match: self.values[match.group()], text) if pattern is not None else text
+        hidden = pattern.sub(lambda match: self.values[match.group()], text) if pattern is not None else text
+        if hidden != text and _is_json(text):
+            return _STRING_OR_ALIAS.sub(lambda match: match[1] or f'"{match[0]}"', hidden)
+        return hidden
 
     def hide_value(self, value: Any) -> Any:
         """Apply `hide` recursively to lists and objects. A number that is a known value becomes its alias."""
@@ -383,6 +399,20 @@ class Aliases:
             ordered = sorted(self.values, key=len, reverse=True)
             self._compiled = len(self.values), re.compile("|".join(_as_whole_word(value) for value in ordered))
         return self._compiled[1]
+
+
+_STRING_OR_ALIAS = re.compile(rf'("(?:[^"\\]|\\.)*")|[\d.eE+-]*{_ALIAS.pattern}[\d.eE+-]*')
+
+
+def _is_json(text: str) -> bool:
+    """Return True for a text that is a JSON object or list."""
+    if not text.lstrip().startswith(("{", "[")):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _as_whole_word(value: str) -> str:

@@ -43,6 +43,7 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
         r"(?<!\d)(?:\d{1,2}[-./]\d{1,2}[-./](?:19[2-9]\d|200\d|201[0-2])"
         r"|(?:19[2-9]\d|200\d|201[0-2])(?:[-./]\d{1,2}[-./]\d{1,2}| ?年 ?\d))(?!\d)"
     ),
+    "texts with @, such as an e-mail address": re.compile(r"[^\s\"]@[^\s\"]"),
     "handles": re.compile(r"(?<![\w.@])@[A-Za-z_][\w.]{2,}"),
     "numbers in words": re.compile(
         rf"\b{_SPELLED}(?:[ ,-]{{1,2}}{_SPELLED}){{5,}}\b|[零〇一二三四五六七八九幺]{{7,}}", re.IGNORECASE

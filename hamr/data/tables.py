@@ -47,10 +47,17 @@ class ExportTable:
     rows: list[tuple[int, Row]]
     faults: list[TicketFault]
     form: str
+    short: frozenset[int] = frozenset()
+    """Lines of CSV rows with fewer fields than the header. Their missing columns are None."""
 
 
 def read_table(
-    path: Path, *, encoding: str | None = None, delimiter: str | None = None, strict: bool = False
+    path: Path,
+    *,
+    encoding: str | None = None,
+    delimiter: str | None = None,
+    strict: bool = False,
+    only_utf8: bool = False,
 ) -> ExportTable:
     """Return the rows of the export. Raise DataError for an unreadable file.
 
@@ -59,6 +66,7 @@ def read_table(
         encoding: Encoding of the text. By default, that of a byte order mark, UTF-8, or for a CSV the likeliest.
         delimiter: Delimiter of a CSV. By default, a tab for `.tsv`, else the one in its header.
         strict: Raise DataError for the first invalid line of JSON instead of collecting the faults.
+        only_utf8: The command has no option for the encoding of JSON, so no message suggests it.
     """
     ending = path.suffix.lower()
     if ending not in ENDINGS:
@@ -75,18 +83,19 @@ def read_table(
     encoding = encoding or _encoding_of_mark(raw)
     if encoding and encoding != "utf-8-sig":
         raw = _decode(raw, path, encoding).encode()
-    return _json(raw, path, strict)
+    return _json(raw, path, strict, "" if only_utf8 else ", or give encoding=<name>, for example cp1252 or gb18030")
 
 
 # --- JSON --------------------------------------------------------------------------------------
 
 
-def _json(raw: bytes, path: Path, strict: bool) -> ExportTable:
+def _json(raw: bytes, path: Path, strict: bool, option: str) -> ExportTable:
+    """Read JSON. `option` follows the remedy for a text that is not UTF-8."""
     start = raw.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
     form, numbered = "JSONL", enumerate(raw.splitlines(), start=1)
     values: Iterator[tuple[int, bytes]] = ((number, line) for number, line in numbered if line.strip())
     if start == b"[":
-        form, values = "a JSON array", _elements(_decode(raw, path, "utf-8-sig"), path)
+        form, values = "a JSON array", _elements(_decode(raw, path, "utf-8-sig", option), path)
     elif start == b"{" and path.suffix.lower() == ".json":
         with contextlib.suppress(ValueError, RecursionError):  # several objects are JSONL
             json.loads(raw)
@@ -94,7 +103,7 @@ def _json(raw: bytes, path: Path, strict: bool) -> ExportTable:
     rows, faults = list[tuple[int, Row]](), list[TicketFault]()
     for line, value in values:
         try:
-            rows.append((line, _object(value, f"{path}:{line}: line")))
+            rows.append((line, _object(value, f"{path}:{line}: line", option)))
         except DataError as error:
             if strict:
                 raise
@@ -119,11 +128,11 @@ def _elements(text: str, path: Path) -> Iterator[tuple[int, bytes]]:
         yield line, text[start:end].encode()
 
 
-def _object(value: bytes, where: str) -> Row:
+def _object(value: bytes, where: str, option: str) -> Row:
     try:
         row = parse_line(value.decode("utf-8-sig").strip(), where)
     except UnicodeDecodeError as error:
-        raise DataError(where, value[:40], "is not UTF-8; save the file as UTF-8, or give its encoding") from error
+        raise DataError(where, value[:40], f"is not UTF-8; save the file as UTF-8{option}") from error
     if not isinstance(row, dict):
         raise DataError(where, row, "must be a JSON object")
     return row
@@ -139,14 +148,17 @@ def _csv(raw: bytes, path: Path, encoding: str | None, delimiter: str | None) ->
     if hint:
         delimiter, text, first = delimiter or hint[1], text[hint.end() :], 1
     delimiter = delimiter or ("\t" if path.suffix.lower() == ".tsv" else _delimiter(text))
-    rows = [(first + line, row) for line, row in _csv_rows(text, path, delimiter, first)]
+    found = list(_csv_rows(text, path, delimiter, first))
+    rows = [(first + line, row) for line, row, _ in found]
+    short = frozenset(first + line for line, _, is_short in found if is_short)
     name = next((name for name, character in DELIMITERS.items() if character == delimiter), repr(delimiter))
     form = f"CSV, delimiter {name}, encoding {encoding}"
     sign = next(iter(re.findall(r"\w*[^\W\x00-\x7f]\w*", text)), "") if encoding in _LEGACY else ""
-    return ExportTable(rows=rows, faults=[], form=form + (f" (it contains {sign[:20]!r})" if sign else ""))
+    return ExportTable(rows=rows, faults=[], form=form + (f" (it contains {sign[:20]!r})" if sign else ""), short=short)
 
 
-def _csv_rows(text: str, path: Path, delimiter: str, first: int) -> Iterator[tuple[int, Row]]:
+def _csv_rows(text: str, path: Path, delimiter: str, first: int) -> Iterator[tuple[int, Row, bool]]:
+    """Yield (line, row, whether it has fewer fields than the header)."""
     csv.field_size_limit(1 << 30)  # a column may hold a whole conversation
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=delimiter)
     before = 0
@@ -162,7 +174,8 @@ def _csv_rows(text: str, path: Path, delimiter: str, first: int) -> Iterator[tup
                 remedy = f"the line has more fields than the header's {len(header)}; put quotes around its texts"
                 raise DataError(f"{path}:{first + line}: line", extra, remedy)
             if values:
-                yield line, {**dict.fromkeys(header), **dict(zip(header, values, strict=False))}
+                row = {**dict.fromkeys(header), **dict(zip(header, values, strict=False))}
+                yield line, row, len(values) < len(header)
     except csv.Error as error:
         remedy = f"cannot be read as CSV ({error}); close every quote, and write a quote inside a quoted text twice"
         raise DataError(f"{path}:{first + before + 1}: line", re.split(r"\r\n?|\n", text)[before], remedy) from error
@@ -203,12 +216,15 @@ def _encoding(raw: bytes, path: Path) -> str:
     raise DataError("input", str(path), f"its encoding is neither UTF-8 nor {known}; give encoding=<name>")
 
 
-def _decode(raw: bytes, path: Path, encoding: str) -> str:
+def _decode(raw: bytes, path: Path, encoding: str, option: str | None = None) -> str:
+    """Return the text. `option`: as in `_json`, by default only the option is suggested."""
     try:
         return raw.decode(encoding).removeprefix("\ufeff")
     except UnicodeError as error:
         line = raw.count(b"\n", 0, getattr(error, "start", 0)) + 1
         remedy = f"is not {encoding}; give encoding=<name>, for example cp1252 or gb18030"
+        if option is not None:
+            remedy = f"is not UTF-8; save the file as UTF-8{option}"
         raise DataError(f"{path}:{line}: line", raw.split(b"\n")[line - 1][:40], remedy) from error
 
 

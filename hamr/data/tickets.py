@@ -16,11 +16,12 @@ from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
 from hamr.config.yaml_files import read_checked
 from hamr.data.columns import check_column, group_meta, value_at
 from hamr.data.hiding import without_pii
+from hamr.data.importers.messages import read_chat_rows
 from hamr.data.importers.widen import calls_in, tools_from_calls
 from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
 from hamr.data.samples import parse_json, parse_line
-from hamr.data.tables import Row, TicketFault, read_table
+from hamr.data.tables import ExportTable, Row, TicketFault, read_table
 from hamr.data.times import DateOrder, date_order, moment
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
 from hamr.errors import DataError
@@ -81,24 +82,39 @@ def read_tickets(
     table = read_table(path, encoding=encoding, delimiter=delimiter)
     faults = table.faults
     shared = {name: _shared_value(name, getattr(mapping, name), folder) for name in ("policy", "tools")}
-    grouped = list(_tickets(table.rows, mapping, path, faults))
+    grouped = list(_tickets(_complete_rows(table, mapping, path), mapping, path, faults))
     if group:
         check_column("group", group, (ticket for _, ticket, _ in grouped), path.name)
         mapping = mapping.model_copy(update={"group": group})
     _check_columns(grouped, mapping, path)
     order = _date_order(grouped, mapping.turn.time, path, dates)
-    made, blank = [], 0
+    made, blank = list[FoundTicket](), 0
     for line, ticket, turns in grouped[:most]:
+        where = f"{path}:{line}"
         try:
-            row, blanks = _convert_ticket(ticket, turns, mapping, shared, f"{path}:{line}", order)
-            made.append((line, row))
+            row, blanks = _convert_ticket(ticket, turns, mapping, shared, where, order)
+            made.append((line, where, row))
             blank += blanks
         except DataError as error:
             faults.append(TicketFault(line=line, message=str(error), row=[dict(t) for t in turns]))
     if mapping.tools is None:
-        _tools_from_calls([row for _, row in made])
+        _tools_from_calls([row for *_, row in made])
     form = f"{table.form}, dates with the {order.partition('_')[0]} first" if order else table.form
     return collect_tickets(made, faults, path, hide, blank, names, form=form)
+
+
+def read_chats(path: Path, *, group: str | None = None, hide: bool = True, names: NameFinder | None = None) -> Tickets:
+    """Read every chat of a file or folder (`hamr.data.importers.messages`). Faulty ones are left out and reported.
+
+    Raises:
+        DataError: A file is unreadable, the column of the group does not exist, or no chat is valid.
+    """
+    faults: list[TicketFault] = []
+    made, dropped = read_chat_rows(path, group, faults)
+    form = ", ".join(sorted({row["meta"]["dataset"] for *_, row in made}))
+    if parts := dropped["parts"]:
+        form += f", {parts} images and other parts without text dropped"
+    return collect_tickets(made, faults, path, hide, dropped["blank"], names, form=form, same=("policy", "turns"))
 
 
 def _date_order(
@@ -110,8 +126,12 @@ def _date_order(
     return date_order(column, times, given)
 
 
+FoundTicket = tuple[int, str, dict[str, Any]]
+"""(line, place in messages, trajectory row)."""
+
+
 def collect_tickets(
-    made: Sequence[tuple[int, dict[str, Any]]],
+    made: Sequence[FoundTicket],
     faults: list[TicketFault],
     path: Path,
     hide: bool,
@@ -119,26 +139,28 @@ def collect_tickets(
     names: NameFinder | None,
     *,
     form: str,
+    same: Sequence[str] = ("turns",),
 ) -> Tickets:
-    """Return the tickets of (line, trajectory row) without private values and duplicates. Faulty ones join `faults`.
+    """Return the tickets without private values and duplicates. Faulty ones join `faults`.
 
-    Raises DataError if none is valid.
+    `same` are the fields in which duplicates agree. Raises DataError if no ticket is valid.
     """
     kept: dict[str, Trajectory] = {}
     seen: dict[str, str] = {}
     duplicates, hidden = [], dict[str, int]()
-    for line, row in made:
+    for line, where, row in made:
         try:
             aliases = Aliases(names=names)
-            trajectory = trajectory_from_json(row, where=f"{path}:{line}")
+            trajectory = trajectory_from_json(row, where=where)
             if hide:
-                trajectory = trajectory_from_json(without_pii(row, aliases), where=f"{path}:{line}")
+                trajectory = trajectory_from_json(without_pii(row, aliases), where=where)
             if trajectory.id in kept:
-                raise DataError(f"{path}:{line}: id", trajectory.id, "used by an earlier ticket; make it unique")
+                raise DataError(f"{where}: id", trajectory.id, "used by an earlier ticket; make it unique")
         except DataError as error:
             faults.append(TicketFault(line=line, message=str(error), row=row))
             continue
-        content = json.dumps(trajectory_to_json(trajectory)["turns"], sort_keys=True)
+        fields = trajectory_to_json(trajectory)
+        content = json.dumps([fields[name] for name in same], sort_keys=True)
         if content in seen:
             duplicates.append(trajectory.id)
             continue
@@ -150,7 +172,7 @@ def collect_tickets(
         if not faults:
             raise DataError("input", str(path), "contains no ticket; give an export with rows")
         first = min(faults, key=lambda fault: fault.line).message
-        raise DataError(str(path), f"{len(made) or len(faults)} tickets", f"none of them is valid; the first: {first}")
+        raise DataError(str(path), f"{len(faults)} tickets", f"none of them is valid; the first: {first}")
     return Tickets(
         trajectories=tuple(kept.values()),
         faults=tuple(
@@ -172,6 +194,39 @@ def _redact_fault(fault: TicketFault, names: NameFinder | None) -> TicketFault:
 
 
 # --- tickets among the rows ----------------------------------------------------------------------
+
+
+def _complete_rows(table: ExportTable, mapping: TicketMapping, path: Path) -> list[tuple[int, Row]]:
+    """Return the rows without those of broken tickets, which join the faults of the table.
+
+    A CSV row without the field of a needed column is usually the rest of a text with a line break that is not in
+    quotes. Then its own ticket and the ticket of the row before it are broken. Other columns may be missing at the end
+    of a row, since some programs do not write empty fields there.
+    """
+    turn = mapping.turn
+    needed = [mapping.turns] if mapping.turns else [turn.role, turn.content, turn.time, *turn.skip]
+    needed.append(mapping.id)
+    broken: dict[str, str] = {}
+    before: Row | None = None
+    for line, row in table.rows:
+        if line in table.short and any(column in row and row[column] is None for column in needed if column):
+            number = sum(value is not None for value in row.values())
+            remedy = (
+                f"line {line} has {number} of {len(row)} fields (unquoted line break?); "
+                "put quotes around texts with line breaks"
+            )
+            for each in (before, row):
+                if each is not None:
+                    identity = str(value_at(each, mapping.id))
+                    broken.setdefault(identity, str(DataError(f"{path}:{line}: {mapping.id}", identity, remedy)))
+        before = row
+    tickets: dict[str, list[tuple[int, Row]]] = {}
+    for line, row in table.rows if broken else ():
+        tickets.setdefault(str(value_at(row, mapping.id)), []).append((line, row))
+    for identity, message in broken.items():
+        rows = tickets[identity]
+        table.faults.append(TicketFault(line=rows[0][0], message=message, row=[dict(row) for _, row in rows]))
+    return [(line, row) for line, row in table.rows if not broken or str(value_at(row, mapping.id)) not in broken]
 
 
 def _tickets(

@@ -21,7 +21,7 @@ from hamr.data.residual import NOT_LOOKED_FOR, Risk, residual_risks
 from hamr.data.samples import write_rows, write_samples
 from hamr.data.splits import Splits, split_samples
 from hamr.data.tables import TicketFault
-from hamr.data.tickets import Tickets, read_mapping, read_tickets
+from hamr.data.tickets import Tickets, read_chats, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
 from hamr.errors import BadInput, DataError
 from hamr.procedures.words import SPLITS
@@ -101,7 +101,12 @@ def import_corpus(command: ImportCorpus) -> int:
     hide = (command.pii or ("hide" if command.corpus in CHATS else "keep")) == "hide"
     names = _name_finder(command, hide=hide)
     _begin(command, command.corpus, command.input)
-    files = {"input": data_set_folder(command.input) if command.corpus in CHATS else command.input}
+    if command.corpus in CHATS:
+        tickets = read_chats(data_set_folder(command.input), group=command.group, hide=hide, names=names)
+        print(f"read as {tickets.form}", flush=True)
+        counts = Counter(tickets.hidden) if hide else None
+        return _finish(command, from_trajectories(tickets.trajectories), tickets, counts)
+    files = {"input": command.input}
     if command.policies is not None:
         files["policies"] = command.policies
     imported = IMPORTERS[command.corpus](files, group=command.group)

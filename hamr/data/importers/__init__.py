@@ -38,7 +38,7 @@ def from_samples(samples: Sequence[ServiceSample]) -> Imported:
 
 def from_trajectories(trajectories: Sequence[Trajectory]) -> Imported:
     """Return the import without duplicate dialogues. A duplicate under another id could be in both training and test
-    data."""
+    data. Turns in `meta["not_references"]` are no decision points."""
     kept: dict[bytes, Trajectory] = {}
     duplicates = []
     for trajectory in trajectories:
@@ -46,7 +46,12 @@ def from_trajectories(trajectories: Sequence[Trajectory]) -> Imported:
         content = json.dumps([row[name] for name in ("ticket", "policy", "turns")], sort_keys=True)
         if kept.setdefault(hashlib.sha256(content.encode("utf-8", "replace")).digest(), trajectory) is not trajectory:
             duplicates.append(trajectory.id)
-    samples = [sample for trajectory in kept.values() for _, sample in decision_points(trajectory)]
+    samples = [
+        sample
+        for trajectory in kept.values()
+        for i, sample in decision_points(trajectory)
+        if i not in trajectory.meta.get("not_references", ())
+    ]
     return Imported(samples=samples, trajectories=tuple(kept.values()), duplicates=tuple(duplicates))
 
 

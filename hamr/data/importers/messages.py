@@ -8,13 +8,16 @@
     TRL       {"prompt": text or messages, "completion": text or messages}
     verl      {"prompt": messages, "reward_model": {"ground_truth": text}}
 
-All may have `id` and `tools` (a list or JSON text). System messages are the policy. An assistant message with text and
-calls becomes a reply and then its calls. The completion, or the ground truth, is the last turn of the agent.
+All may have `id` and `tools` (a list or JSON text). The system messages before the dialogue are the policy; a later one
+is a fault, because it would be the policy of earlier decisions too. An assistant message with text and calls becomes a
+reply and then its calls; with `"weight": 0` its turns are only history. Results have the order of their calls. The
+completion, or the ground truth, is the last turn of the agent.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,7 +25,7 @@ from typing import Any
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.samples import parse_json, parse_line
-from hamr.data.tables import read_table
+from hamr.data.tables import TicketFault, read_table
 from hamr.data.tools import tool_spec
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
@@ -39,38 +42,60 @@ TABLES = (".jsonl", ".json", ".parquet", ".arrow")
 
 
 def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory]:
-    """Return one trajectory per line of a file or of the files in a folder, in their order.
+    """Return one trajectory per chat. Raise DataError for the first fault (`hamr.data.tickets.read_chats` does not)."""
+    found: dict[str, Trajectory] = {}
+    for _, where, row in read_chat_rows(input, group)[0]:
+        trajectory = trajectory_from_json(row, where=where)
+        if trajectory.id in found:
+            raise DataError(f"{where}: id", trajectory.id, "already used on an earlier line; make it unique")
+        found[trajectory.id] = trajectory
+    return list(found.values())
+
+
+def read_chat_rows(
+    input: Path, group: str | None = None, faults: list[TicketFault] | None = None
+) -> tuple[list[tuple[int, str, dict[str, Any]]], Counter[str]]:
+    """Return (line, `file:line`, trajectory row) per line of a file or of the files in a folder, in their order, and
+    the counts of dropped messages (`blank`) and of dropped parts of messages (`parts`).
 
     A folder is a data set of `datasets`, saved or downloaded; a file or folder named after a split keeps its rows in
     that split. A line without an id is named by its number, in an array by its position. Tools that a line does not
-    list are derived from the calls of the file. DataError has the place `file:line: messages[i]`.
+    list are derived from the calls of the file. Faulty lines join `faults`; without it the first raises DataError at
+    `file:line: messages[i]`.
     """
-    made: list[tuple[str, dict[str, Any]]] = []
+    made: list[tuple[int, str, dict[str, Any]]] = []
+    dropped: Counter[str] = Counter()
     rows: list[Mapping[str, Any]] = []
     files = _files(input)
     for path in files:
         split = next((_SPLITS[m[1]] for part in (path.stem, path.parent.name) if (m := _SPLIT.search(part))), None)
-        for position, (number, row) in enumerate(read_table(path, strict=True).rows, start=1):
+        table = read_table(path, strict=faults is None, only_utf8=True)
+        if faults is not None:
+            faults += table.faults
+        for position, (number, row) in enumerate(table.rows, start=1):
+            where = f"{path}:{number}"
             label = position if path.suffix.lower() == ".json" else number  # an array may be one line
             name = str(label) if len(files) == 1 else f"{path.relative_to(input).with_suffix('')}-{label}"
             columnar = path.suffix.lower() in (".parquet", ".arrow")
-            converted = chat_row(_without_nulls(row) if columnar else row, name, f"{path}:{number}")
+            rows.append(row)
+            counts: Counter[str] = Counter()
+            try:
+                converted = chat_row(_without_nulls(row) if columnar else row, name, where, counts)
+            except DataError as error:
+                if faults is None:
+                    raise
+                faults.append(TicketFault(line=number, message=str(error), row=dict(row)))
+                continue
+            dropped += counts
             if split and input.is_dir():
                 converted["meta"]["split"] = split
             converted["meta"] |= group_meta(row, group)
-            made.append((f"{path}:{number}", converted))
-            rows.append(row)
+            made.append((number, where, converted))
     check_column("group", group, rows, input.name)
-    calls = calls_in(row["turns"] for _, row in made)
-    found: dict[str, Trajectory] = {}
-    for where, row in made:
-        trajectory = trajectory_from_json({**row, "tools": _tools(row, calls)}, where=where)
-        if trajectory.id in found:
-            raise DataError(f"{where}: id", trajectory.id, "already used on an earlier line; make it unique")
-        found[trajectory.id] = trajectory
-    if not found:
+    if not made and not faults:
         raise DataError("input", str(input), "contains no line; give chats")
-    return list(found.values())
+    calls = calls_in(row["turns"] for *_, row in made)
+    return [(number, where, {**row, "tools": _tools(row, calls)}) for number, where, row in made], dropped
 
 
 def _files(source: Path) -> list[Path]:
@@ -134,61 +159,117 @@ def _sharegpt(turn: Any, place: str) -> dict[str, Any]:
         called = parse_json(text) if isinstance(text, str) else text
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place}.value", text, f"the call is not JSON ({error})") from error
-    return {"role": "assistant", "content": None, "tool_calls": called if isinstance(called, list) else [called]}
+    calls = called if isinstance(called, list) else [called]
+    return {**turn, "role": "assistant", "content": None, "tool_calls": calls}
 
 
-def chat_row(row: Mapping[str, Any], unnamed: str, where: str) -> dict[str, Any]:
-    """Return the trajectory row of a chat in any of the forms. `unnamed` is its id if it has none."""
+def chat_row(row: Mapping[str, Any], unnamed: str, where: str, dropped: Counter[str] | None = None) -> dict[str, Any]:
+    """Return the trajectory row of a chat in any of the forms. `unnamed` is its id if it has none.
+
+    `dropped` counts the messages without text or call (`blank`) and the parts of messages without text (`parts`).
+    `meta["not_references"]` lists the turns of the agent with weight 0.
+    """
     form, field, messages = _messages(row, where)
-    names: dict[str, str] = {}
-    waiting: list[str] = []
+    dropped = Counter() if dropped is None else dropped
+    results = _Results()
     policy: list[str] = []
     turns: list[dict[str, Any]] = []
     for i, message in enumerate(messages):
         place = f"{where}: {field}[{i}]"
         if not isinstance(message, dict):
             raise DataError(place, message, "must be an object with role and content")
-        role, text = message.get("role"), _text(message.get("content"), place)
+        role, text = message.get("role"), _text(message.get("content"), place, dropped)
         if role in ("system", "developer"):
+            if turns and text.strip():
+                remedy = "a system message inside the dialogue is not the policy of the turns before it; split the chat"
+                raise DataError(place, text, f"{remedy} there, or move it to the start")
             policy.append(text)
         elif not isinstance(role, str) or role not in _ROLES:
             raise DataError(f"{place}.role", role, f"unknown role; use system, {', '.join(_ROLES)}")
         elif _ROLES[role] == "tool":
-            name = message.get("name") or names.get(str(message.get("tool_call_id")))
-            name = name or (waiting[0] if waiting else None)  # results without ids have the order of the calls
-            if name in waiting:
-                waiting.remove(name)
-            turns.append({"role": "tool", **({"name": name} if name else {}), "content": text})
+            results.add(message, text, turns, place)
         else:
-            calls = list(_calls(message, place, names))
+            calls = list(_calls(message, place))
             if calls and turns and turns[-1]["role"] != "agent":
-                waiting.clear()  # earlier calls have no result
-            waiting.extend(call["name"] for call in calls)
-            turns.extend([{"role": _ROLES[role], "content": text}] if text.strip() else [])
-            turns.extend(calls)
+                results.waiting.clear()  # earlier calls have no result
+            results.expect(calls)
+            spoken = [{"role": _ROLES[role], "content": text}] if text.strip() else []
+            dropped["blank"] += not spoken and not calls
+            turns += ({**turn, **_weight(message, role, place)} for turn in (*spoken, *calls))
     tools = row.get("tools") or []
     if isinstance(tools, str):
         tools = parse_line(tools, f"{where}: tools")
     if not isinstance(tools, list):
         raise DataError(f"{where}: tools", tools, "must be a list")
     identity = unnamed if row.get("id") in (None, "") else str(row["id"])
-    meta = {"dataset": form, "dialogue": identity}
+    meta: dict[str, Any] = {"dataset": form, "dialogue": identity}
+    if history_only := [i for i, turn in enumerate(turns) if turn.get("weight") == 0]:
+        meta["not_references"] = history_only
+    turns = [{key: value for key, value in turn.items() if key not in ("weight", "call")} for turn in turns]
     return {
         "id": identity, "ticket": {}, "policy": "\n".join(policy), "tools": tools, "turns": turns, "meta": meta,
     }  # fmt: skip
 
 
-def _text(content: Any, place: str) -> str:
-    """Return the text of a message. For a list of parts, join their texts."""
+class _Results:
+    """Attribution of tool results to calls: by id, else by the name of the tool, else in the order of the calls."""
+
+    def __init__(self) -> None:
+        self.waiting: list[str] = []
+        """Tools of the latest calls without a result."""
+        self.called: dict[str, tuple[int, str]] = {}
+        """(number of the call, its tool) by the id of a call without a result."""
+        self.calls = 0
+
+    def expect(self, calls: list[dict[str, Any]]) -> None:
+        for call in calls:
+            self.calls += 1
+            self.waiting.append(call["name"])
+            if call["call"] not in (None, ""):
+                self.called[str(call["call"])] = (self.calls, call["name"])
+
+    def add(self, message: Mapping[str, Any], text: str, turns: list[dict[str, Any]], place: str) -> None:
+        """Add the result to the turns, before the results that follow it in the order of their calls."""
+        identity, number = message.get("tool_call_id"), 0
+        name = message.get("name") or (self.waiting[0] if self.waiting else None)
+        if identity not in (None, ""):
+            if str(identity) not in self.called:
+                raise DataError(f"{place}.tool_call_id", identity, "no call before it waits for it; correct the id")
+            number, name = self.called.pop(str(identity))
+        if name in self.waiting:
+            self.waiting.remove(name)
+        at = len(turns)
+        while at and number and turns[at - 1]["role"] == "tool" and turns[at - 1]["call"] > number:
+            at -= 1
+        turns.insert(at, {"role": "tool", **({"name": name} if name else {}), "content": text, "call": number})
+
+
+def _weight(message: Mapping[str, Any], role: str, place: str) -> dict[str, Any]:
+    """Return the weight of an assistant message if it has one. OpenAI's format has 0 (not trained on) and 1."""
+    weight = message.get("weight")
+    if role != "assistant" or weight is None:
+        return {}
+    if weight not in (0, 1):
+        raise DataError(f"{place}.weight", weight, "must be 0 (never a reference) or 1")
+    return {"weight": weight}
+
+
+def _text(content: Any, place: str, dropped: Counter[str]) -> str:
+    """Return the text of a message. For a list of parts, join their texts. Parts without text are counted."""
     if isinstance(content, list):
-        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+        texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        others = len(content) - len(texts)
+        if others and not "".join(texts).strip():
+            raise DataError(f"{place}.content", content, "has no text; images and other parts cannot be imported")
+        dropped["parts"] += others
+        content = "".join(texts)
     if content is not None and not isinstance(content, str):
         raise DataError(f"{place}.content", content, "must be text, a list of parts, or null")
     return content or ""
 
 
-def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the calls of an assistant message. `names` receives the tool of each call id."""
+def _calls(message: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
+    """Yield the calls of an assistant message, with their ids as `call`."""
     older = message.get("function_call")
     called = message.get("tool_calls") or ([older] if older else ())
     if not isinstance(called, list | tuple):
@@ -206,9 +287,8 @@ def _calls(message: Mapping[str, Any], place: str, names: dict[str, str]) -> Ite
                 raise DataError(f"{where}.arguments", arguments, f"are not JSON ({error})") from error
         if not isinstance(arguments, dict):
             raise DataError(f"{where}.arguments", arguments, "must be an object")
-        if call.get("id") is not None:
-            names[str(call["id"])] = inner["name"]
-        yield {"role": "agent", "action": "call_tool", "name": inner["name"], "parameters": arguments}
+        name = inner["name"]
+        yield {"role": "agent", "action": "call_tool", "name": name, "parameters": arguments, "call": call.get("id")}
 
 
 def _tools(row: Mapping[str, Any], calls: Calls) -> list[Any]:

@@ -134,6 +134,17 @@ def test_ticket_of_two_exports_has_its_comments_once(tmp_path: Path) -> None:
     assert zendesk(tmp_path).trajectories[0].turns == DIALOGUE
 
 
+def test_two_requesters_of_one_id_leave_both_tickets_out(tmp_path: Path) -> None:
+    other = ticket(2, requester_id=OTHER, subject="Invoice", comments=[comment(OTHER, "My invoice?", 1)])
+    found = zendesk(write(tmp_path / "t.jsonl", ticket(), ticket(2), other, ticket(2), other))
+    assert [made.id for made in found.trajectories] == ["1"]
+    remedy = "another ticket with this id has another requester; import the exports one by one"
+    assert [fault.message.rpartition("/")[2] for fault in found.faults] == [
+        f"t.jsonl:4: 2: requester_id: {CUSTOMER}: {remedy}",
+        f"t.jsonl:5: 2: requester_id: {OTHER}: {remedy}",
+    ]
+
+
 def test_styles_are_no_text_and_cells_stay_apart(tmp_path: Path) -> None:
     page = "<style>p {color: red}</style><script>run()</script><table><tr><td>Fee</td><td>$4</td></tr></table>"
     said = [comment(CUSTOMER, "", 1, html_body=page), comment(AGENT, "Yes.", 2)]
@@ -172,7 +183,7 @@ def test_author_of_unknown_role_rejects_the_ticket(tmp_path: Path) -> None:
         ),
         ({"tickets": [{"subject": "x"}]}, "t.jsonl:1: id: {'subject': 'x'}: must be an object with an id"),
         ({"comments": []}, "names no ticket; name a file of comments after"),
-        (ticket(comments=comments()[:1]), "no turn of the agent"),
+        (ticket(comments=comments()[:1]), "t.jsonl:1: 1: turns: ['customer']: no turn of the agent"),
     ],
 )
 def test_malformed_zendesk_export_is_refused_with_its_place(tmp_path: Path, row: Any, said: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -22,6 +23,15 @@ from hamr.data.pii import Aliases, find_pii, kind_by_name, private_in
         ("座机 0571-88886666", [("phone", "0571-88886666")]),
         ("Mail cminh730@email.com, please", [("email", "cminh730@email.com")]),
         ("邮箱：li.lei@example.com.cn。", [("email", "li.lei@example.com.cn")]),
+        ("Mail an jörg.müller@example.de!", [("email", "jörg.müller@example.de")]),
+        (
+            "anna@müller-shop.de, info@bücher.example",
+            [("email", "anna@müller-shop.de"), ("email", "info@bücher.example")],
+        ),
+        ("jo\u0308rg@mu\u0308ller.de", [("email", "jo\u0308rg@mu\u0308ller.de")]),
+        ("请写到li@x.com谢谢", [("email", "li@x.com")]),
+        ("li@x.com或张伟@例子.中国", [("email", "li@x.com"), ("email", "或张伟@例子.中国")]),
+        ("call 1.977.625.2661", [("phone", "1.977.625.2661")]),
         ("our site shop.example.com is down", [("domain", "shop.example.com")]),
         ("打不开 https://www.example.cn/a?b=1，", [("domain", "https://www.example.cn/a?b=1")]),
         ("server 47.98.12.33 refuses", [("network", "47.98.12.33")]),
@@ -60,6 +70,9 @@ def test_private_values_are_found(text: str, found: list[tuple[str, str]]) -> No
         "我想取消订单，请问需要多久？",
         "请在 24 小时内重启 2 次。",
         "version 3.11.2 of Node.js",
+        "version 10.0.19045.3803.",
+        "Chrome 124.0.6367.9155 crashes",
+        "2 items@2.50 each",
         "It shows error code 0x80070057 with promo code SPRING24.",
         "10 minutes on University Boulevard",
         "We are open 24 hours. 7 days this way",
@@ -86,6 +99,16 @@ def test_alias_is_the_same_for_every_occurrence() -> None:
         "uid": "[ACCOUNT_1]", "n": 7, "to": ["[PHONE_2]"], "on": True,
     }  # fmt: skip
     assert aliases.named_in("lookup [PHONE_2]") == {"[PHONE_2]": "13900001111"}
+
+
+def test_json_with_a_hidden_number_stays_json() -> None:
+    aliases = Aliases()
+    aliases.learn("1234567890")
+    text = '{"parcel": 1234567890, "all": [1234567890, -1234567890.5], "said": "a \\" 1234567890"}'
+    assert json.loads(aliases.hide(text)) == {
+        "parcel": "[NUMBER_1]", "all": ["[NUMBER_1]", "-[NUMBER_1].5"], "said": 'a " [NUMBER_1]',
+    }  # fmt: skip
+    assert aliases.hide("[1234567890 is it") == "[[NUMBER_1] is it"
 
 
 def test_field_name_determines_the_kind_of_value() -> None:
@@ -149,7 +172,7 @@ def test_hiding_is_idempotent(text: str) -> None:
     assert not set(again.values) & set(aliases.values)
 
 
-@pytest.mark.parametrize("piece", ["a.", "1 ", "账号", "市区路", "a@", "+1 ", "ave 1 "])
+@pytest.mark.parametrize("piece", ["a.", "1 ", "账号", "市区路", "a@", "张@", "ü@ü.", "v1.1.1.", "+1 ", "ave 1 "])
 def test_long_texts_take_linear_time(piece: str) -> None:
     assert isinstance(find_pii(piece * (20_000 // len(piece))), tuple)
 

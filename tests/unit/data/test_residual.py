@@ -29,6 +29,7 @@ def _ticket(*texts: str, identity: str = "T1") -> Trajectory:
         ("it says QX7-4410Z", "codes of letters and digits"),
         ("on 12/03/1985 already", "dates of 1920 to 2012"),
         ("follow @mia_bakes", "handles"),
+        ("write to mia@work", "texts with @, such as an e-mail address"),
         ("one three eight double five two nine", "numbers in words"),
         ("一三八一二三四五六七八", "numbers in words"),
     ],

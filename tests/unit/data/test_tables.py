@@ -59,6 +59,11 @@ def test_rows_have_their_line_in_the_file(tmp_path: Path) -> None:
     assert table.form == "a JSON array"
 
 
+def test_rows_with_too_few_fields_are_named(tmp_path: Path) -> None:
+    table = read(tmp_path, b"sep=;\nid;who;text\n1;a;one\ntwo\n2;a;\n")
+    assert (table.rows[1], table.short) == ((4, {"id": "two", "who": None, "text": None}), {4})
+
+
 def test_given_options_replace_detection(tmp_path: Path) -> None:
     table = read(tmp_path, "a;b,c\n1;ß,2\n".encode("cp850"), encoding="cp850", delimiter=",")
     assert table.rows == [(2, {"a;b": "1;ß", "c": "2"})]
@@ -118,6 +123,7 @@ def test_non_object_element_is_reported_with_its_line(tmp_path: Path) -> None:
         ("t.csv", b'sep=;\na;b\n1;"2"3\n', {}, "t.csv:3: line: '1;\"2\"3': cannot be read as CSV"),
         ("t.json", b'[{"a": 1},\n {"a": }]', {}, "t.json:2: line: '{\"a\": }]': bad JSON"),
         ("t.json", b'[{"a": 1}', {}, "t.json:1: line: '': bad JSON"),
+        ("t.json", b'["\xfc"]', {}, "is not UTF-8; save the file as UTF-8, or give encoding=<name>"),
     ],
 )
 def test_unreadable_file_is_refused_with_its_line(

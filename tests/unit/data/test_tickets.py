@@ -153,6 +153,30 @@ def test_csv_line_with_too_many_fields_is_reported(tmp_path: Path) -> None:
         read_tickets(path, mapping, folder=tmp_path)
 
 
+def test_unquoted_line_break_leaves_both_tickets_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    rows = ["1,customer,Hi", "1,agent,Your fee is 40 euro", "unless you paid", "or not", "2,customer,Why", "2,agent,So"]
+    path.write_text("\n".join(["no,who,said", *rows]))
+    mapping = TicketMapping.model_validate({"id": "no", "turn": {"role": "who", "content": "said"}})
+    found = read_tickets(path, mapping, folder=tmp_path)
+    assert [made.id for made in found.trajectories] == ["2"]
+    remedy = "has 1 of 3 fields (unquoted line break?); put quotes around texts with line breaks"
+    assert [(fault.line, fault.message) for fault in found.faults] == [
+        (2, f"{path}:4: no: '1': line 4 {remedy}"),
+        (4, f"{path}:4: no: 'unless you paid': line 4 {remedy}"),
+        (5, f"{path}:5: no: 'or not': line 5 {remedy}"),
+    ]
+
+
+def test_empty_columns_may_be_missing_at_the_end_of_a_row(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("no,who,said,result\n1,customer,Hi\n1,agent,Hello,solved\n")
+    mapping = TicketMapping.model_validate(
+        {"id": "no", "privileged": {"result": "result"}, "turn": {"role": "who", "content": "said"}}
+    )
+    (made,) = read_tickets(tmp_path / "t.csv", mapping, folder=tmp_path).trajectories
+    assert made.privileged == {"result": "solved"}
+
+
 def test_private_values_of_an_object_result_are_hidden(tmp_path: Path) -> None:
     result = {"地址": "浙江省杭州市西湖区文三路90号", "adresse": "Lindenstraße 12, 10115 Berlin"}
     answered = {"from": "system", "text": result, "tool": "find_order", "at": 3}

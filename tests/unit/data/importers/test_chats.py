@@ -11,6 +11,7 @@ import pytest
 from hamr.cli import main as hamr
 from hamr.data.importers import IMPORTERS
 from hamr.data.samples import read_samples
+from hamr.data.tickets import read_chats
 from hamr.data.trajectories import Trajectory
 from hamr.errors import DataError
 from hamr.types import ToolCall, Turn
@@ -149,9 +150,99 @@ def test_results_without_ids_have_the_order_of_the_calls(tmp_path: Path) -> None
     assert results_of(tmp_path, calling("a"), calling("b"), first, second) == [("a", "1"), ("b", "2")]
     named = {**first, "name": "b"}
     assert results_of(tmp_path, calling("a", "b"), named, second) == [("b", "1"), ("a", "2")]
-    swapped = {**first, "tool_call_id": "y"}, {**second, "tool_call_id": "x"}
-    assert results_of(tmp_path, calling("a", "b", a="x", b="y"), *swapped) == [("b", "1"), ("a", "2")]
     assert results_of(tmp_path, calling("a"), ASSISTANT, USER, calling("b"), second) == [("b", "2")]
+
+
+def test_results_with_ids_have_the_order_of_the_calls(tmp_path: Path) -> None:
+    first, second = ({"role": "tool", "tool_call_id": key, "content": key} for key in "xy")
+    assert results_of(tmp_path, calling("a", "b", a="x", b="y"), second, first) == [("a", "x"), ("b", "y")]
+    same = {"role": "assistant", "tool_calls": [{"id": key, "function": {"name": "a"}} for key in "xy"]}
+    assert results_of(tmp_path, same, second, first) == [("a", "x"), ("a", "y")]
+    assert results_of(tmp_path, calling("a", a="x"), second | {"tool_call_id": "x"}, USER, same, second, first) == [
+        ("a", "y"), ("a", "x"), ("a", "y"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("results", ["z", "xx"])
+def test_result_whose_id_has_no_waiting_call_is_refused(tmp_path: Path, results: str) -> None:
+    messages = [{"role": "tool", "tool_call_id": key, "content": "1"} for key in results]
+    with pytest.raises(DataError, match=r"tool_call_id: '[xz]': no call before it waits for it"):
+        results_of(tmp_path, calling("a", a="x"), *messages)
+
+
+def write_chats(folder: Path, *chats: list[dict[str, Any]]) -> Path:
+    path = folder / "t.jsonl"
+    path.write_text("\n".join(json.dumps({"messages": messages}) for messages in chats))
+    return path
+
+
+def test_system_message_inside_the_dialogue_is_refused(tmp_path: Path) -> None:
+    blank = {"role": "system", "content": ""}
+    (found,) = read(write_chats(tmp_path, [SYSTEM, SYSTEM, USER, ASSISTANT, blank]))
+    assert found.policy == "Be kind.\nBe kind.\n"
+    with pytest.raises(DataError, match=r"messages\[2\]: 'Be kind.': a system message inside the dialogue"):
+        read(write_chats(tmp_path, [USER, ASSISTANT, SYSTEM, USER, ASSISTANT]))
+
+
+def test_message_with_weight_zero_is_history_only(tmp_path: Path) -> None:
+    bad = {"role": "assistant", "content": "Go away.", "weight": 0}
+    path = write_chats(tmp_path, [USER, bad, USER, {**ASSISTANT, "weight": 1}])
+    (sample,) = IMPORTERS["messages"]({"input": path}).samples
+    assert [turn.content for turn in sample.history] == [USER["content"], "Go away.", USER["content"]]
+    called = {"from": "function_call", "value": '{"name": "find", "arguments": {"order": 7}}', "weight": 0}
+    path.write_text(json.dumps({"conversations": [SHAREGPT[0], called, *SHAREGPT[2:]]}))
+    assert [sample.id for sample in IMPORTERS["messages"]({"input": path}).samples] == ["1-3"]
+    with pytest.raises(DataError, match=r"messages\[1\].weight: 0.5: must be 0"):
+        read(write_chats(tmp_path, [USER, {**bad, "weight": 0.5}]))
+
+
+def test_parts_without_text_are_counted(tmp_path: Path) -> None:
+    image, text = {"type": "image_url", "image_url": {"url": "x"}}, {"type": "text", "text": "What is this?"}
+    asked, blank = {"role": "user", "content": [image, text, image]}, {"role": "assistant", "content": " "}
+    found = read_chats(write_chats(tmp_path, [asked, ASSISTANT, blank]))
+    assert [turn.content for turn in found.trajectories[0].turns] == ["What is this?", "It was sent."]
+    assert (found.form, found.blank) == ("messages, 2 images and other parts without text dropped", 1)
+    with pytest.raises(DataError, match=r"messages\[0\].content: .* has no text; images and other parts cannot"):
+        read(write_chats(tmp_path, [{"role": "user", "content": [image]}, ASSISTANT]))
+
+
+def test_faulty_chats_are_left_out_and_reported(tmp_path: Path) -> None:
+    path = write_chats(tmp_path, [USER, ASSISTANT], [USER], [{**USER, "content": ""}, ASSISTANT], [7], [USER, SYSTEM])
+    path.write_bytes(path.read_bytes() + b'\n{"messages": \n{"messages": "\xfc"}')
+    found = read_chats(path)
+    assert [made.id for made in found.trajectories] == ["1"]
+    assert [fault.message.removeprefix(f"{path}:")[:40] for fault in found.faults] == [
+        "2: turns: ['customer']: no turn of the a",
+        "3: turns: ['agent']: no turn of the cust",
+        "4: messages[0]: 7: must be an object wit",
+        "5: messages[1]: 'Be kind.': a system mes",
+        "6: line: '{\"messages\":': bad JSON (Expec",
+        '7: line: b\'{"messages": "\\xfc"}\': is not',
+    ]
+    assert found.faults[-1].message.endswith("is not UTF-8; save the file as UTF-8")
+
+
+def test_private_values_of_faulty_chats_are_hidden(tmp_path: Path) -> None:
+    path = write_chats(tmp_path, [USER, ASSISTANT], [{**USER, "content": "I am mia@example.com"}])
+    (fault,) = read_chats(path).faults
+    assert "[EMAIL_1]" in str(fault.row) and "mia@" not in str(fault.row)
+    assert "mia@" in str(read_chats(path, hide=False).faults)
+
+
+def test_file_without_a_valid_chat_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none of them is valid; the first: .*no turn of the agent"):
+        read_chats(write_chats(tmp_path, [USER]))
+    (tmp_path / "t.json").write_text('[{"messages": [}]')
+    with pytest.raises(DataError, match="bad JSON"):
+        read_chats(tmp_path / "t.json")
+    (tmp_path / "t.json").write_bytes(b'[{"a": "\xfc"}]')
+    with pytest.raises(DataError, match="is not UTF-8; save the file as UTF-8$"):
+        read_chats(tmp_path / "t.json")
+
+
+def test_same_dialogue_under_another_policy_is_no_duplicate(tmp_path: Path) -> None:
+    found = read_chats(write_chats(tmp_path, [USER, ASSISTANT], [SYSTEM, USER, ASSISTANT], [USER, ASSISTANT]))
+    assert ([made.id for made in found.trajectories], found.duplicates) == (["1", "2"], ("3",))
 
 
 def test_folder_without_tables_is_refused(tmp_path: Path) -> None:
@@ -178,6 +269,16 @@ def test_data_set_folder_keeps_its_splits(tmp_path: Path) -> None:
     }
     assert asked["test"] == {"Wish 8", "Wish 9", "Wish 10"}
     assert (len(asked["train"]), len(asked["validation"])) == (7, 1)
+
+
+def test_job_writes_left_out_chats_with_their_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_chats(tmp_path, *(chat["messages"] for chat in chats(0, 5)), [USER])
+    out = tmp_path / "out"
+    assert hamr(["data", "import", "messages", f"input={path}", f"output={out}"]) == 0
+    assert f"left out: {path}:6: turns: ['customer']: no turn of the agent" in capsys.readouterr().out
+    assert [json.loads(line)["line"] for line in (out / "rejected.jsonl").read_text().splitlines()] == [6]
+    report = json.loads((out / "report.json").read_text())
+    assert (report["left out"], report["read as"]) == ({"faulty": 1, "duplicates": 0}, "messages")
 
 
 def test_folder_saved_by_datasets_is_read(tmp_path: Path) -> None:
