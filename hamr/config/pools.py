@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -217,7 +218,7 @@ class PoolConfig(Section):
     """Cross-encoder only: lowers the score of texts about different things, which a cross-encoder that was trained on
     other services tells apart worse than an embedding does. null: none."""
     endpoint: str | None = None
-    """Base URL of an OpenAI-compatible server. `type: openai` only."""
+    """Base URL of an OpenAI-compatible server, with `http://` or `https://`. `type: openai` only."""
     api_key_env: str | None = None
     """Name of the environment variable with the key of the endpoint."""
     logprobs: bool = True
@@ -246,6 +247,9 @@ class PoolConfig(Section):
     def _endpoint(self) -> PoolConfig:
         if (self.type == "openai") != (self.endpoint is not None):
             raise self.clash("type", "endpoint", "; an openai pool needs an endpoint and no other has one")
+        if self.endpoint is not None and not re.match("https?://[^/]", self.endpoint):
+            shown = self.endpoint.rpartition("@")[2].partition("?")[0]  # without credentials
+            raise ValueError(f"endpoint={shown!r} does not begin with http:// or https://; write http://HOST:PORT/v1")
         if self.type != "vllm" and self.engine.extra:
             why = "; only a vllm pool has an engine of its own: remove engine.extra"
             raise self.clash("type", "engine.extra", why)

@@ -293,7 +293,12 @@ class DataConfig(Section):
         if self.type == "importer" and self.importer is None:
             raise self.clash("type", "importer", "; set data.importer.path")
         if self.type == "jsonl" and self.train is None:
-            raise self.clash("type", "train", "; set data.train to a JSONL file")
+            raise self.clash("type", "train", "; give data=FOLDER (with a train.jsonl), data=FILE.jsonl or data.train")
+        if self.type == "sage":
+            for key in ("train", "validation", "test"):
+                if getattr(self, key) is not None:
+                    why = ", and data=sage generates all splits; remove it, or give data=FOLDER or data=FILE.jsonl"
+                    raise self.clash("type", key, why)
         return self
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 from hamr.config.tickets import TicketMapping
 from hamr.data.columns import value_at
@@ -31,25 +31,31 @@ _ROLES = {
     "tool": "tool function system api 系统 工具",
 }
 _ROLE_OF = {word: role for role, words in _ROLES.items() for word in words.split()}
-_ROLE_NAME = r"role|from|sender|author|speaker|who|direction|rolle|von|absender|auteur|角色|发送"
+_ROLE_NAME = r"role|from|sender|author|speaker|who|direction|rolle|von|absender|verfasser|sprecher|auteur|角色|发送"
 _INBOUND_NAME = r"inbound|incoming|(is|from)_?(customer|client|user|requester)"
 _OUTBOUND_NAME = r"outbound|outgoing|(is|from)_?(agent|staff|admin|support|bot)"
 _INTERNAL_NAME = r"private|internal|intern\b|is_?note"
 _PUBLIC_NAME = r"public|visible"
 _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
-_CONTENT_NAME = r"text|content|message|body|comment|utterance|said|nachricht|inhalt|contenu|内容|消息|正文"
+_CONTENT_NAME = r"text|content|message|body|comment|utterance|said|nachricht|mitteilung|inhalt|contenu|内容|消息|正文"
 _ID_NAME = r"ticket|case|conversation|thread|dialog|chat|session|convo|vorgang|^id$|编号|工单|会话|对话"
-_TIME_NAME = r"time|date|created|sent|stamp|^(at|when|wann|quand)$|zeit|datum|heure|时间|日期"
+_TIME_NAME = (
+    r"time|date|created|sent|stamp|^(at|when|wann|quand)$|zeit|datum|erstellt|gesendet|eingegangen|heure|créé|envoyé|"
+    r"时间|日期"
+)
 _CUSTOMER_NAME = r"customer|client|user|requester|account|member|buyer|contact|kunde|nutzer|客户|用户|顾客|买家"
 _TOOL_NAME = r"tool|function|^action$|^call$|api|werkzeug|outil|工具"
 _PARAMETERS_NAME = r"arg|param|payload|input|参数"
 _POLICY_NAME = r"policy|guideline|procedure|rules|richtlinie|政策|规则"
 _LATER_NAME = (
     r"resol|summar|outcome|csat|rating|satisf|internal|note|tag|status|state|closed|label|sentiment|dispos|result|"
-    r"lösung|bewertung|résol|结果|备注|满意|状态"
+    r"lösung|bewertung|zufrieden|ergebnis|notiz|geschlossen|erledigt|résol|结果|备注|满意|状态"
 )
 """Columns that are filled when the ticket ends, which the agent does not know: they become privileged."""
-_KNOWN_NAME = r"subject|title|product|categor|channel|plan|lang|priorit|type|topic|betreff|sujet|产品|主题|渠道|类"
+_KNOWN_NAME = (
+    r"subject|title|product|categor|channel|plan|lang|priorit|type|topic|betreff|produkt|kategori|kanal|thema|tarif|"
+    r"sprache|sujet|produit|catégor|canal|产品|主题|渠道|类"
+)
 _PERSONAL_NAME = r"mail|phone|address|name|telefon|adress|téléphone|手机|电话|姓名|地址"
 _LONGEST_FACT = 200
 
@@ -60,6 +66,10 @@ class Proposal:
 
     mapping: Mapping[str, Any]
     unused: tuple[str, ...]
+    newest_first: str = ""
+    """The column of the times if they decrease within the tickets."""
+    bad_parameters: tuple[int, ...] = ()
+    """Rows (from 0) whose parameters of a call are not a JSON object."""
 
     @property
     def ticket_mapping(self) -> TicketMapping:
@@ -121,7 +131,8 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     if skip:
         turn["skip"] = skip
         used += [column for column in others if column.name in skip]
-    if time := next((c for c in others if c not in used and _is_time(c, tickets)), None):
+    time, order = _time_column([c for c in others if c not in used], tickets)
+    if time:
         turn["time"] = time.name
         used.append(time)
     mapping: dict[str, Any] = {"id": identity.name, **({"turns": turns.name} if turns else {})}
@@ -135,20 +146,38 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
         for column in (*columns, *(turn_columns if turns else ()))
         if not any(_is_part(column, name) for name in named) and not isinstance(column.present[0], dict)
     ]
-    return Proposal(mapping=mapping, unused=tuple(unused))
+    filled = enumerate(parameters.values if call and parameters else ())
+    bad = [i for i, value in filled if value not in (None, "") and not _is_object(value)]
+    return Proposal(
+        mapping=mapping,
+        unused=tuple(unused),
+        newest_first=time.name if time and order == "newest" else "",
+        bad_parameters=tuple(dict.fromkeys(ticket_of_turn[i] if ticket_of_turn else i for i in bad)),
+    )
 
 
 def _other_form(row: Row) -> str | None:
     """Return the command for a row in a form that has a reader of its own."""
-    comments, messages = row.get("comments"), row.get("messages")
-    if isinstance(comments, list) and any(
-        isinstance(c, dict) and {"author_id", "public"} <= c.keys() for c in comments
+
+    def objects(name: str) -> list[Row]:
+        value = row.get(name)
+        return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+    chats = objects("conversations")
+    if any({"author_id", "public"} <= c.keys() for c in objects("comments")) or any(
+        "requester_id" in ticket for ticket in objects("tickets")
     ):
         return "is an export of Zendesk: use hamr data import zendesk"
-    if "conversation_parts" in row:
+    if any("conversation_parts" in one for one in (row, *chats)):
         return "is an export of Intercom: use hamr data import intercom"
-    if isinstance(messages, list) and any(isinstance(m, dict) and m.get("role") == "assistant" for m in messages):
+    if any(message.get("role") == "assistant" for message in objects("messages")):
         return "has messages of a chat API: use hamr data import messages"
+    if any(turn.get("role") == "assistant" or turn.get("from") in ("human", "gpt") for turn in chats):
+        return "has conversations of ShareGPT: use hamr data import sharegpt"
+    if {"prompt", "completion"} <= row.keys():
+        return "has prompts and completions: use hamr data import trl"
+    if "prompt" in row and isinstance(row.get("reward_model"), dict):
+        return "has prompts of verl: use hamr data import verl"
     return None
 
 
@@ -228,7 +257,7 @@ def _internal_values(column: _Column) -> list[str]:
 
 
 def _content_column(columns: Sequence[_Column], source: str) -> _Column:
-    texts = [c for c in columns if all(isinstance(v, str) for v in c.present) and not _is_json(c.present)]
+    texts = [c for c in columns if all(isinstance(v, str) for v in c.present) and not all(map(_is_object, c.present))]
     if not texts:
         raise DataError("input", source, f"no column holds texts (columns: {', '.join(c.name for c in columns)})")
     return max(texts, key=lambda column: (column.is_named(_CONTENT_NAME), column.length))
@@ -264,37 +293,49 @@ def _ticket_numbers(values: Iterable[Any]) -> list[int]:
 
 
 def _call_columns(columns: Sequence[_Column]) -> tuple[_Column | None, _Column | None]:
-    parameters = next((c for c in columns if c.is_named(_PARAMETERS_NAME) and _is_json(c.present)), None)
+    """Return the columns of the tools and of their parameters, of which at least half are objects."""
+    named = (c for c in columns if c.is_named(_PARAMETERS_NAME))
+    parameters = next((c for c in named if mean(map(_is_object, c.present)) >= 0.5), None)
     name = next((c for c in columns if c.is_named(_TOOL_NAME) and c is not parameters and c.length < 60), None)
     return name, parameters
 
 
-def _is_json(values: Iterable[Any]) -> bool:
-    """Return True if all values are objects, or texts of objects."""
-    for value in values:
-        if isinstance(value, str) and value.lstrip()[:1] == "{":
-            with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(value)
-        if not isinstance(value, dict):
-            return False
-    return True
+def _is_object(value: Any) -> bool:
+    """Return True for an object, and for the text of one."""
+    if isinstance(value, str) and value.lstrip()[:1] == "{":
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
+    return isinstance(value, dict)
 
 
-def _is_time(column: _Column, tickets: Sequence[int]) -> bool:
-    """Return True for times that do not decrease within a ticket."""
+Order = Literal["oldest", "newest", "same"]
+
+
+def _time_column(columns: Sequence[_Column], tickets: Sequence[int]) -> tuple[_Column | None, Order | None]:
+    """Return the column of the turns' times, and which of them come first within a ticket."""
+    orders = [(column, order) for column in columns if (order := _time_order(column, tickets))]
+    ranked: tuple[Order, ...] = ("oldest", "newest", "same")
+    return min(orders, key=lambda found: ranked.index(found[1]), default=(None, None))
+
+
+def _time_order(column: _Column, tickets: Sequence[int]) -> Order | None:
+    """Return the order of the times within the tickets, None for other values and for times in no order."""
     if not column.is_named(_TIME_NAME):
-        return False
+        return None
     last: dict[int, Any] = {}
+    later = earlier = 0
     try:
         for ticket, value in zip(tickets, column.values, strict=True):
             if value not in (None, ""):
                 now = moment(value, column.name, "day_first")
-                if ticket in last and now < last[ticket]:
-                    return False
+                later += ticket in last and now > last[ticket]
+                earlier += ticket in last and now < last[ticket]
                 last[ticket] = now
     except (DataError, TypeError, ValueError):
-        return False
-    return bool(last)
+        return None
+    if not last or min(later, earlier) * 2 > max(later, earlier):
+        return None
+    return "oldest" if later > earlier else "newest" if earlier else "same"
 
 
 def _ticket_columns(columns: Sequence[_Column], tickets: Sequence[int] | None) -> dict[str, Any]:

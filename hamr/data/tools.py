@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _LONGEST_ENUM = 8
+_TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "string": ("a text", (str,)), "integer": ("a whole number", (int, float)), "number": ("a number", (int, float)),
+    "boolean": ("true or false", (bool,)), "array": ("a list", (list, tuple)), "object": ("an object", (dict,)),
+    "null": ("null", (type(None),)),
+}  # fmt: skip
+"""JSON type -> (its values in words, their Python types)."""
 
 
 def tool_spec(tool: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -35,9 +41,9 @@ def function_schemas(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (parameter, correction) for the first fault of a call, or None.
 
-    Checks unknown names (unless the schema has `additionalProperties: true`), missing required ones, and values outside
-    an `enum` of plain values. A value {"op", "value"} states a condition ("at most 500") and lists state several; their
-    plain values are not checked.
+    Checks unknown names (unless the schema has `additionalProperties: true`), missing required ones, values outside an
+    `enum` of plain values, and values of another `type`. A value {"op", "value"} states a condition ("at most 500") and
+    lists state several; their plain values are not checked.
     """
     properties = schema.get("properties", {})
     for name, value in parameters.items():
@@ -49,10 +55,36 @@ def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) 
         allowed = spec.get("enum") if isinstance(spec, Mapping) else None
         if allowed and not isinstance(value, dict | list) and value not in allowed:
             return name, f"not among the allowed values {allowed}"
+        types = _plain_types(spec)
+        if types and not _has_type(value, types):
+            return name, f"must be {' or '.join(_TYPES[kind][0] for kind in types)}, as the schema says"
     for name in schema.get("required", []):
         if name not in parameters:
             return name, "required parameter is missing"
     return None
+
+
+def _plain_types(spec: Any) -> list[str]:
+    """Return the `type` of a parameter, one or a list of JSON's types, as a list; [] for any other schema."""
+    types = spec.get("type") if isinstance(spec, Mapping) else None
+    types = types if isinstance(types, list) else [types]
+    return types if all(isinstance(kind, str) and kind in _TYPES for kind in types) else []
+
+
+def _has_type(value: Any, types: Sequence[str]) -> bool:
+    """Return True for a value of one of the JSON types, a condition, and a list of conditions.
+
+    >>> [_has_type(value, ["integer"]) for value in (3, 3.0, 3.5, "three", True, {"op": "is_at_most", "value": 3})]
+    [True, True, False, False, False, True]
+    """
+    several = value if isinstance(value, list) else [value]
+    if several and all(isinstance(one, dict) and "op" in one for one in several):
+        return True
+    if isinstance(value, bool):
+        return "boolean" in types
+    if isinstance(value, float) and not value.is_integer():
+        return "number" in types
+    return any(isinstance(value, _TYPES[kind][1]) for kind in types)
 
 
 def public_values(tools: Iterable[Mapping[str, Any]]) -> frozenset[str]:

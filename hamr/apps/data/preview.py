@@ -34,7 +34,8 @@ def preview(command: PreviewSamples) -> int:
         raise BadInput("split", command.split, "has no samples; choose another split")
     codec = Codec(tokenizer=load_tokenizer(resolve_model(config.model.path)), config=config)
     console = Console(highlight=False, soft_wrap=True)
-    room = config.model.max_context - config.rollout.max_new_tokens
+    most = config.rollout.max_new_tokens
+    room = config.model.max_context - most
     console.print(escape(f"model.path={config.model.path}, {TOOLS[codec.chat.native]}, room for {room} prompt tokens"))
     for sample in samples[: command.n]:
         ids = codec.prompt(sample)
@@ -43,7 +44,8 @@ def preview(command: PreviewSamples) -> int:
         console.print(_highlight(codec, ids))
         for reference in sample.references:
             ids = codec.answer(reference.action, codec.formats.of(sample))
-            console.print(f"reference of {len(ids)} tokens", style="bold")
+            fits = "" if len(ids) <= most else f", {len(ids) - most} more than rollout.max_new_tokens={most}; raise it"
+            console.print(f"reference of {len(ids)} tokens{fits}", style="bold")
             console.print(_highlight(codec, ids))
     return 0
 

@@ -35,25 +35,40 @@ def preview_tickets(command: PreviewTickets) -> int:
         first = f"; the first line: {table.faults[0].message}" if table.faults else "; give an export with rows"
         raise DataError("input", str(command.input), f"contains no ticket{first}")
     proposal = propose_mapping([row for _, row in table.rows], str(command.input))
-    tickets = read_tickets(
-        command.input,
-        proposal.ticket_mapping,
-        folder=command.input.parent,
-        hide=command.pii != "keep",
-        encoding=command.encoding,
-        delimiter=command.delimiter,
-        dates=command.dates,
-        most=_TICKETS,
-    )
-    for line in _lines(command, proposal, tickets):
+    try:
+        tickets = read_tickets(
+            command.input,
+            proposal.ticket_mapping,
+            folder=command.input.parent,
+            hide=command.pii != "keep",
+            encoding=command.encoding,
+            delimiter=command.delimiter,
+            dates=command.dates,
+            most=_TICKETS,
+        )
+    except DataError as error:
+        if not proposal.newest_first or "is earlier than the turn before it" not in error.remedy:
+            raise
+        tickets = Tickets(trajectories=(), form=table.form)
+    lines = [table.rows[row][0] for row in proposal.bad_parameters]
+    for line in _lines(command, proposal, tickets, lines):
         print(line)
     return 0
 
 
-def _lines(command: PreviewTickets, proposal: Proposal, tickets: Tickets) -> Iterator[str]:
+def _lines(
+    command: PreviewTickets, proposal: Proposal, tickets: Tickets, bad_parameters: Sequence[int]
+) -> Iterator[str]:
     samples = [sample for trajectory in tickets.trajectories for _, sample in decision_points(trajectory)]
     yield f"# Proposed for {command.input}, read as {tickets.form}."
-    yield f"# The first {len(tickets.trajectories)} tickets are {len(samples)} samples."
+    if samples:
+        yield f"# The first {len(tickets.trajectories)} tickets are {len(samples)} samples."
+    elif not proposal.newest_first:
+        yield "# Warning: 0 samples. No ticket has an agent's turn after one of the customer; check turn.roles."
+    if proposal.newest_first:
+        warning = "" if samples else "Warning: 0 samples. "
+        remedy = ": sort the export by it, oldest first" if tickets.faults or not samples else ""
+        yield from _comment(f"{warning}{proposal.newest_first} has the newest turn first{remedy}.")
     yield "# Check the mapping, save it as map.yaml, then:"
     yield f"# hamr data import tickets input={command.input} mapping=map.yaml output=FOLDER"
     yield yaml.safe_dump(
@@ -63,6 +78,10 @@ def _lines(command: PreviewTickets, proposal: Proposal, tickets: Tickets) -> Ite
         yield from _comment(f"Columns that are not used: {', '.join(proposal.unused)}")
     if "policy" not in proposal.mapping:
         yield "# Without a policy; a text for all tickets: policy: {file: policy.txt}"
+    if bad_parameters:
+        column = f"{command.input}:{bad_parameters[0]}: {proposal.mapping['turn']['call']['parameters']}"
+        more = f" (and {len(bad_parameters) - 1} more)" if len(bad_parameters) > 1 else ""
+        yield from _comment(f"{column}: the call's parameters are not a JSON object; correct them{more}")
     if tickets.faults:
         yield from _comment(f"Left out: {len(tickets.faults)} tickets; the first: {tickets.faults[0].message}")
     for sample in _choose_samples(samples):

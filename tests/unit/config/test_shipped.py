@@ -26,6 +26,7 @@ NEEDS = {
     ("rollout", "gpu"): ["trainer=zero3"],
     ("env", "tau2"): ["rewards.consistency.weight=0"],
     ("env", "endpoint"): ["env.command=python my_agent.py", "rewards.consistency.weight=0"],
+    ("experiment", "own_data"): ["data.train=train.jsonl"],
 } | {("schedule", name): ["experiment=paper_hrm"] for group, name in OPTIONS if group == "schedule"}
 """Overrides that an option requires."""
 
@@ -70,7 +71,7 @@ def test_shipped_files_hold_no_interpolation_or_class_path(file: Path) -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_carry_their_name(name: str) -> None:
-    assert load_config([f"experiment={name}"]).experiment.name == name
+    assert load_config([f"experiment={name}", *NEEDS.get(("experiment", name), [])]).experiment.name == name
 
 
 def test_smoke_is_small_and_short() -> None:
@@ -174,7 +175,7 @@ def test_side_rewards_have_pools_of_their_own_with_paper_sidecars() -> None:
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_refer_to_existing_prompts(name: str) -> None:
-    for pool in load_config([f"experiment={name}"]).pools.values():
+    for pool in load_config([f"experiment={name}", *NEEDS.get(("experiment", name), [])]).pools.values():
         assert pool.compares or resource("prompts", f"{pool.prompt}.yaml").is_file()
 
 

@@ -87,6 +87,27 @@ def test_headers_in_other_languages_are_recognised(
     assert proposal(tmp_path, "t.csv", text, encoding) == expected
 
 
+def test_german_headers_of_times_and_facts_are_recognised(tmp_path: Path) -> None:
+    head = "message_id,ticket_id,customer_id,created_at,author_type,body,product"
+    text = SUPPORT.replace(head, "nr,Vorgang,Kundennr,Erstellt am,Absender,Nachricht,Produkt")
+    found = proposal(tmp_path, "t.csv", text)
+    assert (found["turn"]["time"], found["ticket"]) == ("Erstellt am", {"produkt": "Produkt"})
+
+
+@pytest.mark.parametrize("times", ["04", "09"])
+def test_times_with_the_newest_first_are_the_time(times: str) -> None:
+    whose = [("A", "agent", "04"), ("A", "customer", "03"), ("B", "customer", times), ("B", "agent", times)]
+    rows = [{"id": i, "role": role, "text": "Hello", "created_at": f"2026-01-{day}"} for i, role, day in whose]
+    found = propose_mapping(rows, "t.csv")
+    assert (found.mapping["turn"]["time"], found.newest_first) == ("created_at", "created_at")
+
+
+def test_numbers_in_no_order_are_not_the_time() -> None:
+    whose = [("A", "customer", 3), ("A", "agent", 5), ("B", "customer", 4), ("B", "agent", 1)]
+    rows = [{"id": i, "role": role, "text": "Hello", "handling_time": time} for i, role, time in whose]
+    assert "time" not in propose_mapping(rows, "t.csv").mapping["turn"]
+
+
 def chat(number: int, **columns: Any) -> Row:
     return {
         "id": number,
@@ -173,7 +194,12 @@ def test_two_speakers_of_which_one_is_known_are_the_two_sides() -> None:
         ([{"id": 1, "text": "Hello"}], "no column tells the customer's turns from the agent's"),
         ([{"comments": [{"author_id": 1, "public": True}]}], "is an export of Zendesk: use hamr data import zendesk"),
         ([{"conversation_parts": {}}], "use hamr data import intercom; it needs no mapping"),
+        ([{"tickets": [{"id": 1, "requester_id": 2, "comments": []}]}], "use hamr data import zendesk"),
+        ([{"conversations": [{"id": 1, "conversation_parts": {}}]}], "use hamr data import intercom"),
         ([{"messages": [{"role": "assistant", "content": "Hi"}]}], "use hamr data import messages"),
+        ([{"conversations": [{"from": "human", "value": "Hi"}]}], "use hamr data import sharegpt"),
+        ([{"prompt": "Hi", "completion": "Hello"}], "use hamr data import trl; it needs no mapping"),
+        ([{"prompt": [], "reward_model": {"ground_truth": "Hi"}}], "use hamr data import verl"),
         ([{"who": "customer", "n": 1}, {"who": "agent", "n": 2}], "no column holds texts"),
         (
             [{"who": "customer", "text": "Hi"}, {"who": "agent", "text": "Hello"}],
@@ -221,3 +247,38 @@ def test_ambiguous_dates_are_refused_with_the_option(tmp_path: Path, capsys: pyt
     assert "give dates=day_first or dates=month_first" in capsys.readouterr().err
     assert hamr(["data", "import", "tickets", "--preview", f"input={path}", "dates=day_first"]) == 0
     assert "dates with the day first" in capsys.readouterr().out
+
+
+def test_preview_warns_of_an_export_with_the_newest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    head, *rows = SUPPORT.splitlines()
+    path.write_text("\n".join([head, *reversed(rows)]))
+    assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 0
+    printed = capsys.readouterr().out
+    assert yaml.safe_load(printed)["turn"]["time"] == "created_at"
+    assert "# Warning: 0 samples. created_at has the newest turn first: sort the export by it, oldest first." in printed
+
+
+def test_preview_warns_of_an_export_without_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("id,role,text\n1,agent,Hi\n1,customer,Hello\n2,agent,Good day\n2,customer,Hi\n")
+    assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 0
+    assert "# Warning: 0 samples. No ticket has an agent's turn after one of the customer" in capsys.readouterr().out
+
+
+CALLS = (
+    'id,role,text,tool,args\n1,customer,Cancel order 5,,\n1,agent,,cancel,"{""order"": 5}"\n'
+    "1,tool,done,cancel,\n1,agent,Cancelled.,,\n2,customer,Cancel order 6,,\n2,agent,,cancel,{'order': 6}\n"
+    "2,agent,Cancelled.,,\n"
+)
+
+
+def test_malformed_parameters_of_a_call_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text(CALLS)
+    assert hamr(["data", "import", "tickets", "--preview", "input=t.csv"]) == 0
+    printed = capsys.readouterr().out
+    assert yaml.safe_load(printed)["turn"]["call"] == {"name": "tool", "parameters": "args"}
+    assert "t.csv:7: args: the call's parameters are not a JSON object; correct them" in printed

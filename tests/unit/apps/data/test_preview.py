@@ -65,6 +65,14 @@ def test_a_prompt_without_room_is_marked(folder: Path, capsys: pytest.CaptureFix
     assert f"prompt of {count} tokens, 3 too many" in shown(capsys, *words)
 
 
+def test_reference_longer_than_a_reply_is_marked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = sorted(map(int, re.findall(r"reference of (\d+) tokens", shown(capsys))))
+    text = shown(capsys, f"rollout.max_new_tokens={counts[0]}")
+    assert f"reference of {counts[0]} tokens\n" in text
+    more = counts[1] - counts[0]
+    assert f"reference of {counts[1]} tokens, {more} more than rollout.max_new_tokens={counts[0]}; raise it" in text
+
+
 def test_example_of_the_how_to_runs(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     examples = [c for c in commands(DOCS / "how-to" / "data.md") if c.startswith("hamr data preview")]
     assert [cli.main([*shlex.split(command)[1:], "model.path=tiny"]) for command in examples] == [0, 0]

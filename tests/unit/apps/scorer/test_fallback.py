@@ -42,7 +42,7 @@ def one_reference_each(folder, n=40, action="reply"):
     return Splits(train=samples[: n // 2], validation=samples[n // 2 :], test=())
 
 
-@pytest.mark.parametrize("overrides", [[], ["experiment=own_data"]])
+@pytest.mark.parametrize("overrides", [[], ["experiment=own_data", "data.train=t.jsonl"]])
 def test_one_reference_per_sample_gives_an_embedding_reranker_and_no_judge(tmp_path, overrides):
     given = load_config([*overrides, "rewards.consistency.call_credit=0.3"])
     config, line = with_usable_scorers(given, one_reference_each(tmp_path))
@@ -77,7 +77,7 @@ def test_several_references_keep_the_cross_encoders_of_own_data(tmp_path):
         for i, s in enumerate(one_reference_each(tmp_path, n=160).train)
     ]
     splits = Splits(train=tuple(samples[:60]), validation=tuple(samples[60:]), test=())
-    given = load_config(["experiment=own_data"])
+    given = load_config(["experiment=own_data", "data.train=t.jsonl"])
     config, line = with_usable_scorers(given, splits)
     assert config == given
     assert "compact-encoder as reranker and all-minilm-l6-v2 as judge, fine-tuned" in line and "\n" not in line
@@ -104,7 +104,7 @@ def test_replies_of_one_act_are_rejected_unless_accepted(tmp_path):
 
 
 def test_judge_without_fine_tuning_is_kept_with_the_embedding_model(tmp_path):
-    given = load_config(["experiment=own_data", *ENDPOINT])
+    given = load_config(["experiment=own_data", "data.train=t.jsonl", *ENDPOINT])
     config, line = with_usable_scorers(given, one_reference_each(tmp_path))
     assert config.rewards.consistency == given.rewards.consistency
     assert given.pools["judge"].prompt == "judge.en", "the cross-encoder in its place has none"

@@ -84,7 +84,8 @@ def test_reranker_with_a_shorter_context_than_the_policy_is_rejected() -> None:
         check_reranker_context(load_config(["experiment=smoke", long]))
     check_reranker_context(load_config(["experiment=smoke", long, "pools.reranker.max_context=2048"]))
     check_reranker_context(load_config(["experiment=smoke", long, "rewards.consistency.mode=soft_judge"]))
-    check_reranker_context(load_config(["experiment=own_data", long]))  # its cross-encoder does not read the dialogue
+    # Its cross-encoder does not read the dialogue.
+    check_reranker_context(load_config(["experiment=own_data", "data.train=t.jsonl", long]))
 
 
 @pytest.mark.parametrize("name", ["paper_hrm", "quickstart", "smollm2", "pipeline_small_rl"])
