@@ -66,8 +66,6 @@ class Proposal:
 
     mapping: Mapping[str, Any]
     unused: tuple[str, ...]
-    newest_first: str = ""
-    """The column of the times if they decrease within the tickets."""
     bad_parameters: tuple[int, ...] = ()
     """Rows (from 0) whose parameters of a call are not a JSON object."""
 
@@ -131,7 +129,7 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     if skip:
         turn["skip"] = skip
         used += [column for column in others if column.name in skip]
-    time, order = _time_column([c for c in others if c not in used], tickets)
+    time = _time_column([c for c in others if c not in used], tickets)
     if time:
         turn["time"] = time.name
         used.append(time)
@@ -151,7 +149,6 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     return Proposal(
         mapping=mapping,
         unused=tuple(unused),
-        newest_first=time.name if time and order == "newest" else "",
         bad_parameters=tuple(dict.fromkeys(ticket_of_turn[i] if ticket_of_turn else i for i in bad)),
     )
 
@@ -311,11 +308,11 @@ def _is_object(value: Any) -> bool:
 Order = Literal["oldest", "newest", "same"]
 
 
-def _time_column(columns: Sequence[_Column], tickets: Sequence[int]) -> tuple[_Column | None, Order | None]:
-    """Return the column of the turns' times, and which of them come first within a ticket."""
+def _time_column(columns: Sequence[_Column], tickets: Sequence[int]) -> _Column | None:
+    """Return the column of the turns' times, if there is one."""
     orders = [(column, order) for column in columns if (order := _time_order(column, tickets))]
     ranked: tuple[Order, ...] = ("oldest", "newest", "same")
-    return min(orders, key=lambda found: ranked.index(found[1]), default=(None, None))
+    return min(orders, key=lambda found: ranked.index(found[1]), default=(None, None))[0]
 
 
 def _time_order(column: _Column, tickets: Sequence[int]) -> Order | None:

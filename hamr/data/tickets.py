@@ -6,6 +6,7 @@ reason.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ def read_tickets(
         mapping = mapping.model_copy(update={"group": group})
     _check_columns(grouped, mapping, path)
     order = _date_order(grouped, mapping.turn.time, path, dates)
+    if turned := _is_newest_first(grouped, mapping.turn.time, order):
+        grouped = [(line, ticket, turns[::-1]) for line, ticket, turns in grouped]
     made, blank = list[FoundTicket](), 0
     for line, ticket, turns in grouped[:most]:
         where = f"{path}:{line}"
@@ -100,6 +103,7 @@ def read_tickets(
     if mapping.tools is None:
         _tools_from_calls([row for *_, row in made])
     form = f"{table.form}, dates with the {order.partition('_')[0]} first" if order else table.form
+    form += ", the newest turn first" if turned else ""
     return collect_tickets(made, faults, path, hide, blank, names, form=form)
 
 
@@ -124,6 +128,28 @@ def _date_order(
         return None
     times = ((f"{path}:{line}", value_at(turn, column)) for line, _, turns in grouped for turn in turns)
     return date_order(column, times, given)
+
+
+def _is_newest_first(
+    grouped: Sequence[tuple[int, Row, list[Row]]], column: str | None, order: DateOrder | None
+) -> bool:
+    """Return whether the times say that the export has the newest turn of each ticket first.
+
+    They fall in two tickets or more and rise in none. Anything else is the oldest first, or a fault of a ticket.
+    """
+    if column is None:
+        return False
+    falling = 0
+    for _, _, turns in grouped:
+        try:
+            times = [moment(value, "", order) for turn in turns if (value := value_at(turn, column)) not in (None, "")]
+            steps = list(itertools.pairwise(times))
+            if any(after > before for before, after in steps):
+                return False
+            falling += any(after < before for before, after in steps)
+        except (DataError, TypeError):
+            return False
+    return falling > 1
 
 
 FoundTicket = tuple[int, str, dict[str, Any]]

@@ -35,21 +35,16 @@ def preview_tickets(command: PreviewTickets) -> int:
         first = f"; the first line: {table.faults[0].message}" if table.faults else "; give an export with rows"
         raise DataError("input", str(command.input), f"contains no ticket{first}")
     proposal = propose_mapping([row for _, row in table.rows], str(command.input))
-    try:
-        tickets = read_tickets(
-            command.input,
-            proposal.ticket_mapping,
-            folder=command.input.parent,
-            hide=command.pii != "keep",
-            encoding=command.encoding,
-            delimiter=command.delimiter,
-            dates=command.dates,
-            most=_TICKETS,
-        )
-    except DataError as error:
-        if not proposal.newest_first or "is earlier than the turn before it" not in error.remedy:
-            raise
-        tickets = Tickets(trajectories=(), form=table.form)
+    tickets = read_tickets(
+        command.input,
+        proposal.ticket_mapping,
+        folder=command.input.parent,
+        hide=command.pii != "keep",
+        encoding=command.encoding,
+        delimiter=command.delimiter,
+        dates=command.dates,
+        most=_TICKETS,
+    )
     lines = [table.rows[row][0] for row in proposal.bad_parameters]
     for line in _lines(command, proposal, tickets, lines):
         print(line)
@@ -63,12 +58,8 @@ def _lines(
     yield f"# Proposed for {command.input}, read as {tickets.form}."
     if samples:
         yield f"# The first {len(tickets.trajectories)} tickets are {len(samples)} samples."
-    elif not proposal.newest_first:
+    else:
         yield "# Warning: 0 samples. No ticket has an agent's turn after one of the customer; check turn.roles."
-    if proposal.newest_first:
-        warning = "" if samples else "Warning: 0 samples. "
-        remedy = ": sort the export by it, oldest first" if tickets.faults or not samples else ""
-        yield from _comment(f"{warning}{proposal.newest_first} has the newest turn first{remedy}.")
     yield "# Check the mapping, save it as map.yaml, then:"
     yield f"# hamr data import tickets input={command.input} mapping=map.yaml output=FOLDER"
     yield yaml.safe_dump(

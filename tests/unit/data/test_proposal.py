@@ -99,7 +99,7 @@ def test_times_with_the_newest_first_are_the_time(times: str) -> None:
     whose = [("A", "agent", "04"), ("A", "customer", "03"), ("B", "customer", times), ("B", "agent", times)]
     rows = [{"id": i, "role": role, "text": "Hello", "created_at": f"2026-01-{day}"} for i, role, day in whose]
     found = propose_mapping(rows, "t.csv")
-    assert (found.mapping["turn"]["time"], found.newest_first) == ("created_at", "created_at")
+    assert found.mapping["turn"]["time"] == "created_at"
 
 
 def test_numbers_in_no_order_are_not_the_time() -> None:
@@ -249,14 +249,18 @@ def test_ambiguous_dates_are_refused_with_the_option(tmp_path: Path, capsys: pyt
     assert "dates with the day first" in capsys.readouterr().out
 
 
-def test_preview_warns_of_an_export_with_the_newest_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "t.csv"
+def test_preview_turns_an_export_with_the_newest_first_around(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, shown = tmp_path / "t.csv", []
     head, *rows = SUPPORT.splitlines()
-    path.write_text("\n".join([head, *reversed(rows)]))
-    assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 0
-    printed = capsys.readouterr().out
-    assert yaml.safe_load(printed)["turn"]["time"] == "created_at"
-    assert "# Warning: 0 samples. created_at has the newest turn first: sort the export by it, oldest first." in printed
+    for order in (rows, rows[::-1]):
+        path.write_text("\n".join([head, *order]))
+        assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 0
+        shown.append(capsys.readouterr().out)
+    assert yaml.safe_load(shown[1]) == yaml.safe_load(shown[0])
+    assert "the newest turn first" in shown[1].splitlines()[0] and "the newest turn first" not in shown[0]
+    assert " 0 samples" not in shown[1]
 
 
 def test_preview_warns_of_an_export_without_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -496,3 +496,14 @@ def test_import_ends_with_what_may_still_be_private(tmp_path: Path, capsys) -> N
     assert skipped.startswith("not looked for: ")
     assert hamr([*args, f"output={tmp_path / 'kept'}", "pii=keep"]) == 0
     assert "may still be private" not in capsys.readouterr().out
+
+
+def test_falling_times_of_all_tickets_reverse_their_turns(tmp_path: Path) -> None:
+    rising = {"X": turns(), "Y": turns(phone="13912345679")}
+    falling = [ticket(number, said[::-1]) for number, said in rising.items()]
+    found = read(tmp_path, *falling, hide=False)
+    assert found.form.endswith("the newest turn first") and not found.faults
+    assert found.trajectories == read(tmp_path, *map(ticket, rising, rising.values()), hide=False).trajectories
+    with_one_rising = read(tmp_path, *falling, ticket("Z"))
+    assert [f"t.jsonl:{fault.line}" for fault in with_one_rising.faults] == ["t.jsonl:1", "t.jsonl:2"]
+    assert "is earlier than the turn before it" in with_one_rising.faults[0].message
