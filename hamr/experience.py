@@ -85,8 +85,12 @@ class Experience:
         self._again: deque[Draw] = deque()
         self._aborted: deque[Draw] = deque()
         for entry in unfinished:
-            own = {name: entry.get(name, False) for name in ("step", "attempt", "dropped")}
-            draw = Draw(sample=prompts.find(entry["prompt"]), **own)
+            draw = Draw(
+                step=entry["step"],
+                sample=prompts.find(entry["prompt"]),
+                attempt=entry["attempt"],
+                dropped=entry.get("dropped", False),  # older checkpoints lack it
+            )
             (self._aborted if entry.get("aborted") else self._again).append(draw)
         self._step = 0
         self._attempts: Counter[str] = Counter()

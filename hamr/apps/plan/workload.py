@@ -10,6 +10,7 @@ import numpy as np
 
 from hamr.apps.plan.overlap import Overlap, SimulatedGroup
 from hamr.apps.plan.simulation import Chain, SimulatedResponse
+from hamr.experience import whole_groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,9 @@ class Workload:
         """
         if self.overlap is not None:
             kept_frac = max(1 - self.dropped_frac, 1 / self.max_rounds)
-            return (math.ceil(self.prompts * max(self.overlap.oversample, 1 / kept_frac) - 1e-9),)
+            return (whole_groups(max(self.overlap.oversample, 1 / kept_frac), self.prompts),)
         sizes = [self.prompts]
-        while len(sizes) < self.max_rounds and (missing := math.ceil(sizes[-1] * self.dropped_frac - 1e-9)) > 0:
+        while len(sizes) < self.max_rounds and (missing := whole_groups(self.dropped_frac, sizes[-1])) > 0:
             sizes.append(missing)
         return tuple(sizes)
 
