@@ -7,7 +7,7 @@ right, the judge that the phrase says nothing, and 15 % of the replies in the wa
 act's with the phrase. One warm-up gives every run its policy; seeds differ in the prompts and the sampling of RL. The
 cascade trusts the reranker everywhere, so that its only judge calls are audits, each about the reference that the
 reranker prefers. Truth is the rule of the exact act, of the reply as it is and of the reply without the phrase, which
-is how the judge was trained to read it.
+is how the judge was trained to read it. The style is one of replies: the table also has the points that await a reply.
 
 README.md in this folder says how to read the table. A finished run folder is read instead of run again.
 """
@@ -34,7 +34,7 @@ from hamr.apps.shared.preparation import load_splits
 from hamr.cascade.audited_rewards import gap_of
 from hamr.cascade.certificate import Certificate
 from hamr.config.load import load_config
-from hamr.data.samples import write_samples
+from hamr.data.samples import read_samples, write_samples
 from hamr.models.bundled import resolve_model
 from hamr.pools.pair_training import PairExample, finetune_pairs
 from hamr.telemetry.ledger import Ledger
@@ -162,23 +162,20 @@ def measure(folder: Path) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> str:
-    head = ["arm", "exact act", "of judge only", "without phrase", "of judge only", "styled replies", "judge calls"]
-    lines = ["| " + " | ".join([*head, "onset", "alarm"]) + " |", "|" + "---|" * 9]
+    head = ["arm", "exact act", "of judge only", "where a reply is due", "of judge only", "without phrase"]
+    head += ["of judge only", "styled replies", "judge calls", "onset", "alarm"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     judged = found["judge only"]
     for arm, own in found.items():
         calls = 0.0 if arm == "cascade" else own["judge_calls"] / judged["judge_calls"]
         onset, alarm = (", ".join("-" if v is None else str(v) for v in own[key]) for key in ("onset", "alarm"))
-        ahead = (
-            "" if arm == "judge only" else f" ({own['against_judge']['low']:+.3f}, {own['against_judge']['high']:+.3f})"
-        )
-        kept = own["exact"] / max(judged["exact"], 1e-9)
-        read = own["without_phrase"]
-        of_read = read["exact"] / max(judged["without_phrase"]["exact"], 1e-9)
-        apart = f" ({read['against_judge']['low']:+.3f}, {read['against_judge']['high']:+.3f})" if ahead else ""
-        lines.append(
-            f"| {arm} | {own['exact']:.3f}{ahead} | {kept:.1%} | {read['exact']:.3f}{apart} | {of_read:.1%} "
-            f"| {own['styled']:.3f} | {calls:.2f} | {onset} | {alarm} |"
-        )
+        row = [arm]
+        for part, of in ((own, judged), *((own[key], judged[key]) for key in ("where_reply_is_due", "without_phrase"))):
+            apart = part["against_judge"]
+            interval = "" if arm == "judge only" else f" ({apart['low']:+.3f}, {apart['high']:+.3f})"
+            row += [f"{part['exact']:.3f}{interval}", f"{part['exact'] / max(of['exact'], 1e-9):.1%}"]
+        row += [f"{own['styled']:.3f}", f"{calls:.2f}", onset, alarm]
+        lines.append("| " + " | ".join(row) + " |")
     return "\n".join(lines)
 
 
@@ -205,6 +202,7 @@ def main() -> None:
     start = args.out / "start"
     train(start, [*settings(start, 0, args), *common, "experiment.steps=0"])
     policy = (max((start / "checkpoints").glob("step_*")) / "policy").absolute()
+    due = {s.id for s in read_samples(args.out / "planted" / "test.jsonl") if isinstance(s.references[0].action, Reply)}
     items: dict[str, dict[int, Any]] = {}
     read: dict[str, dict[int, Any]] = {}  # without the phrase
     measured: dict[str, dict[int, Any]] = {}
@@ -219,14 +217,24 @@ def main() -> None:
             read.setdefault(arm, {})[seed] = exact_items(folder, without_style)
             measured.setdefault(arm, {})[seed] = measure(folder)
         found = {arm: summary(items[arm], items["judge only"], measured[arm]) for arm in args.arms}
-        for arm in args.arms:
-            ends = summary(read[arm], read["judge only"], measured[arm])
-            found[arm]["without_phrase"] = {key: ends[key] for key in ("exact", "against_judge")}
+        replies = {arm: of_items(items[arm], due) for arm in args.arms}
+        for key, part in (("where_reply_is_due", replies), ("without_phrase", read)):
+            for arm in args.arms:
+                ends = summary(part[arm], part["judge only"], measured[arm])
+                found[arm][key] = {name: ends[name] for name in ("exact", "against_judge")}
         head = {"steps": args.steps, "responses_per_step": 8 * args.prompts, "points": args.points}
         about = {"machine": machine(), "versions": versions(), "audit_frac": args.audit_frac, "planted": args.planted}
         body = {"arms": found, "runs": measured, "items": as_rows(items)}
         args.results.write_text(json.dumps({**head, **about, **body}, indent=1) + "\n")
     print(table(found))
+
+
+def of_items(runs: dict[int, Any], kept: set[str]) -> dict[int, Any]:
+    """Return the runs with these items only."""
+    return {
+        seed: {stage: {i: value for i, value in items.items() if i in kept} for stage, items in stages.items()}
+        for seed, stages in runs.items()
+    }
 
 
 def summary(own: dict[int, Any], judged: dict[int, Any], measured: dict[int, Any]) -> dict[str, Any]:
