@@ -45,14 +45,15 @@ def right_share(group: RolloutGroup) -> float | None:
     If the turns of dialogues have no rewards of their own, the share is that of right dialogues.
     """
     ends = [record for record in group.records if record.episode is not None]
-    judged = group.records if any(map(_has_own_reward, group.records)) else ends or group.records
+    judged = group.records if any(map(has_reward, group.records)) else ends or group.records
     right = [r for r in map(is_right, judged) if r is not None]
     return sum(right) / len(right) if right else None
 
 
-def _has_own_reward(record: RewardRecord) -> bool:
-    """Return whether the turn has rewards, other than the mark of a failed dialogue."""
-    return any(c.name != TURN_REWARD or not isinstance(c.outcome, Failure) for c in record.components)
+def has_reward(record: RewardRecord) -> bool:
+    """Return whether the response itself is rewarded, and not only the dialogue that it is a turn of. Every turn of a
+    failed dialogue has a failure of `TURN_REWARD`, which does not count."""
+    return any(c.weight and not (c.name == TURN_REWARD and isinstance(c.outcome, Failure)) for c in record.components)
 
 
 def group_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:

@@ -81,7 +81,9 @@ async def settle(
         lost = [failure for record in failed if (failure := _dialogue_failure(record)) is not None]
         if left <= 0 or too_many(lost) or too_many_dialogues():
             wrong = any(not isinstance(failure, CustomerUnavailable) for failure in lost)
-            remedy = "Correct the dialogues" if wrong else "Restore the pools"
+            remedy = "Restore the pools"
+            if wrong:
+                remedy = "Correct the dialogues (a changed function of rollout.episode needs a new run)"
             raise TooManyUnscored(
                 f"{what} after {passed:.0f} s of retries; limit experiment.unscored.max_frac={config.max_frac:g}; "
                 f"nothing of this step was trained on or recorded. {remedy}, then resume the run"

@@ -141,6 +141,17 @@ class EpisodeFunctionConfig(FunctionConfig):
 
     deadline_s: PositiveFloat = 600.0
     """Maximum duration of one dialogue. After it, the dialogue is a failure and has no reward."""
+    _is_class: bool = PrivateAttr(default=False)
+
+    @property
+    def is_class(self) -> bool:
+        """Return whether the path names an environment class. It is known once the function is loaded."""
+        return self._is_class
+
+    def as_class(self) -> EpisodeFunctionConfig:
+        copy = self.model_copy()
+        copy._is_class = True
+        return copy
 
 
 class CallbacksConfig(Section):

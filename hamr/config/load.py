@@ -229,7 +229,10 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
         raw = OmegaConf.to_container(composed, resolve=False)
     except OverrideParseException as error:
         key, _, value = error.override.lstrip("+").partition("=")
-        raise ConfigError(key, value, f"cannot be read as a value; put it in quotes: {key}=\"'...'\"") from None
+        quoted = f"it in quotes: {key}=\"'...'\""
+        if value.lstrip()[:1] in ("{", "["):
+            quoted = 'the texts in it in quotes, such as {city: "Zürich"}'
+        raise ConfigError(key, value, f"cannot be read as a value; put {quoted}") from None
     except MissingConfigException as error:
         raise _missing_option(error.missing_cfg_file, error.options, str(error)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

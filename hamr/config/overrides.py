@@ -120,6 +120,9 @@ def _choice(group: str, name: str, names: Sequence[str]) -> list[str]:
     if name == "null":
         return [] if group == "experiment" else [f"~{group}"]
     if name not in names:
+        if group == "env" and ".py" in name:
+            file = name.partition(":")[0]
+            raise ConfigError(group, name, f"names no class; write env={file}:CLASS, or {file}:FUNCTION")
         place = "no such file or folder, and " if group == "data" else ""
         raise ConfigError(group, name, place + no_such_choice(name, names))
     return [f"{group}={name}"]

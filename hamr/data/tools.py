@@ -111,21 +111,37 @@ def compact(tool: Mapping[str, Any]) -> str:
     'f(a: x|y, b?: integer, c)'
     """
     name, schema = tool_spec(tool)
+    return f"{name}({_fields(schema, schema.get('$defs') or {})})"
+
+
+def _fields(schema: Mapping[str, Any], types: Mapping[str, Any]) -> str:
     required = schema.get("required", [])
-    shown = []
-    for parameter, spec in schema.get("properties", {}).items():
-        optional = "" if parameter in required else "?"
-        shown.append(f"{parameter}{optional}{_kind(spec)}")
-    return f"{name}({', '.join(shown)})"
+    fields = schema.get("properties", {}).items()
+    return ", ".join(f"{name}{'' if name in required else '?'}{_kind(spec, types)}" for name, spec in fields)
 
 
-def _kind(spec: Mapping[str, Any]) -> str:
-    """Return ": type" or ": a|b|c". Of alternatives (`anyOf`) use the first, the plain one."""
+def _kind(spec: Mapping[str, Any], types: Mapping[str, Any]) -> str:
+    """Return ": type" or ": a|b|c". Of alternatives (`anyOf`) use the first, the plain one.
+
+    `types`: the schemas that a `$ref` names. An object among them is shown with its fields.
+
+    >>> types = {"Colour": {"enum": ["red", "blue"]}, "Box": {"properties": {"colour": {"$ref": "#/$defs/Colour"}}}}
+    >>> _kind({"$ref": "#/$defs/Box"}, types)
+    ': {colour?: red|blue}'
+    """
     spec = (spec.get("anyOf") or [spec])[0]
-    if spec.get("enum"):
-        values = [str(value) for value in spec["enum"]]
+    name = str(spec.get("$ref", "")).removeprefix("#/$defs/")
+    if name in types:
+        others = {key: value for key, value in types.items() if key != name}  # a type may contain itself
+        fields = _fields(types[name], others)
+        return f": {{{fields}}}" if fields else _kind(types[name], others)
+    values = spec.get("enum") or ([spec["const"]] if "const" in spec else [])
+    if values:
+        values = [str(value) for value in values]
         if len(values) > _LONGEST_ENUM:
             values = [*values[:2], "..", values[-1]]
         return f": {'|'.join(values)}"
-    kind = spec.get("type", "any")
+    kind, items = spec.get("type", "any"), spec.get("items")
+    if kind == "array" and isinstance(items, Mapping) and "$ref" in items:
+        return f": array of {_kind(items, types).removeprefix(': ') or 'string'}"
     return "" if kind == "string" else f": {kind}"

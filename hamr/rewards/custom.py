@@ -13,14 +13,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hamr.security.functions import FunctionSource, LoadedFunction, describe_error, describe_value, load_function
+from hamr.security.functions import (
+    FunctionSource,
+    LoadedFunction,
+    describe_error,
+    describe_value,
+    load_function,
+    read_number,
+)
 from hamr.types import Failure, FunctionFailed, FunctionTimeout, Scored, ServiceSample
 
 if TYPE_CHECKING:
@@ -181,12 +187,6 @@ def _values(returned: Any, count: int) -> list[Any]:
 
 
 def _outcome(source: RewardSource, value: Any) -> FunctionOutcome:
-    # bool_ is NumPy's name before version 2. A truth value is more often a mistake than a reward.
-    number = hasattr(value, "__float__") and type(value).__name__ not in ("bool", "bool_")
-    try:
-        as_float = float(value) if number else math.nan
-    except Exception:
-        as_float = math.nan
-    if math.isfinite(as_float):
-        return Scored(value=as_float)
+    if (number := read_number(value)) is not None:
+        return Scored(value=number)
     return source.failure(f"returned {describe_value(value)}; return a finite number")

@@ -69,6 +69,11 @@ class _StreamOptions(BaseModel):
     include_usage: bool = False
 
 
+def _refuse_stop(given: str | list[str] | None) -> None:
+    if given:
+        raise ValueError("a turn cannot be cut, because all its sampled tokens are trained; cut it in the harness")
+
+
 class ChatRequest(BaseModel):
     """Fields that change the form of the answer have only the values that the endpoint supports."""
 
@@ -82,6 +87,7 @@ class ChatRequest(BaseModel):
     logprobs: Literal[False] | None = None
     functions: None = None
     response_format: dict[Literal["type"], Literal["text"]] | None = None
+    stop: Annotated[str | list[str] | None, AfterValidator(_refuse_stop)] = None
 
     @property
     def shown_tools(self) -> tuple[dict[str, Any], ...]:

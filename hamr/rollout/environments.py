@@ -23,12 +23,10 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
-from typing import Any
+from typing import Any, get_type_hints
 
 from pydantic import TypeAdapter
-from pydantic.errors import PydanticUserError
-from pydantic_core import ArgsKwargs, ValidationError
+from pydantic_core import ArgsKwargs, ValidationError, to_json
 
 from hamr.data.actions import ResponseFormat, parse_action
 from hamr.errors import first_fault
@@ -60,7 +58,9 @@ class ClassEpisode:
         self._check(callable(getattr(instance, "get_reward", None)), "has no method get_reward(self); add one")
         wanted = ", ".join(_required_names(instance.get_reward))
         self._check(not wanted, f"get_reward({wanted}) cannot be called; it takes no arguments")
-        self._tools = tuple(self._tool(name, getattr(instance, name)) for name in self._names)
+        tools = {name: self._tool(name, getattr(instance, name)) for name in _tool_names(function.call)}
+        self._tools = tuple(schema for schema, _ in tools.values())
+        self._arguments = {name: arguments for name, (_, arguments) in tools.items()}
 
     async def __call__(self, episode: Episode, ask: AskPolicy, **_: Any) -> Episode:
         environment = self._function()
@@ -84,21 +84,16 @@ class ClassEpisode:
 
     async def _use(self, environment: Any, call: ToolCall) -> str:
         """Return the tool's result as a text. A fault of the policy is an error that it can read."""
-        if call.name not in self._names:
-            return json.dumps({"error": f"no tool {call.name!r}; there is {', '.join(self._names) or 'none'}"})
-        method = TypeAdapter(getattr(environment, call.name))
+        if call.name not in self._arguments:
+            return json.dumps({"error": f"no tool {call.name!r}; there is {', '.join(self._arguments) or 'none'}"})
         try:
-            result = await _resolve(method.validate_python(ArgsKwargs((), dict(call.parameters))))
+            given, named = self._arguments[call.name].validate_python(ArgsKwargs((), dict(call.parameters)))
+            result = await _resolve(getattr(environment, call.name)(*given, **named))
         except ValidationError as error:
             return json.dumps({"error": first_fault(error)})
         except ValueError as error:
             return json.dumps({"error": str(error)})
-        return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-
-    @cached_property
-    def _names(self) -> tuple[str, ...]:
-        public = inspect.getmembers(self._function.call, predicate=inspect.isfunction)
-        return tuple(name for name, _ in public if not name.startswith("_") and name not in RESERVED)
+        return result if isinstance(result, str) else _as_json(call.name, result)
 
     def _arguments_of_reset(self, instance: Any) -> tuple[str, ...]:
         """Return the names that `reset` takes, of `sample` and `seed`."""
@@ -109,15 +104,18 @@ class ClassEpisode:
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         return tuple(name for name in ("sample", "seed") if takes_all or name in parameters)
 
-    def _tool(self, name: str, method: Any) -> dict[str, Any]:
-        """Return the JSON schema of a tool, from its type hints and its docstring (Google style)."""
+    def _tool(self, name: str, method: Any) -> tuple[dict[str, Any], TypeAdapter[Any]]:
+        """Return the JSON schema of a tool, from its type hints and its docstring (Google style), and the adapter of
+        its arguments."""
         description, arguments = _read_docstring(inspect.getdoc(method) or "")
-        self._check(bool(description), f"{name} has no docstring, which tells the policy what the tool does; write one")
+        remedy = f"write one, or name it _{name} if it is no tool"
+        self._check(bool(description), f"{name} has no docstring, which tells the policy what the tool does; {remedy}")
         bare = next((p.name for p in inspect.signature(method).parameters.values() if p.annotation is p.empty), None)
         self._check(bare is None, f"{name}({bare}) has no type hint; write {name}({bare}: str) or another type")
         try:
-            schema = TypeAdapter(method).json_schema()
-        except (PydanticUserError, NameError) as error:
+            arguments_adapter = _arguments_adapter(method)
+            schema = arguments_adapter.json_schema()
+        except Exception as error:  # type hints are the user's code
             reason = " ".join(str(error).split("\n")[0].split())
             raise self._function.source.error(f"{name} cannot be a tool: {reason}") from None
         named = "properties" in schema
@@ -126,11 +124,46 @@ class ClassEpisode:
             spec.pop("title", None)
             if parameter in arguments:
                 spec["description"] = arguments[parameter]
-        return {"name": name, "description": description, "parameters": schema}
+        return {"name": name, "description": description, "parameters": schema}, arguments_adapter
 
     def _check(self, holds: bool, remedy: str) -> None:
         if not holds:
             raise self._function.source.error(remedy)
+
+
+def _tool_names(environment: Callable[..., Any]) -> list[str]:
+    """Return the names of the public methods that are tools: also static methods, class methods and cached ones."""
+
+    def is_method(member: object) -> bool:
+        return callable(member) and inspect.isroutine(member) and not inspect.isbuiltin(member)
+
+    public = inspect.getmembers(environment, is_method)
+    return [name for name, _ in public if not name.startswith("_") and name not in RESERVED]
+
+
+def _arguments_adapter(method: Callable[..., Any]) -> TypeAdapter[Any]:
+    """Return the adapter from `ArgsKwargs` to (args, kwargs) for the method.
+
+    The hints are resolved in the method's own module, where `from __future__ import annotations` leaves texts.
+    """
+
+    def arguments(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return args, kwargs
+
+    function: Any = arguments
+    function.__annotations__ = get_type_hints(method, include_extras=True)
+    function.__signature__ = inspect.signature(method)
+    return TypeAdapter(function)
+
+
+def _as_json(name: str, result: Any) -> str:
+    """Return the result of a tool as JSON: NumPy's values, dates and pydantic models too, NaN as null."""
+    try:
+        written = to_json(result, fallback=lambda value: value.tolist(), inf_nan_mode="null")
+    except ValueError:
+        shown = describe_value(result)
+        raise TypeError(f"{name} returned {shown}, which JSON cannot write; return a text or plain values") from None
+    return json.dumps(json.loads(written), ensure_ascii=False)
 
 
 def _required_names(method: Callable[..., Any]) -> list[str]:

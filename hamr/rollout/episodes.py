@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -27,6 +26,7 @@ from hamr.security.functions import (
     describe_error,
     describe_value,
     load_function,
+    read_number,
 )
 from hamr.types import (
     TURN_REWARD,
@@ -290,20 +290,25 @@ ENDS = tuple(outcome for outcome in get_args(EpisodeOutcome) if outcome != "fail
 
 
 def _check_result(ended: object, turns: int) -> Episode:
-    """Return the function's result if it is an episode with finite rewards and a known outcome. Raise ValueError
-    otherwise."""
+    """Return the function's result with rewards as floats. Raise ValueError unless it is an episode with finite rewards
+    and a known outcome."""
     if not isinstance(ended, Episode):
         raise ValueError(f"returned {describe_value(ended)}; return episode.end(...)")
     if ended.turn_rewards and len(ended.turn_rewards) != turns:
         raise ValueError(f"returned {len(ended.turn_rewards)} turn_rewards for {turns} turns")
-    for value in (*ended.turn_rewards, *(c.value for c in ended.components)):
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"returned the reward {describe_value(value)}; return a finite number")
     if ended.outcome not in ENDS:
         raise ValueError(f"returned the outcome {describe_value(ended.outcome)}; there are {', '.join(ENDS)}")
     if not isinstance(ended.path, str):
         raise ValueError(f"returned the path {describe_value(ended.path)}; return a text")
-    return ended
+    components = tuple(replace(c, outcome=Scored(value=_reward(c.value))) for c in ended.components)
+    return replace(ended, turn_rewards=tuple(map(_reward, ended.turn_rewards)), components=components)
+
+
+def _reward(value: object) -> float:
+    number = read_number(value)
+    if number is None:
+        raise ValueError(f"returned the reward {describe_value(value)}; return a finite number")
+    return number
 
 
 def _with_rewards(records: Sequence[RewardRecord], ended: Episode | Failure) -> list[RewardRecord]:

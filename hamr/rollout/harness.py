@@ -16,11 +16,13 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 from hamr.config.custom import HarnessConfig
@@ -32,6 +34,7 @@ from hamr.types import AskPolicy, Component, Episode, EpisodeOutcome, Scored
 
 SHOWN = 200
 """Maximum length of the harness's last line in a failure."""
+_INTERPRETER = re.compile(r"(python|pypy)[\d.]*|(ba|da|k|z)?sh")
 
 
 class HarnessError(Exception):
@@ -93,11 +96,14 @@ class HarnessEpisode:
 
 
 def check_harness(key: str, config: HarnessConfig) -> None:
-    """Raise ConfigError if the command may not be run, or its program does not exist."""
+    """Raise ConfigError if the command may not be run, or its program or an interpreter's script does not exist."""
     config.refuse_recorded(key)
-    program = shlex.split(config.path)[0]
+    program, script, *_ = [*shlex.split(config.path), "-"]
     if shutil.which(program) is None:
         raise ConfigError(f"{key}.path", config.path, f"there is no program {program!r}; give its path, or install it")
+    interprets = _INTERPRETER.fullmatch(Path(program).name) and not script.startswith("-")
+    if interprets and not Path(script).exists() and shutil.which(script) is None:
+        raise ConfigError(f"{key}.path", config.path, f"there is no file {script!r}; give its path from {Path.cwd()}")
 
 
 def _last_line(output: IO[bytes]) -> str:

@@ -10,6 +10,8 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import math
+import os
 import sys
 import threading
 import traceback
@@ -20,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from hamr.errors import ConfigError
+from hamr.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     from hamr.config.custom import FunctionConfig
@@ -106,7 +108,7 @@ class LoadedFunction:
 def load_function(source: FunctionSource, arguments: Sequence[str] | None) -> LoadedFunction:
     """Execute the file, or import the module, and return its function, which takes `arguments` by position.
 
-    With None the arguments are not checked.
+    With None the arguments are not checked, and a class is accepted.
 
     Raises:
         ConfigError: There is no such module or function, its digest differs, or it cannot be called as needed.
@@ -124,8 +126,11 @@ def load_function(source: FunctionSource, arguments: Sequence[str] | None) -> Lo
         raise source.error(f"cannot be imported: {describe_error(error, source)}") from None
     function = getattr(module, source.function, None)
     if function is None:
-        known = sorted(n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__)
-        raise source.error(f"no such function; {source.place} defines {', '.join(known) or 'none'}")
+        found = {n: f for n, f in vars(module).items() if getattr(f, "__module__", None) == module.__name__}
+        classes = [n for n, f in found.items() if inspect.isclass(f) and arguments is None]
+        known = sorted([*classes, *(n for n, f in found.items() if inspect.isfunction(f))])
+        kind, hint = "class or function" if arguments is None else "function", did_you_mean(source.function, known)
+        raise source.error(f"no such {kind}; {hint}{source.place} defines {', '.join(known) or 'none'}")
     if not callable(function):
         raise source.error(f"is not a function but {describe_value(function)}")
     if arguments is not None:
@@ -162,6 +167,18 @@ def describe_value(value: Any) -> str:
     return f"{text[:SHOWN]} ({type(value).__name__})" if value is not None else "None"
 
 
+def read_number(value: Any) -> float | None:
+    """Return a reward of the user's as a float, also one of NumPy or PyTorch; None if it is not a finite number.
+
+    A truth value is none, because it is more often a mistake than a reward.
+    """
+    try:  # bool_ is NumPy's name before version 2
+        number = float(value) if hasattr(value, "__float__") and type(value).__name__ not in ("bool", "bool_") else None
+    except Exception:
+        return None
+    return number if number is not None and math.isfinite(number) else None
+
+
 def describe_error(error: BaseException, source: FunctionSource) -> str:
     """Return an exception in one line, with the line of the user's file where it was raised."""
     text = " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN]
@@ -170,12 +187,14 @@ def describe_error(error: BaseException, source: FunctionSource) -> str:
 
 
 def _module_content(source: FunctionSource) -> bytes | None:
+    if (folder := os.getcwd()) not in sys.path:
+        sys.path.append(folder)  # last, so that a file there does not hide an installed module
     try:
         spec = importlib.util.find_spec(source.place)
     except (ImportError, ValueError, AttributeError) as error:
         raise source.error(f"cannot be imported: {describe_error(error, source)}") from None
     if spec is None:
-        raise source.error("no such module; give MODULE:FUNCTION of an installed module, or FILE.py:FUNCTION")
+        raise source.error("no such module here or installed; give MODULE:FUNCTION or FILE.py:FUNCTION")
     return Path(spec.origin).read_bytes() if spec.has_location and spec.origin else None
 
 
@@ -186,7 +205,8 @@ def _execute(source: FunctionSource) -> ModuleType:
     module.__file__ = source.file
     sys.modules[source.module] = module
     sys.path.insert(0, str(Path(source.file).parent))
-    exec(compile(source.text, source.file, "exec"), vars(module))
+    # Otherwise the file has the `from __future__` imports of this one, and its type hints are texts.
+    exec(compile(source.text, source.file, "exec", dont_inherit=True), vars(module))
     return module
 
 

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, pstdev
 from typing import Any, get_args
 
-from hamr.algorithms.group_outcomes import metric_word
+from hamr.algorithms.group_outcomes import has_reward, metric_word
 from hamr.files import JsonlWriter, read_jsonl
 from hamr.rewards.mix import mix
 from hamr.telemetry.glossary import check_names
@@ -19,7 +19,6 @@ from hamr.telemetry.record_json import failure_kinds
 from hamr.types import (
     CASCADE_BANDS,
     MATCH_BANDS,
-    TURN_REWARD,
     EpisodeOutcome,
     Failure,
     MalformedResponse,
@@ -45,15 +44,9 @@ def percentile(values: Sequence[float], q: float) -> float:
     return float(np.percentile(values, q))
 
 
-def std(values: Sequence[float]) -> float:
-    """Return the population standard deviation; 0 for a single value."""
-    centre = fmean(values)
-    return math.sqrt(math.fsum((v - centre) ** 2 for v in values) / len(values))
-
-
 _STATS: dict[str, Callable[[Sequence[float]], float]] = {
     "mean": fmean,
-    "std": std,
+    "std": pstdev,
     "min": min,
     "max": max,
     "sum": math.fsum,
@@ -102,16 +95,10 @@ def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
     return [r.total.value for r in scored if not isinstance(r.total, Failure)]
 
 
-def has_reward(record: RewardRecord) -> bool:
-    """Return whether the response itself is rewarded, and not only the dialogue that it is a turn of. Every turn of a
-    failed dialogue has a failure of `TURN_REWARD`, which does not count."""
-    return any(c.weight and not (c.name == TURN_REWARD and isinstance(c.outcome, Failure)) for c in record.components)
-
-
 def dialogue_reward(turns: Sequence[RewardRecord]) -> float | None:
     """Return the sum of the rewards of a dialogue: those of its turns and that of the whole. A single response is a
     dialogue of one turn. None if one of them failed."""
-    values = [None if isinstance(r.total, Failure) else r.total.value for r in turns]
+    values = [r.reward for r in turns]
     values += [r.episode.reward for r in turns if r.episode is not None and r.episode.components]
     known = [value for value in values if value is not None]
     return math.fsum(known) if len(known) == len(values) else None
@@ -209,14 +196,13 @@ class MetricsWriter:
     last line of a (stage, step), as `read_metrics` does.
     """
 
-    def __init__(self, path: Path | str, *, strict: bool | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, path: Path | str, *, clock: Callable[[], float] = time.time) -> None:
         self._out = JsonlWriter(path)
-        self._strict = strict
         self._clock = clock
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
-        """Write one row. In strict mode, raises UnknownMetric for a name that is not in the glossary."""
-        check_names(values, strict=self._strict)
+        """Write one row. `check_names` describes what happens to a name that is not in the glossary."""
+        check_names(values)
         numbers = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
         self._out.write({"step": step, "stage": stage, "time": self._clock(), **numbers})
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import cast
 
-from hamr.config.custom import ARGUMENTS, FunctionConfig, HarnessConfig, ImporterConfig
+from hamr.config.custom import ARGUMENTS, EpisodeFunctionConfig, FunctionConfig, HarnessConfig, ImporterConfig
 from hamr.config.schema import Config
 from hamr.data.importer_function import imported_samples
 from hamr.pools.function_pool import check_functions
@@ -35,9 +35,12 @@ def check_own_functions(config: Config) -> Config:
             continue
         source = FunctionSource.of_config(key, section)
         function = within(CHECK_S, source, partial(_load_and_check, key, source))
-        if isinstance(function.call, ClassEpisode) and (keys := config.rewards.pool_keys):
-            remedy = f"set rewards.{keys[0]}.weight=0, or write a function that asks with `point=`"
-            raise source.error(f"is a class, whose get_reward is its only reward, but pools would be asked; {remedy}")
+        if isinstance(function.call, ClassEpisode):
+            if keys := config.rewards.pool_keys:
+                remedy = f"set rewards.{keys[0]}.weight=0, or write a function that asks with `point=`"
+                why = "is a class, whose get_reward is its only reward, but pools would be asked"
+                raise source.error(f"{why}; {remedy}")
+            section = cast(EpisodeFunctionConfig, section).as_class()
         found[key] = section.model_copy(update={"sha256": function.sha256})
     if "data.importer" in found:
         importer = cast(ImporterConfig, found["data.importer"])

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
 from hamr.apps.shared.commands import ConfiguredCommand, Folder
 from hamr.config.custom import names_function
+from hamr.config.overrides import expand_env
 from hamr.errors import RunFolderError
 
 if TYPE_CHECKING:
@@ -37,6 +39,14 @@ class TrainingCommand(ConfiguredCommand):
         config = self.config()
         check_sinks(config.logging)
         return config
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_recorded(cls, given: Any) -> Any:
+        """Write the short forms `env=FILE.py:NAME` and `env.command=...` of a resumed run as its configuration does."""
+        if not isinstance(given, Mapping) or given.get("resume") is None:
+            return given
+        return {**given, "overrides": tuple(map(expand_env, given.get("overrides", ())))}
 
     @model_validator(mode="after")
     def _resume_alone(self) -> TrainingCommand:

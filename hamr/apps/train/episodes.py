@@ -9,6 +9,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from hamr.algorithms.group_outcomes import has_reward
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
 from hamr.apps.train.customers import pool_customers
@@ -16,6 +17,7 @@ from hamr.bench.sage.episodes import SageEnvironment
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.cascade.audit import DebiasedRewards, debiased_metrics
 from hamr.cascade.retry import patient
+from hamr.config.custom import EpisodeFunctionConfig
 from hamr.config.schema import Config
 from hamr.config.tau2 import Tau2Config
 from hamr.errors import TooManyUnscored
@@ -24,11 +26,13 @@ from hamr.rewards.truth import ExactAct
 from hamr.rollout.episodes import EpisodeRunner, OwnEpisode, load_episode, with_zeros_at_limits
 from hamr.rollout.harness import HarnessEpisode
 from hamr.security.functions import FunctionSource
-from hamr.telemetry.metrics import episode_metrics, has_reward, total_rewards
+from hamr.telemetry.metrics import episode_metrics, total_rewards
 from hamr.types import (
     Component,
     EpisodeFunction,
     Failure,
+    FunctionFailed,
+    FunctionTimeout,
     RewardRecord,
     RolloutGroup,
     SampleKey,
@@ -84,6 +88,8 @@ def unscored_note(config: Config) -> str:
     names = ", ".join(f"rewards.{key}" for key in config.rewards.weight_keys)
     if names and config.env.type == "tau2":
         return f"env=tau2: the evaluator of tau2-bench is the only reward; not used: {names}"
+    if names and config.rollout.episode is not None and config.rollout.episode.is_class:
+        return f"rollout.episode: get_reward of the class is the only reward; not used: {names}"
     if names and config.rollout.episode is not None:
         return f"rollout.episode: only turns asked with a sample or `point=` are scored by {names}"
     return ""
@@ -100,15 +106,18 @@ def has_failed(dialogue: RolloutGroup) -> bool:
     return end is not None and end.outcome == "failed"
 
 
-def check_dialogues_held(records: Sequence[RewardRecord], stage: str) -> None:
-    """Raise TooManyUnscored if all dialogues of an evaluation have failed: those of training would too."""
+def check_dialogues_held(records: Sequence[RewardRecord], stage: str, own: EpisodeFunctionConfig | None = None) -> None:
+    """Raise TooManyUnscored if all dialogues of an evaluation have failed: those of training would too. `own`: the
+    user's function that holds them."""
     failures = [r.total for r in records if r.episode is not None and r.episode.outcome == "failed"]
     if failures and len(failures) == sum(r.episode is not None for r in records):
         kinds = ", ".join(sorted({failure.kind for failure in failures}))
         detail = next((f.detail for f in failures if isinstance(f, Failure) and f.detail), "no detail")
+        remedy = "Correct the dialogues or restore the pools, then resume the run"
+        if own is not None and any(isinstance(f, FunctionFailed | FunctionTimeout) for f in failures):
+            remedy = f"Correct the function {own.path} and start a new run; a resumed one keeps it as it is"
         raise TooManyUnscored(
-            f"evaluation {stage}: all {len(failures)} dialogues failed ({kinds}; e.g. {detail}). Correct the dialogues "
-            "or restore the pools, then resume the run"
+            f"evaluation {stage}: all {len(failures)} dialogues failed ({kinds}; e.g. {detail}). {remedy}"
         )
 
 

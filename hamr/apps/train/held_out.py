@@ -165,7 +165,7 @@ def _by_format(
             continue
         values = {
             "action_accuracy": float(ok),
-            "reward": None if isinstance(record.total, Failure) else record.total.value,
+            "reward": record.reward,
             "answer_tokens": record.answer_tokens,
             "answer_s": record.answer_s,
         }

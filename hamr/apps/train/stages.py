@@ -174,7 +174,7 @@ class Run:
                     truth=None if self.config.env.command or self.config.rollout.episode else self.prepared.truth,
                 )
                 if self.config.experiment.unscored.max_frac is not None:
-                    check_dialogues_held(turns, stage)
+                    check_dialogues_held(turns, stage, self.config.rollout.episode)
         self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, (*result.records, *turns))
         self.evaluations[stage] = result.as_dict()
         sage = self.config.experiment.sage

@@ -114,7 +114,8 @@ def test_unknown_key_suggests_the_nearest(override: str, says: str) -> None:
         ("pools.juge.type=openai", "not set; did you mean pools.judge? Otherwise set pools.juge.role=..."),
         ("model.path=???", "model.path: required"),
         ("trainer.learning_rate=1,2", "only one value is accepted"),
-        ("model.path=(x", "put it in quotes"),
+        ("model.path=(x", "put it in quotes: model.path="),
+        ("rollout.episode.kwargs={city: Zürich}", 'put the texts in it in quotes, such as {city: "Zürich"}'),
         ("model._target_=os.system", "class paths are not accepted"),
         ("model.path=${trainer.dtype}", "interpolations are not accepted"),
         ("hydra.run.dir=x", "experiment.run_dir"),
@@ -341,6 +342,9 @@ def test_env_may_be_a_class_or_function_of_the_users_own() -> None:
         config = load_config(["experiment=smoke", f"env={path}"])
         assert config.rollout.episode is not None and config.rollout.episode.path == path and config.holds_dialogues
     assert "nearest first" in complaint("env=sagee")
+    assert complaint("env=my.py") == "env: 'my.py': names no class; write env=my.py:CLASS, or my.py:FUNCTION"
+    config = load_config(["experiment=smoke", "env=my.py:Parcels", 'rollout.episode.kwargs={city: "Zürich"}'])
+    assert config.rollout.episode is not None and config.rollout.episode.kwargs == {"city": "Zürich"}
 
 
 def test_levels_need_customers_of_a_scenario() -> None:

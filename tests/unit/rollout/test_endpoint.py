@@ -128,6 +128,7 @@ async def test_tool_calls_make_the_round_trip(endpoint: PolicyEndpoint) -> None:
         ({"messages": []}, "messages"),
         ({"messages": HELLO, "n": 2}, "n: "),
         ({"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
+        ({"messages": HELLO, "stop": ["l"]}, "stop: Value error, a turn cannot be cut, because"),
         ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x" * 20_000}]}, "serve.max_body_mb"),
@@ -381,3 +382,20 @@ def test_contradictions_are_refused(overrides: list[str], told: str) -> None:
 def test_absent_program_is_reported_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="no program 'absent'"):
         check_harness("env.command", HarnessConfig(path="absent agent.py"))
+
+
+def test_absent_script_is_reported_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "agent.py").touch()
+    for interpreter in (sys.executable, "bash"):
+        with pytest.raises(ConfigError, match=r"^env.command.path: .* no file 'my_agnet.py'; give its path from"):
+            check_harness("env.command", HarnessConfig(path=f"{interpreter} my_agnet.py"))
+    python = sys.executable
+    for command in (f"{python} agent.py x", f"{python} -m agent", "sh -c 'exit 1'", "env nothing", "sh"):
+        check_harness("env.command", HarnessConfig(path=command))
+
+
+async def test_request_without_stop_strings_is_served(endpoint: PolicyEndpoint) -> None:
+    with endpoint.conversation(Policy("a", "b")) as one:
+        for stop in (None, []):
+            assert (await post(one, "/chat/completions", {"messages": HELLO, "stop": stop})).status_code == 200

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.shared.own_functions import check_own_functions
+from hamr.apps.train.episodes import unscored_note
 from hamr.config.load import load_config
 from hamr.data.tools import compact
 from hamr.errors import ConfigError
@@ -143,6 +145,118 @@ async def test_a_limit_ends_the_dialogue_with_its_reward(tmp_path: Path) -> None
     assert [(r.episode.outcome, r.episode.reward) for r in group.records if r.episode] == [("max_turns", 3.0)] * 2
 
 
+TYPED = """
+import enum
+import functools
+from typing import Literal, Optional
+from pydantic import BaseModel
+
+class Colour(enum.Enum):
+    red, blue = "red", "blue"
+
+class Turn(BaseModel):
+    degrees: int
+    colours: list[Colour] = []
+
+class Mine:
+    def reset(self): return None
+    def get_reward(self): return 1.0
+
+    def turn_key(self, turn: Turn, way: Literal["left", "right"], back: Optional[Colour] = None) -> str:
+        'Turn the key.'
+        return f"turned {turn.degrees} {way} {back}"
+
+    @classmethod
+    def of_class(cls, kind: Colour) -> str:
+        'Class.'
+        return cls.__name__ + kind.value
+
+    @staticmethod
+    def static(number: int) -> str:
+        'Static.'
+        return str(number + 1)
+
+    @functools.lru_cache
+    def cached(self, number: int) -> str:
+        'Cached.'
+        return str(number + 2)
+
+    @property
+    def state(self): return "open"
+
+    class Kind: pass
+"""
+
+
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations"])
+async def test_hints_name_the_types_of_the_users_file(tmp_path: Path, future: str) -> None:
+    calls = [
+        call("turn_key", '{"turn": {"degrees": "90"}, "way": "left"}'),
+        call("of_class", '{"kind": "red"}'),
+        call("static", '{"number": 1}'),
+        call("cached", '{"number": 1}'),
+    ]
+
+    def say(point: ServiceSample) -> str:
+        return [*calls, "Done."][sum(turn.role == "tool" for turn in point.history)]
+
+    _, policy = await hold(source(tmp_path, future + TYPED), say, max_turns=9)
+    assert [compact(tool) for tool in policy.seen[0].tools] == [
+        "cached(number: integer)",
+        "of_class(kind: red|blue)",
+        "static(number: integer)",
+        "turn_key(turn: {degrees: integer, colours?: array of red|blue}, way: left|right, back?: red|blue)",
+    ]
+    results = [turn.content for turn in policy.seen[-1].history if turn.role == "tool"]
+    assert results == ["turned 90 left None", "Minered", "2", "3"]
+
+
+def result_of(value: str) -> str:
+    return (
+        "import datetime, math, numpy, pydantic\nclass Model(pydantic.BaseModel):\n    x: float = math.nan\n"
+        f"class Mine:\n{RESET}{REWARD}    def look(self):\n        'Look.'\n        return {value}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("{'on': datetime.date(2024, 1, 2), 'ü': {1}}", '{"on": "2024-01-02", "ü": [1]}'),
+        ("[numpy.int64(3), numpy.float32(0.5), numpy.arange(2)]", "[3, 0.5, [0, 1]]"),
+        ("[Model(), math.nan, numpy.float32('inf')]", '[{"x": null}, null, null]'),
+    ],
+)
+async def test_results_of_tools_are_valid_json(tmp_path: Path, value: str, shown: str) -> None:
+    def say(point: ServiceSample) -> str:
+        return "Done." if point.history and point.history[-1].role == "tool" else call("look")
+
+    _, policy = await hold(source(tmp_path, result_of(value)), say)
+    assert last(policy.seen[-1]) == shown
+
+
+async def test_result_that_json_cannot_write_names_the_tool(tmp_path: Path) -> None:
+    group, _ = await hold(source(tmp_path, result_of("object()")), lambda point: call("look"))
+    assert isinstance(group.records[0].total, FunctionFailed)
+    assert "look returned <object object" in group.records[0].total.detail
+
+
+@pytest.mark.parametrize(
+    ("value", "reward"), [("numpy.float32(0.5)", 0.5), ("numpy.int64(2)", 2.0), ("numpy.float64(1)", 1.0)]
+)
+async def test_rewards_may_be_numbers_of_numpy(tmp_path: Path, value: str, reward: float) -> None:
+    body = f"import numpy\nclass Mine:\n{RESET}    def get_reward(self): return {value}\n"
+    group, _ = await hold(source(tmp_path, body), lambda point: "Hello.")
+    ends = [r.episode for r in group.records if r.episode]
+    assert [e.reward for e in ends] == [reward] * 2 and type(ends[0].components[0].value) is float
+
+
+@pytest.mark.parametrize("value", ["True", "numpy.bool_(True)", "None", "numpy.nan", "'1'"])
+async def test_reward_that_is_no_number_is_a_typed_failure(tmp_path: Path, value: str) -> None:
+    body = f"import numpy\nclass Mine:\n{RESET}    def get_reward(self): return {value}\n"
+    group, _ = await hold(source(tmp_path, body), lambda point: "Hello.")
+    assert "return a finite number" in group.records[0].total.detail
+
+
 RESET, REWARD = "    def reset(self): return None\n", "    def get_reward(self): return 1\n"
 
 
@@ -166,6 +280,31 @@ RESET, REWARD = "    def reset(self): return None\n", "    def get_reward(self):
 def test_an_unusable_class_is_refused(tmp_path: Path, body: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load_episode(source(tmp_path, f"class Mine:\n{body}"))
+
+
+def test_mistyped_class_is_corrected(tmp_path: Path) -> None:
+    body = f"class Parcels:\n{RESET}{REWARD}\ndef run(): pass\n"
+    with pytest.raises(ConfigError, match=r"class or function; did you mean 'Parcels'\? .* defines Parcels, run"):
+        load_episode(source(tmp_path, body, name="Parcells"))
+
+
+def test_module_of_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "environment_of_mine.py").write_text(f"class Mine:\n{RESET}{REWARD}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    load_episode(FunctionSource(key="rollout.episode.path", path="environment_of_mine:Mine"))
+    assert sys.path[-1] == str(tmp_path), "last, so that it hides no installed module"
+
+
+def test_note_names_the_rewards_that_a_class_does_not_use(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text("def polite(sample, response): return 1.0\n")
+    environment = source(tmp_path, f"class Mine:\n{RESET}{REWARD}\nasync def run(episode, ask): ...\n").place
+    words = ["experiment=smoke", "rewards.consistency.weight=0", f"rewards.custom.polite.path={tmp_path}/own.py:polite"]
+    note = unscored_note(check_own_functions(load_config([*words, f"env={environment}:Mine"])))
+    names = "rewards.format, rewards.custom.polite"
+    assert note == f"rollout.episode: get_reward of the class is the only reward; not used: {names}"
+    note = unscored_note(check_own_functions(load_config([*words, f"env={environment}:run"])))
+    assert note.endswith(f"are scored by {names}")
 
 
 @pytest.mark.parametrize(("reset", "says"), [("return 7", "reset returned 7"), ("1 / 0", "ZeroDivisionError")])

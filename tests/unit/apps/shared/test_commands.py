@@ -192,6 +192,15 @@ def test_invalid_option_names_key_value_and_remedy(args: list[str], says: str) -
     assert "\n" not in str(refused.value)
 
 
+def test_resumed_run_takes_the_short_forms_of_its_functions() -> None:
+    short = ["env=my_env.py:Parcels", "env.command=python my_agent.py --n=2"]
+    command = parse_command(["train", "resume=runs/a", *short])
+    assert command.overrides == ("rollout.episode.path=my_env.py:Parcels", "env.command.path=python my_agent.py --n=2")
+    assert parse_command(["train", *short]).overrides == tuple(short)
+    with pytest.raises(BadInput, match="keeps its configuration"):
+        parse_command(["train", "resume=runs/a", "env=sage"])
+
+
 def test_last_value_of_a_repeated_option_wins() -> None:
     assert parse(SampledCommand, [*SAMPLED[2:], "best=2", "best=3"]).best == 3
 

@@ -64,7 +64,7 @@ def begun(folder: RunFolder, recorder: Any, config: Any, engine: Any, pools: Any
 async def test_dialogues_use_the_engines_and_record_figures(tmp_path: Path) -> None:
     config = load_config(OPTIONS)
     plans = plan_dialogues(TELECOM, config.experiment.sage)
-    with RunFolder.create(tmp_path / "run", "{}") as folder, RunRecorder(folder, strict=True) as recorder:
+    with RunFolder.create(tmp_path / "run", "{}") as folder, RunRecorder(folder) as recorder:
         run = begun(folder, recorder, config, Engine(plans, silent=1))
         await simulate(run, "base", 0)
         run.world.workers = Engine(plans)
@@ -88,7 +88,7 @@ async def test_dialogues_use_the_engines_and_record_figures(tmp_path: Path) -> N
 async def test_retried_stage_starts_from_the_beginning(tmp_path: Path) -> None:
     config = load_config(OPTIONS)
     plans = plan_dialogues(TELECOM, config.experiment.sage)
-    with RunFolder.create(tmp_path / "run", "{}") as folder, RunRecorder(folder, strict=True) as recorder:
+    with RunFolder.create(tmp_path / "run", "{}") as folder, RunRecorder(folder) as recorder:
         run = begun(folder, recorder, config, Engine(plans, silent=1))
         await simulate(run, "rl", 2)
         run.world.workers = Engine(plans)
@@ -106,7 +106,7 @@ async def test_pools_of_the_run_play_customers_and_judges(tmp_path: Path) -> Non
         asked.append(question)
         return Answer(text="I want another plan.") if question.affinity.endswith("/user") else Answer(text="mumbles")
 
-    with RunFolder.create(tmp_path / "run", "{}") as folder, RunRecorder(folder, strict=True) as recorder:
+    with RunFolder.create(tmp_path / "run", "{}") as folder, RunRecorder(folder) as recorder:
         run = begun(folder, recorder, config, Engine(plans), {"judge": SimpleNamespace(ask=ask)})
         await simulate(run, "base", 0)
     assert run.dialogues["base"]["truth"] == pytest.approx(100.0)

@@ -9,6 +9,7 @@ import pytest
 
 from hamr.apps.train.episodes import check_dialogues_held, evaluate_customers
 from hamr.bench.sage.episodes import SageEnvironment
+from hamr.config.custom import EpisodeFunctionConfig
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import parse_action, render_action
 from hamr.errors import TooManyUnscored
@@ -73,6 +74,22 @@ async def test_failed_dialogues_do_not_count_as_wrong() -> None:
     check_dialogues_held(records, "rl")
     with pytest.raises(TooManyUnscored, match="all 1 dialogues failed .customer_unavailable; e.g. user"):
         check_dialogues_held(records[:1], "base")
+
+
+async def test_failing_function_of_the_users_own_needs_a_new_run() -> None:
+    async def run(episode, ask):
+        raise ValueError if episode.sample.id == "s0" else CustomerUnavailableError("user: timeout")
+
+    how = {"run": "r", "stage": "base", "step": 0, "sampling": SamplingConfig(max_new_tokens=8)}
+    own = EpisodeFunctionConfig(path="mine.py:Parcels")
+    for sample_, function, remedy in (
+        (sample(0), own, "Correct the function mine.py:Parcels and start a new run"),
+        (sample(0), None, "Correct the dialogues or restore the pools, then resume the run"),
+        (sample(1), own, "restore the pools, then resume the run"),
+    ):
+        _, records = await evaluate_customers(runner(run), [sample_], **how)
+        with pytest.raises(TooManyUnscored, match=remedy):
+            check_dialogues_held(records, "base", function)
 
 
 async def test_unscored_turns_have_no_mean_reward() -> None:

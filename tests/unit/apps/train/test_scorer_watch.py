@@ -25,7 +25,7 @@ from hamr.data.splits import Splits
 from hamr.errors import BadInput, UnreliableScorer
 from hamr.procedures.acts import Context, SageActs
 from hamr.rewards.truth import ExactAct
-from hamr.telemetry.watch import flags
+from hamr.telemetry.watch import alarms
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample
 
 GOODBYE = "That is fine. Have a nice day, goodbye!"
@@ -209,7 +209,8 @@ async def test_replies_of_too_few_acts_raise_the_alarm(share: float, acts: tuple
     """Stray replies of other acts do not hide a collapse, and wrong replies of all acts are none."""
     found, _ = watch(RuleScorer(), "scorers.contexts=0")
     figures = await found.of_replies(act_replies(share, *acts))
-    assert flags(figures, AlarmsConfig())["act_diversity"] == raised, figures
+    flags, _ = alarms(figures, AlarmsConfig())
+    assert flags["act_diversity"] == raised, figures
 
 
 async def test_act_diversity_requires_data_and_single_decisions() -> None:
