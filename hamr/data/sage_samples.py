@@ -330,8 +330,11 @@ class SampleMaker:
                 history.append(Turn(role="agent", content=one_of(question, ticket, self.rng)))
 
     def gold_acts(self, act: str, walk: Walk, shown: Mapping[str, Value], ticket: Mapping[str, Value]) -> list[Action]:
-        """Return the gold acts, each in another wording."""
+        """Return the gold acts, each in another wording. Raise BadInput if the amount of the action has no value."""
         context = Context(split=self.split, shown=shown, values=ticket)
+        action = self.scenario.file.actions.get(act)
+        if action is not None and action.amount is not None:
+            self.scenario.amount(action.amount, ticket)
         if self.form == "actions":
             return self.acts.actions(act, context, self.rng)
         wordings = self.words.of(self.split)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hamr.errors import did_you_mean
 from hamr.procedures.graph import Scenario
-from hamr.procedures.schema import Condition, Fact, ProcedureStage, ScenarioFile, Value, Variable
+from hamr.procedures.schema import Condition, Fact, Formula, ProcedureStage, ScenarioFile, Value, Variable
+
+_INPUTS = 100
+"""Maximum number of values of a fact that are all tried in a formula. Of more, only those at the borders are."""
+_COMBINATIONS = 10_000
+"""Maximum number of combinations of values that are tried in a formula."""
 
 
 class ScenarioFault(NamedTuple):
@@ -37,6 +43,7 @@ def _names(file: ScenarioFile) -> Iterator[ScenarioFault]:
     kinds = {"fields": file.fields, "system": file.system, "facts": file.facts, "formulas": file.formulas}
     yield from _check_doubles(kinds)
     yield from _check_doubles({"stages": file.stages, "actions": file.actions})
+    yield from _tools(file)
     if file.start not in file.stages:
         yield ScenarioFault(
             ("start",), file.start, f"is not a stage; {did_you_mean(file.start, file.stages)}known: {list(file.stages)}"
@@ -50,6 +57,25 @@ def _check_doubles(kinds: Mapping[str, Iterable[str]]) -> Iterator[ScenarioFault
             if name in seen:
                 yield ScenarioFault((kind, name), name, f"the name is already used in {seen[name]}; rename one")
             seen[name] = kind
+
+
+def _tools(file: ScenarioFile) -> Iterator[ScenarioFault]:
+    """Check that every call names one action: actions have different tools, or different options of one tool."""
+    options: dict[str, dict[str | None, str]] = {}
+    for name, action in file.actions.items():
+        if action.reply:
+            continue
+        tool, option = action.tool(name), action.option
+        where, value = (("actions", name, "group"), action.group) if action.group else (("actions", name), name)
+        if not tool.strip("_"):
+            why = "its tool needs a name with a letter from a to z or a digit; rename it (a description may be Chinese)"
+            yield ScenarioFault(where, value, why)
+        others = options.setdefault(tool, {})
+        both = "" if option is None or None in others else f" and its option {option!r}"
+        for known, other in others.items():
+            if known == option or None in (known, option):
+                yield ScenarioFault(where, value, f"shares the tool {tool!r}{both} with {other}; rename one")
+        others[option] = name
 
 
 def _stages(file: ScenarioFile) -> Iterator[ScenarioFault]:
@@ -76,22 +102,26 @@ def _stages(file: ScenarioFile) -> Iterator[ScenarioFault]:
 def _branches(name: str, stage: ProcedureStage, variable: Variable) -> Iterator[ScenarioFault]:
     for index, branch in enumerate(stage.branches):
         yield from _condition(("stages", name, "branches", index), branch, variable)
-    for value in _values_to_try(stage, variable):
+    for value in _values_to_try(stage.branches, variable):
         fired = [branch.to for branch in stage.branches if branch.holds(value)]
         if len(fired) != 1:
             what = "fires no branch; add one for it" if not fired else f"fires {len(fired)} branches; keep one of them"
             yield ScenarioFault(("stages", name, "branches"), value, f"{stage.reads}={value} {what}")
 
 
-def _values_to_try(stage: ProcedureStage, variable: Variable) -> tuple[Value, ...]:
+def _values_to_try(tests: Iterable[Condition], variable: Variable) -> tuple[Value, ...]:
     """Return every option of a variable, or for a number the values on both sides of every border."""
     if variable.options is not None:
         return variable.options
     least = variable.minimum
     assert least is not None
-    edges = [least, *(b.above for b in stage.branches if b.above is not None)]
-    edges += [v for b in stage.branches for v in b.values or () if isinstance(v, int)]
-    return tuple(sorted({n for e in edges for n in (e, e + 1) if n >= least}))
+    return tuple(sorted({n for edge in (least, *_edges(tests)) for n in (edge, edge + 1) if n >= least}))
+
+
+def _edges(tests: Iterable[Condition]) -> list[int]:
+    """Return the numbers in the conditions."""
+    numbers = (number for test in tests for number in (test.above, *(test.values or ())))
+    return [number for number in numbers if isinstance(number, int)]
 
 
 def _condition(where: tuple[str | int, ...], test: Condition, variable: Variable | Fact) -> Iterator[ScenarioFault]:
@@ -126,6 +156,10 @@ def _graph(file: ScenarioFile) -> Iterator[ScenarioFault]:
 
 def _values(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """Check the references of the other sections to the variables."""
+    for name, field in file.fields.items():
+        if field.options is None:
+            why = "a field has options; use enum with an option for each range, or move the number to system"
+            yield ScenarioFault(("fields", name, "type"), field.type, why)
     for name, variable in file.system.items():
         if variable.options is None and file.listed_states is None:
             yield ScenarioFault(("system", name), variable.type, "a number has no list of states; write system_states")
@@ -142,6 +176,10 @@ def _values(file: ScenarioFile) -> Iterator[ScenarioFault]:
                 yield from _condition(where, test, file.system[name])
     for index, state in enumerate(file.listed_states or ()):
         yield from _state(("system_states", index), state, file)
+    if not file.system_states:
+        section = "refused" if file.listed_states is None else "system_states"
+        reasons = [refusal.why for refusal in file.refused if file.listed_states is None]
+        yield ScenarioFault((section,), reasons, "no state is left; allow or list at least one")
     for index, name in enumerate(file.coverage.crossed):
         yield from _check_reference(("coverage", "crossed", index), name, None, file.fields)
     for name, value in file.coverage.filled.items():
@@ -188,7 +226,7 @@ def _check_reference(
 
 
 def _amounts(file: ScenarioFile) -> Iterator[ScenarioFault]:
-    """Check that formulas read numeric variables of the ticket, with satisfiable conditions."""
+    """Check that formulas read numeric variables of the ticket, with satisfiable conditions, and have a value."""
     numbers = {name for name, fact in file.facts.items() if fact.number}
     numbers |= {name for name, variable in file.system.items() if variable.options is None}
     readable: dict[str, Variable | Fact] = {**file.system, **file.facts}
@@ -202,6 +240,7 @@ def _amounts(file: ScenarioFile) -> Iterator[ScenarioFault]:
                     yield from _condition((*where, "when", variable), test, readable[variable])
             for variable in sorted(case.value.names - numbers):
                 yield ScenarioFault((*where, "value"), variable, _no_readable(variable, numbers))
+        yield from _divisions(name, formula, file)
     for name, action in file.actions.items():
         if action.amount is not None and action.amount not in file.formulas:
             hint = did_you_mean(action.amount, file.formulas)
@@ -210,17 +249,50 @@ def _amounts(file: ScenarioFile) -> Iterator[ScenarioFault]:
             )
 
 
+def _divisions(name: str, formula: Formula, file: ScenarioFile) -> Iterator[ScenarioFault]:
+    """Check that no case divides by zero for the values that the variables of its divisors can have."""
+    entries: dict[str, Variable | Fact] = {**file.system, **file.facts}
+    tried: dict[str, list[Value]] = {}
+    for variable in sorted({read for case in formula.cases for read in (*case.when, *case.value.divisor_names)}):
+        tests = [case.when[variable] for case in formula.cases if variable in case.when]
+        tried[variable] = _inputs(entries[variable], tests)
+        tried[variable] += [state[variable] for state in file.system_states if variable in state]
+    rest = {variable: 1 for variable in formula.names - tried.keys()}
+    for values in itertools.islice(itertools.product(*map(dict.fromkeys, tried.values())), _COMBINATIONS):
+        given = dict(zip(tried, values, strict=True))
+        index, case = next((i, c) for i, c in enumerate(formula.cases) if c.applies(given))
+        try:
+            case.value.value({**rest, **given})
+        except ZeroDivisionError:
+            why = f"divides by zero with {given}; add a case for it, or exclude it from the values"
+            yield ScenarioFault(("formulas", name, "cases", index, "value"), case.value.text, why)
+            return
+
+
+def _inputs(entry: Variable | Fact, tests: Iterable[Condition]) -> list[Value]:
+    """Return the values of a variable to try in a formula with these conditions."""
+    if isinstance(entry, Variable):
+        return [*_values_to_try(tests, entry), *entry.examples]
+    if len(entry.values) <= _INPUTS or not entry.number:
+        return [*entry.values]
+    borders = (0, int(entry.values[0]), int(entry.values[-1]), *_edges(tests))
+    return [value for value in entry.values if any(abs(int(value) - border) <= entry.step for border in borders)]
+
+
 def _no_readable(name: str, known: Iterable[str]) -> str:
     return f"a formula can read the numbers among system and facts; {did_you_mean(name, known)}known: {sorted(known)}"
 
 
 def _logic(file: ScenarioFile) -> Iterator[ScenarioFault]:
     """Check combinations of conditions that the single edges allow but no setting reaches, and fields without an
-    intent."""
+    intent or an adversarial level."""
     scenario = Scenario(file)
     visited = set()
-    for fields, _, done in scenario.settings():
+    for fields, system, done in scenario.settings():
         visited |= {*done.nodes, str(done.action)}
+        if not scenario.levels_of(fields, system):
+            limited = {name: fields[name] for name in done.read if name in file.fitting_levels}
+            yield ScenarioFault(("fitting_levels",), limited, "no level fits these together; add one to an option")
         if not scenario.intents_of(fields):
             yield ScenarioFault(("intents",), fields, "no intent allows these fields; add one, or pin less")
     for kind, names in (("stages", file.stages), ("actions", file.actions)):

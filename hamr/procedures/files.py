@@ -23,7 +23,8 @@ def load_scenario(name: str | Path) -> Scenario:
     """Load a shipped scenario by name, or a user's by path (contains a slash or ends in .yaml).
 
     BadInput names file and line: unknown name (with the nearest one) or file, invalid YAML, unknown key, invalid value,
-    or parts that do not fit together (see `checks`).
+    parts that do not fit together (see `checks`), or another procedure with the name of a shipped one, whose wordings
+    scorers would take.
     """
     own = isinstance(name, Path) or is_path(name)
     return _read(Path(name).expanduser()) if own else _shipped_scenario(str(name))
@@ -41,6 +42,9 @@ def _shipped_scenario(name: str) -> Scenario:
 
 def _read(path: Path) -> Scenario:
     file, tree = read_checked(path, ScenarioFile, "scenario")
+    shipped = resource("conf", "scenarios") / f"{file.name}.yaml"
+    if file.name in scenario_names() and not path.samefile(shipped):
+        raise BadInput(place(path, tree, ("name",)), file.name, "is a shipped procedure; choose another name")
     fault = next(faults(file), None)
     if fault is not None:
         raise BadInput(place(path, tree, fault.where), fault.value, fault.why)

@@ -53,6 +53,18 @@ class Expression:
         found = (node.id for node in ast.walk(self._tree) if isinstance(node, ast.Name))
         return frozenset(found) - _FUNCTIONS.keys()
 
+    @property
+    def divisor_names(self) -> frozenset[str]:
+        """Variables in its divisors.
+
+        >>> sorted(Expression("Paid * Taken / (Total - Lost)").divisor_names)
+        ['Lost', 'Total']
+        """
+        operations = (node for node in ast.walk(self._tree) if isinstance(node, ast.BinOp))
+        divisors = [node.right for node in operations if isinstance(node.op, ast.Div)]
+        found = (node.id for divisor in divisors for node in ast.walk(divisor) if isinstance(node, ast.Name))
+        return frozenset(found) - _FUNCTIONS.keys()
+
     def value(self, values: Mapping[str, object]) -> Fraction:
         """Evaluate it. Raise KeyError for a variable without a value, and ZeroDivisionError."""
         return _value(self._tree, values)

@@ -143,12 +143,12 @@ class Scenario:
         """
         try:
             cases = self.file.formulas[formula].cases
-            fits = (c for c in cases if all(test.holds(values[name]) for name, test in c.when.items()))
-            return floor(next(fits).value.value(values))
+            return floor(next(case for case in cases if case.applies(values)).value.value(values))
         except KeyError as error:
             raise BadInput(f"{self.name}.formulas.{formula}", dict(values), f"needs {error.args[0]}") from error
         except ZeroDivisionError as error:
-            raise BadInput(f"{self.name}.formulas.{formula}", dict(values), "divides by zero") from error
+            remedy = "divides by zero; add a case for it"
+            raise BadInput(f"{self.name}.formulas.{formula}", dict(values), remedy) from error
 
     def walk(self, fields: Mapping[str, object], system: Mapping[str, object]) -> Walk:
         """Walk as far as the known fields allow; see `rules.walk`."""

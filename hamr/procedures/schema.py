@@ -36,7 +36,8 @@ class Text(Strict):
 
 
 class Variable(Strict):
-    """A classification field or a system variable: one of `options`, or a whole number of at least `minimum`.
+    """A classification field or a system variable: one of `options`. A system variable may also be a whole number of at
+    least `minimum`.
 
     `examples`: numbers for generated data, in addition to those of `system_states`. `hidden`: a system variable that
     the back end knows and the customer does not.
@@ -162,6 +163,9 @@ class FormulaCase(Strict):
 
     when: Mapping[str, Condition] = {}
     value: Expression
+
+    def applies(self, values: Mapping[str, object]) -> bool:
+        return all(test.holds(values[name]) for name, test in self.when.items())
 
 
 class Formula(Strict):

@@ -25,8 +25,7 @@ Scenarios = Mapping[str, Scenario]
 
 
 def load_scenarios(files: Iterable[str] = ()) -> Scenarios:
-    """Load the shipped procedures and those of the files, which override shipped ones of the same name. Raise BadInput
-    for an unusable file."""
+    """Load the shipped procedures and those of the files. Raise BadInput for an unusable file."""
     return {scenario.name: scenario for scenario in map(load_scenario, (*scenario_names(), *files))}
 
 

@@ -62,9 +62,9 @@ def build(command: SageCommand) -> int:
         done = make_items(config, team, items, Reword(recipe), output, run="reword", at_once=command.at_once)
         splits, counts = apply_rewordings(splits, named, done, sage.language)
         show("customers' messages", done, [(what, str(count)) for what, count in counts.items()])
-    write_splits(folder, splits)
     if thoughts != "none":
         write_thoughts(folder, splits, thoughts)
+    write_splits(folder, splits)
     return 0
 
 

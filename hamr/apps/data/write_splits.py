@@ -26,13 +26,16 @@ def write_thoughts(folder: Path, splits: Splits, rendering: Rendering) -> None:
 
     The training split is written as items.jsonl, the validation split as held_out_items.jsonl.
     """
-    for name, samples in zip(ITEMS, (splits.train, splits.validation), strict=True):
-        items = [
+    made = [
+        [
             decision_item(sample, reference.action, thought_of(sample), answer_first=order)
             for sample in samples
             for reference in sample.references
             for order in ORDERS[rendering]
         ]
+        for samples in (splits.train, splits.validation)
+    ]
+    for name, items in zip(ITEMS, made, strict=True):
         write_items(folder / f"{name}.jsonl", items)
         print(f"written: {folder / name}.jsonl, {len(items)} SFT items", flush=True)
 

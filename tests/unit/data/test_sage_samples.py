@@ -19,7 +19,7 @@ from hamr.data.rendering import policy_messages
 from hamr.data.sage_samples import deal, generate, generate_samples, tools_of
 from hamr.data.samples import from_json, to_json
 from hamr.errors import BadInput
-from hamr.procedures import load_scenario, scenario_names
+from hamr.procedures import Scenario, load_scenario, scenario_names
 from hamr.procedures.acts import Context, SageActs
 from hamr.procedures.contract import KEYS
 from hamr.procedures.prompts import CHAT_WORDS
@@ -330,9 +330,9 @@ def split_words(mark):
     }
 
 
-def mine(tmp_path, change=lambda words: None):
+def mine(tmp_path, change=lambda words: None, text=MINE):
     (tmp_path / "words").mkdir()
-    (tmp_path / "mine.yaml").write_text(MINE)
+    (tmp_path / "mine.yaml").write_text(text)
     words = {split: split_words(split) for split in SPLITS}
     change(words)
     (tmp_path / "words" / "mine.en.yaml").write_text(yaml.safe_dump(words))
@@ -360,6 +360,20 @@ def test_procedure_without_settings_for_a_split_is_reported(tmp_path):
 def test_insufficient_wordings_are_reported(tmp_path):
     with pytest.raises(BadInput, match="give only"):
         generate([mine(tmp_path)], {"train": 100, "validation": 0, "test": 0}, seed=0)
+
+
+@pytest.mark.parametrize("form", ["actions", "sage"])
+def test_amount_without_a_value_is_reported(tmp_path, form):
+    text = MINE.replace("look.}", "look., amount: Fee}").replace(
+        "stages:",
+        "facts: {Days: {description: days, low: 1, high: 4}}\nformulas: "
+        "{Fee: {description: fee, cases: [{value: 9 / Days}]}}\nstages:",
+    )
+    scenario = mine(tmp_path, text=text)
+    days = scenario.file.facts["Days"].model_copy(update={"low": 0, "high": 0})
+    later = Scenario(scenario.file.model_copy(update={"facts": {"Days": days}}), scenario.source)
+    with pytest.raises(BadInput, match=r"mine\.formulas\.Fee: {'Days': 0}: divides by zero"):
+        generate([later], {"train": 4, "validation": 0, "test": 0}, seed=0, form=form)
 
 
 @pytest.mark.parametrize(

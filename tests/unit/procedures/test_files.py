@@ -52,6 +52,12 @@ personas:
   somebody: {description: An ordinary person.}
 adversity: {zero: You are kind.}
 """
+OTHER = "{description: Another action.}"
+GROUPED = "{description: Another action., group: plan, option: A}"
+ALL_REFUSED = "{when: {Room: {values: [Hall, Attic]}}, why: small}"
+FIELD = (
+    "  Found: {type: boolean, description: whether it was found, options: {true: found it, false: still looks for it}}"
+)
 
 
 def broken(tmp_path, old, new, text=MINE):
@@ -73,9 +79,17 @@ def test_new_scenario_needs_only_a_file(tmp_path):
 
 @pytest.mark.parametrize("name", scenario_names())
 def test_shipped_file_can_be_loaded_by_path(name, tmp_path):
+    assert load_scenario(resource("conf", f"scenarios/{name}.yaml")).paths() == load_scenario(name).paths()
     path = tmp_path / "copy.yaml"
-    path.write_text(text_of(name), encoding="utf-8")
+    path.write_text(text_of(name).replace(f"name: {name}\n", "name: mine\n"), encoding="utf-8")
     assert load_scenario(path).paths() == load_scenario(name).paths()
+
+
+def test_copy_with_the_name_of_a_shipped_procedure_is_rejected(tmp_path):
+    path = broken(tmp_path, "name: mine", "name: telecom_package")
+    with pytest.raises(BadInput) as caught:
+        load_scenario(path)
+    assert str(caught.value) == f"{path}:1: name: 'telecom_package': is a shipped procedure; choose another name"
 
 
 @pytest.mark.parametrize(
@@ -96,6 +110,12 @@ def test_shipped_file_can_be_loaded_by_path(name, tmp_path):
         # names
         ("  Search: {", "  ask: {", 12, "already used in"),
         ("  Room: {type: enum", "  Found: {type: enum", 9, "already used in fields"),
+        # tools
+        ("  Search: {", f"  Go_On: {OTHER}\n  GoOn: {OTHER}\n  Search: {{", 13, "shares the tool 'go_on' with Go_On;"),
+        ("  Search: {", f"  寻找: {OTHER}\n  Search: {{", 12, "a letter from a to z or a digit"),
+        ("  Search: {", f"  A: {GROUPED}\n  B: {GROUPED}\n  Search: {{", 13, "'plan' and its option 'A' with A;"),
+        ("  Search: {", f"  Plan: {OTHER}\n  A: {GROUPED}\n  Search: {{", 13, "shares the tool 'plan' with Plan;"),
+        ("  Search: {", f"  A: {GROUPED}\n  Plan: {OTHER}\n  Search: {{", 13, "shares the tool 'plan' with A;"),
         ("coverage: {crossed: [Found]", "coverage: {crossed: []", 26, "name every field"),
         ("pins: {}", "pins: {Fond: true}", 28, "did you mean 'Found'"),
         ("pins: {}", "pins: {Found: 1}", 28, "allowed: [True, False]"),
@@ -114,6 +134,8 @@ def test_shipped_file_can_be_loaded_by_path(name, tmp_path):
         # system states, refusals, formulas
         ("coverage:", "system_states: [{Room: Cellar}]\ncoverage:", 26, "allowed: ['Hall', 'Attic']"),
         ("coverage:", "system_states: [{}]\ncoverage:", 26, "is missing"),
+        ("coverage:", "system_states: []\ncoverage:", 26, "system_states: []: no state is left"),
+        ("coverage:", f"refused: [{ALL_REFUSED}]\ncoverage:", 26, "refused: ['small']: no state is left"),
         ("coverage:", "refused: [{when: {Rom: {values: [Hall]}}, why: small}]\ncoverage:", 26, "did you mean 'Room'"),
         ("coverage:", "formulas: {F: {description: f, cases: [{value: Money * 2}]}}\ncoverage:", 26, "can read"),
         ("coverage:", "formulas: {F: {description: f, cases: [{value: 2 ** 9}]}}\ncoverage:", 26, "not allowed"),
@@ -122,6 +144,7 @@ def test_shipped_file_can_be_loaded_by_path(name, tmp_path):
         ("coverage:", "fitting_levels: {Fond: {true: [zero]}}\ncoverage:", 26, "did you mean 'Found'"),
         ("coverage:", "fitting_levels: {Found: {1: [zero]}}\ncoverage:", 26, "allowed: [True, False]"),
         ("coverage:", "fitting_levels: {Found: {true: [zer]}}\ncoverage:", 26, "did you mean 'zero'"),
+        ("coverage:", "fitting_levels: {Found: {true: []}}\ncoverage:", 26, "{'Found': True}: no level fits"),
         ("coverage:", "metrics: {logic: 0.9}\ncoverage:", 26, "sum to 1"),
     ],
 )  # fmt: skip
@@ -132,6 +155,55 @@ def test_invalid_file_is_rejected_with_its_line(tmp_path, old, new, line, said):
     assert said in str(caught.value)
     assert str(caught.value).startswith(f"{path}:{line}")
     assert "\n" not in str(caught.value)
+
+
+def test_integer_field_is_rejected(tmp_path):
+    text = MINE.replace("values: [true]", "values: [0]").replace("values: [false]", "above: 0")
+    path = broken(tmp_path, FIELD, "  Found: {type: integer, minimum: 0, description: how many were found}", text)
+    with pytest.raises(BadInput, match=r"yaml:7: fields\.Found\.type: 'integer': a field has options"):
+        load_scenario(path)
+
+
+@pytest.mark.parametrize(
+    ("cases", "said"),
+    [
+        ("[{value: 9 / Days}]", "0.value: '9 / Days': divides by zero with {'Days': 0}"),
+        ("[{value: Days / (Total - Days)}]", "0.value: 'Days / (Total - Days)': divides by zero with {'Days': 3,"),
+        ("[{value: Days / (Stock - 300)}]", "divides by zero with {'Stock': 300}"),
+        ("[{value: Days / Stock}]", None),
+        ("[{when: {Room: {values: [Attic]}}, value: 9}, {value: 9 / Days}]", "1.value: '9 / Days': divides by zero"),
+        ("[{when: {Days: {values: [0]}}, value: 0}, {value: 9 / Days}]", None),
+        ("[{when: {Days: {above: 0}}, value: 9 / Days}, {value: 0}]", None),
+        (
+            "[{when: {Stock: {above: 250}}, value: 9 / (Stock - 251)}, {value: 0}]",
+            "divides by zero with {'Stock': 251}",
+        ),
+        ("[{value: 'Days / max(1, Days)'}]", None),
+    ],
+)
+def test_formula_that_can_divide_by_zero_is_rejected(tmp_path, cases, said):
+    facts = "facts: {Days: {description: d, low: 0, high: 3}, Total: {description: t, one_of: [3, 5]}, "
+    facts += "Stock: {description: s, low: 1, high: 300}}"
+    path = broken(tmp_path, "coverage:", f"{facts}\nformulas:\n  Fee: {{description: f, cases: {cases}}}\ncoverage:")
+    if said is None:
+        assert load_scenario(path).file.formulas["Fee"]
+        return
+    with pytest.raises(BadInput) as caught:
+        load_scenario(path)
+    assert str(caught.value).startswith(f"{path}:28: formulas.Fee.cases.")
+    assert said in str(caught.value)
+
+
+def test_levels_that_contradict_each_other_are_rejected(tmp_path):
+    levels = "fitting_levels:\n  Found: {false: [zero]}\n  Sad: {true: [strong]}\n"
+    second = (
+        "  look:\n    title: mood\n    reads: Sad\n    branches:\n      - {values: [true, false], to: room}\n  room:"
+    )
+    text = MINE.replace("  look:", second).replace("You are kind.", "You are kind., strong: You shout.")
+    text = text.replace(FIELD, f"{FIELD}\n{FIELD.replace('Found', 'Sad')}").replace("filled: {}", "filled: {Sad: true}")
+    path = broken(tmp_path, "coverage:", f"{levels}coverage:", text)
+    with pytest.raises(BadInput, match=r"yaml:32: fitting_levels: {'Found': False, 'Sad': True}: no level fits"):
+        load_scenario(path)
 
 
 def test_stage_behind_contradictory_conditions_is_unreachable(tmp_path):
@@ -180,7 +252,7 @@ JUNK = [
 @given(st.data())
 def test_mutated_file_loads_or_is_rejected_in_one_line(tmp_path_factory, data):
     """One part of a shipped scenario is removed or replaced; a file that still loads can be rendered and walked."""
-    raw = yaml.load(text_of(data.draw(st.sampled_from(scenario_names()))), Loader=LOADER)
+    raw = {**yaml.load(text_of(data.draw(st.sampled_from(scenario_names()))), Loader=LOADER), "name": "mine"}
     here, key = data.draw(st.sampled_from(list(parts(raw))))
     if data.draw(st.booleans()):
         del here[key]

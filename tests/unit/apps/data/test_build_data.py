@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -45,6 +46,13 @@ def test_dialogues_of_every_scenario_are_written_and_their_paths_shown(tmp_path,
     shown = capsys.readouterr().out
     assert "60 different samples" in shown
     assert "airline_refund" in shown
+
+
+def test_failed_thoughts_leave_no_half_written_folder(tmp_path, capsys):
+    scenario = Path(__file__).parents[4] / "examples/hotel_booking/hotel_booking.yaml"
+    assert _sage(tmp_path / "out", f"scenario={scenario}", "thoughts=pre") == 2
+    assert "is not a dialogue of a shipped scenario" in capsys.readouterr().err
+    assert not list(tmp_path.rglob("*.jsonl"))
 
 
 def test_files_are_replaced_only_on_request(tmp_path, capsys):
