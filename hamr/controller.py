@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from hamr.algorithms.batch import BatchBuilder
-from hamr.algorithms.group_outcomes import group_metrics, outcome, redrawn_length, right_share
+from hamr.algorithms.group_outcomes import group_metrics, has_failures, outcome, redrawn_length, right_share
 from hamr.cascade.audited_rewards import share_audits
 from hamr.cascade.rescoring import PAUSED, Settled, settle
 from hamr.config.algorithm import AlgorithmConfig
@@ -229,7 +229,7 @@ class Controller:
 
     def may_train(self, group: RolloutGroup) -> bool:
         """Return whether a scored group can be trained on, or could once its failed responses are scored again."""
-        return any(isinstance(r.total, Failure) for r in group.records) or bool(self.batches.trainable([group]))
+        return has_failures(group) or bool(self.batches.trainable([group]))
 
     def is_stale(self, group: RolloutGroup) -> bool:
         """Return whether a token of the group was sampled more than `max_policy_age` versions ago."""
@@ -239,9 +239,9 @@ class Controller:
     async def sample_more(
         self, step: int, groups: Sequence[RolloutGroup], attempts: Counter[str]
     ) -> list[RolloutGroup]:
-        """Add `algorithm.all_wrong.more_samples` responses to each group in which all responses are wrong."""
+        """Add `algorithm.all_wrong.more_samples` responses to each group whose responses are all scored and wrong."""
         more = self.algorithm.all_wrong.more_samples
-        wrong = [g for g in groups if more and outcome(g) == "all_wrong"]
+        wrong = [g for g in groups if more and outcome(g) == "all_wrong" and not has_failures(g)]
         if not wrong:
             return list(groups)
         requests = []

@@ -50,6 +50,11 @@ def right_share(group: RolloutGroup) -> float | None:
     return sum(right) / len(right) if right else None
 
 
+def has_failures(group: RolloutGroup) -> bool:
+    """Return whether a response has no reward yet; it may get one when it is scored again."""
+    return any(isinstance(record.total, Failure) for record in group.records)
+
+
 def has_reward(record: RewardRecord) -> bool:
     """Return whether the response itself is rewarded, and not only the dialogue that it is a turn of. Every turn of a
     failed dialogue has a failure of `TURN_REWARD`, which does not count."""

@@ -33,8 +33,8 @@ from hamr.telemetry.metrics import (
 from hamr.telemetry.pace import PACE_STEPS, left_s
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.sinks import Sink
-from hamr.telemetry.watch import ActTruthWindow, RecentReplies, TruthWindow, alarms, flags, watch_metrics
-from hamr.types import Action, Failure, RewardRecord, ServiceSample, ToolCall
+from hamr.telemetry.watch import ActTruthWindow, RecentReplies, TruthWindow, alarms, watch_metrics
+from hamr.types import Action, RewardRecord, ServiceSample, ToolCall
 
 
 class RunRecorder:
@@ -64,7 +64,6 @@ class RunRecorder:
         limits: AlarmsConfig | None = None,
         audited: ConsistencyConfig | None = None,
         truth: ExactAct | None = None,
-        strict: bool | None = None,
         callbacks: Callbacks | None = None,
     ) -> None:
         self.stage = ""
@@ -74,7 +73,7 @@ class RunRecorder:
         self._prompts = prompts or {}
         self._sample_rows = sample_rows
         self._ledger = Ledger(folder.ledger)
-        self._metrics = MetricsWriter(folder.metrics, strict=strict)
+        self._metrics = MetricsWriter(folder.metrics)
         self._samples = JsonlWriter(folder.samples)
         self._pending: dict[int, dict[str, float]] = {}
         self._standing: dict[str, float] = {}
@@ -112,17 +111,22 @@ class RunRecorder:
         self._standing.update(values)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record that a step has ended. The display counts steps from 1."""
-        merged = {**self._standing, **self._pending.pop(step, {}), **values}
+        """Record that a step has ended. The display counts steps from 1.
+
+        The router counts the responses of evaluations too, so its shares give way to those of the step's records.
+        """
+        of_records = self._pending.pop(step, {})
+        shares = {name: value for name, value in of_records.items() if name.startswith("router/")}
+        merged = {**self._standing, **of_records, **values, **shares}
         if "timing/step/total" in merged:
             self._seconds.append(merged["timing/step/total"])
         if (left := left_s(list(self._seconds), step, self._total)) is not None:
             merged["progress/left_s"] = left
-        raised = alarms(merged, self._limits)
+        flags, raised = alarms(merged, self._limits)
         for name, found in (("top_reply_frac", repr(self._replies.top)), ("truth_act_drop", self._act_truths.act)):
             if name in raised:
                 raised[name] += f": {found}"
-        merged |= {f"alarm/{name}": flag for name, flag in flags(merged, self._limits).items()}
+        merged |= {f"alarm/{name}": flag for name, flag in flags.items()}
         self._metrics.write(step, self.stage, merged)
         if self._wandb:
             self._wandb.metrics(step, self.stage, merged)
@@ -209,7 +213,7 @@ class RunRecorder:
 
 
 def shares_by_act(exact: Iterable[tuple[RewardRecord, ServiceSample, bool]]) -> dict[str, list[float]]:
-    """Return, for each due act, the exact shares of its prompts' responses."""
+    """Return, for each expected act, the exact shares of its prompts' responses."""
     by_prompt: dict[tuple[str, str], list[bool]] = {}
     for record, sample, right in exact:
         by_prompt.setdefault((str(sample.meta.get("act")), record.key.prompt), []).append(right)
@@ -264,7 +268,7 @@ def sample_row(record: RewardRecord, sample: ServiceSample | None) -> dict[str, 
         "s_r": record.s_r,
         "s_j": record.s_j,
         "outcome": record.total.kind,
-        "total": None if isinstance(record.total, Failure) else record.total.value,
+        "total": record.reward,
     }
     for c in record.components:
         row[f"reward/{c.name}"] = c.value

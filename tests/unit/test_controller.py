@@ -281,6 +281,16 @@ async def test_further_responses_are_sampled_for_all_wrong_groups() -> None:
     assert len({r.key for r in recorder.kept}) == 14
 
 
+async def test_no_further_responses_are_sampled_before_all_are_scored() -> None:
+    """During an outage of the judge a group with one malformed response is not known to be all wrong."""
+    controller, _, _, _ = build(
+        lambda r: JudgeUnavailable(detail="away") if r.key.sample else Scored(value=0.0),
+        algorithm=AlgorithmConfig(all_wrong=AllWrongConfig(more_samples=6)),
+    )
+    groups = await controller.score_groups([sample(0)], [controller.request(0, sample(0))])
+    assert await controller.sample_more(0, groups, Counter()) == groups
+
+
 async def test_all_wrong_remedies_are_off_by_default() -> None:
     controller, engine, trainer, _ = build(lambda r: Scored(value=0.0))
     controller.batches = replace(controller.batches, answer=lambda action: (7,))

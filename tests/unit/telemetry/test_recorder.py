@@ -54,12 +54,13 @@ def test_step_is_one_row_with_the_metrics_of_its_records(folder):
     with RunRecorder(folder, prompts={"p": SAMPLE}) as recorder:
         recorder.begin("rl", 2)
         recorder.records(1, [record(0, 0.0, band="below"), record(1, 1.0)])
-        recorder.metrics(1, {"policy/entropy": 2.0})
+        of_router = {"router/requests": 102.0, "router/escalated_frac": 0.01}  # with an evaluation of 100 points
+        recorder.metrics(1, {"policy/entropy": 2.0, **of_router})
         recorder.metrics(2, {"policy/entropy": 1.0})
     first, second = read_metrics(folder.metrics)
     assert (first["stage"], first["step"], first["policy/entropy"]) == ("rl", 1, 2.0)
     assert first["reward/total/mean"] == 0.5
-    assert first["router/escalated_frac"] == 0.5
+    assert (first["router/escalated_frac"], first["router/requests"]) == (0.5, 102.0)
     assert "reward/total/mean" not in second
     with Ledger(folder.ledger, readonly=True) as ledger:
         assert ledger.count() == 2
@@ -83,7 +84,7 @@ def test_replies_with_a_known_truth_show_joint_errors_of_reranker_and_judge(fold
     audits = [Audit(s_r=0.9, s_j=0.8), Audit(s_r=0.9, s_j=0.1), Audit(s_r=0.9), None]
     own = [record(i, 1.0, s_r=0.9, audit=audit) for i, audit in enumerate(audits)]
     judged = [record(4, 1.0, band="below", s_r=0.2, s_j=0.8), record(5, 1.0, band="above", s_r=0.9, s_j=0.8)]
-    with RunRecorder(folder, prompts={"p": SAMPLE}, truth=Truth(), strict=True) as recorder:
+    with RunRecorder(folder, prompts={"p": SAMPLE}, truth=Truth()) as recorder:
         recorder.begin("rl", 1)
         recorder.records(1, [*own, *judged])
         recorder.metrics(1, {})
@@ -101,7 +102,7 @@ ACT_PROMPTS = {
 
 
 class ActTruth:
-    """Takes a reply for exact if it is the name of the due act."""
+    """Takes a reply for exact if it is the name of the expected act."""
 
     def is_exact(self, action, sample):
         return action.content == sample.meta["act"]
@@ -129,9 +130,7 @@ def test_resumed_recorder_raises_the_alarms_of_an_uninterrupted_one(tmp_path):
     def take(folder, steps, after=None):
         with (
             folder,
-            RunRecorder(
-                folder, prompts=ACT_PROMPTS, truth=ActTruth(), audited=ConsistencyConfig(), strict=True
-            ) as recorder,
+            RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), audited=ConsistencyConfig()) as recorder,
         ):
             if after is not None:
                 recorder.rewind("r", after)
@@ -158,14 +157,14 @@ def test_alarm_of_an_act_names_it_on_the_terminal(folder, capsys):
             recorder.records(step, collapsing_step(step))
             recorder.metrics(step, {})
     printed = " ".join(capsys.readouterr().out.split())
-    assert "fall where one act is due" in printed and "unlearns it: offer, from 1.00 to" in printed
+    assert "fall where one act is expected" in printed and "unlearns it: offer, from 1.00 to" in printed
 
 
 def test_labels_of_a_person_are_the_truth_of_joint_errors(folder):
     labelled = Audit(s_r=0.9, s_j=0.0, best=0.0, mix=0.0, by="file")
     audits = [labelled, replace(labelled, s_j=None, best=None, mix=None, failure="label_missing"), None]
     by_file = ConsistencyConfig.model_validate({"audit": {"by": "file", "file": "labels.jsonl"}})
-    with RunRecorder(folder, prompts={"p": SAMPLE}, audited=by_file, strict=True) as recorder:
+    with RunRecorder(folder, prompts={"p": SAMPLE}, audited=by_file) as recorder:
         recorder.begin("rl", 1)
         recorder.records(1, [record(i, 1.0, s_r=0.9, s_j=0.8, audit=audit) for i, audit in enumerate(audits)])
         recorder.metrics(1, {})
