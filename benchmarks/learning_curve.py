@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/images from the stored results, each from the file of results/ that has its name.
+"""Draw the pictures of docs/images from the stored results in results/.
 
 python benchmarks/learning_curve.py
 """
@@ -31,7 +31,10 @@ def curves(results: Mapping[str, Any]) -> dict[str, list[float]]:
 
 
 def draw_learning(results: Mapping[str, Any], path: Path) -> None:
-    """Draw one line per seed and their mean, and the level that SFT alone reaches with twice the steps or more."""
+    """Draw one line per seed and their mean, and the level that SFT alone reaches with twice the steps or more.
+
+    The level is that of learning.json, the configuration before the rule for repetition, which has the control arms.
+    """
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(6, 3), layout="constrained")
         axes = figure.subplots()
@@ -41,12 +44,12 @@ def draw_learning(results: Mapping[str, Any], path: Path) -> None:
         mean = [sum(at) / len(at) for at in zip(*lines.values(), strict=True)]
         axes.plot(steps, mean, color=MEAN, linewidth=2.5, marker="o", markersize=4)
         axes.annotate(f"mean of {len(lines)} seeds", (80, mean[2]), xytext=(84, mean[2] - 0.12), color=MEAN)
-        if control := results["arms"].get("sft"):
-            ends = [points["sft"]["exact_act"] for points in control["seeds"].values()]
-            level = sum(ends) / len(ends)
-            axes.axhline(level, color=GREY, linewidth=1, linestyle="--")
-            axes.annotate("SFT alone, twice the steps", (140, level), xytext=(98, level - 0.07), color=GREY)
-        axes.set_xlabel("RL steps after the supervised warm-up")
+        control = read_results("learning")["arms"]["sft"]
+        ends = [points["sft"]["exact_act"] for points in control["seeds"].values()]
+        level = sum(ends) / len(ends)
+        axes.axhline(level, color=GREY, linewidth=1, linestyle="--")
+        axes.annotate("SFT alone, twice the steps", (140, level), xytext=(98, level - 0.07), color=GREY)
+        axes.set_xlabel("RL steps after the SFT warm-up")
         axes.set_ylabel("held-out exact act")
         plain(axes)
         save(figure, path)
@@ -69,7 +72,7 @@ def draw_arms(results: Mapping[str, Any], path: Path) -> None:
         axes.set_yticks(range(len(arms)), arms)
         axes.invert_yaxis()
         axes.grid(axis="x", color=GREY, alpha=0.25)
-        axes.set_xlabel("gain in held-out exact act over the warm-up")
+        axes.set_xlabel("gain in held-out exact act over the SFT warm-up")
         for side in ("top", "right", "left"):
             axes.spines[side].set_visible(False)
         save(figure, path)
@@ -110,17 +113,24 @@ def save(figure: Figure, path: Path) -> None:
 
 
 DRAWN = {
-    "learning": draw_learning,
-    "learning_algorithms": draw_arms,
-    "learning_ages": draw_arms,
-    "learning_duel": draw_duel,
+    "learning": ("learning_rule", draw_learning),
+    "learning_algorithms": ("learning_algorithms", draw_arms),
+    "learning_ages": ("learning_ages", draw_arms),
+    "learning_duel": ("learning_duel", draw_duel),
 }
-"""Picture -> function that draws it."""
+"""Picture -> file of results/, and the function that draws it."""
+
+
+def read_results(name: str) -> dict[str, Any]:
+    """Return a file of results/."""
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return found
 
 
 def draw_picture(name: str, folder: Path = PICTURES) -> None:
     """Draw a picture from its stored results."""
-    DRAWN[name](json.loads((RESULTS / f"{name}.json").read_text()), folder / f"{name}.svg")
+    results, draw = DRAWN[name]
+    draw(read_results(results), folder / f"{name}.svg")
 
 
 if __name__ == "__main__":

@@ -98,11 +98,31 @@ def configuration() -> str:
 
 
 def metrics() -> str:
-    """Return the table of all metrics."""
+    """Return one heading and one table for each section of the glossary."""
     from hamr.telemetry.glossary import BETTER, METRICS
 
-    rows = [row(f"`{m.pattern}`", m.meaning, m.unit or "-", BETTER[m.good]) for m in METRICS]
-    return "\n".join([row("metric", "meaning", "unit", "better"), "|---|---|---|---|", *rows]) + "\n"
+    _, *lines = (ROOT / "hamr" / "telemetry" / "glossary.txt").read_text(encoding="utf-8").splitlines()
+    found, sections = iter(METRICS), list[list[str]]()
+    for line in lines:
+        if line.startswith("# "):
+            title, about = split_title(line.removeprefix("# "))
+            table = [row("metric", "meaning", "unit", "better"), "|---|---|---|---|"]
+            sections.append([f"## {title}", "", *([about, ""] if about else []), *table])
+        elif line:
+            m = next(found)
+            sections[-1].append(row(f"`{m.pattern}`", m.meaning, m.unit or "-", BETTER[m.good]))
+    return "\n\n".join("\n".join(section) for section in sections) + "\n"
+
+
+def split_title(text: str) -> tuple[str, str]:
+    """Return the title of a section of the glossary and the sentence after it.
+
+    >>> split_title("Groups, stale ones included")
+    ('Groups', 'Stale ones included.')
+    """
+    title, _, about = re.sub(r"[:,;] | (?=\()", "\n", text, count=1).partition("\n")
+    about = re.sub(r"^\((.*)\)$", r"\1", about.rstrip(".")).replace("<", "&lt;")
+    return title, f"{about[:1].upper()}{about[1:]}." if about else ""
 
 
 def row(*cells: str) -> str:

@@ -11,8 +11,8 @@ from hamr.apps.shared.commands import ConfiguredCommand, Folder
 
 class PlanCommand(ConfiguredCommand):
     """Compute, from assumed or measured model sizes and latencies, the replicas that keep the reward off a step's
-    critical path; simulates the step; and writes the files that start the cluster. Nothing is started: no Ray, no
-    engine, no network.
+    critical path, simulate a step, and write the files that start the cluster. Nothing is started: no Ray, no engine,
+    no network.
 
     Assumptions are in the section plan (plan.gpu, plan.step_s, ...). With `from` they are measured in a run; its
     configuration is used, with changed values, or another one (experiment=NAME), whose parts in common with the run are

@@ -14,11 +14,12 @@ from tests.docs_pages import DOCS, commands
 
 PAGE = DOCS / "concepts" / "algorithms.md"
 CHOICES = {file.stem: file for file in resource("conf", "algorithm").glob("*.yaml")}
-ROWS = {
-    cells[0].strip(" `"): dict(re.findall(r"`([\w.]+)=([^`]+)`", cells[3]))
+CELLS = {
+    cells[0].strip(" `"): cells
     for line in PAGE.read_text().split("| `algorithm=` |")[1].splitlines()[2:]
-    if line.startswith("| `") and len(cells := line.strip("|").split(" | ")) == 5
+    if line.startswith("| `") and len(cells := line.strip("|").split(" | ")) == 7
 }
+ROWS = {name: dict(re.findall(r"`([\w.]+)=([^`]+)`", cells[3])) for name, cells in CELLS.items()}
 
 
 def test_table_has_every_choice() -> None:
@@ -36,6 +37,13 @@ def test_switches_are_those_of_the_choice(name: str) -> None:
         for part in sections:
             section = section[part]
         assert section[leaf] == yaml.safe_load(value), key
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_columns_of_switches_are_those_of_the_choice(name: str) -> None:
+    algorithm = load_config([f"algorithm={name}"]).algorithm
+    assert float(CELLS[name][4]) == algorithm.entropy_coef
+    assert (CELLS[name][5] == "on") == algorithm.dynamic_sampling.enabled
 
 
 @pytest.mark.parametrize("command", [c for c in commands(PAGE) if "algorithm" in c])

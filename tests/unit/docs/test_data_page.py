@@ -22,8 +22,8 @@ PAGE = DOCS / "how-to" / "data.md"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     save_files(PAGE, tmp_path)
-    rows = list(csv.reader((tmp_path / "export.csv").read_text().splitlines()))
-    with (tmp_path / "export_de.csv").open("w", encoding="cp1252", newline="") as file:
+    rows = list(csv.reader((tmp_path / "tickets.csv").read_text().splitlines()))
+    with (tmp_path / "tickets_de.csv").open("w", encoding="cp1252", newline="") as file:
         csv.writer(file, delimiter=";").writerows([cell.replace("parcel", "Päckchen") for cell in row] for row in rows)
     return tmp_path
 
@@ -99,7 +99,7 @@ def test_forms_of_other_trainers_are_imported_from_every_file_format(folder: Pat
 
 def test_preview_proposes_the_mapping_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     run("hamr data import tickets --preview")
-    assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(Path("map.yaml").read_text())
+    assert yaml.safe_load(capsys.readouterr().out) == yaml.safe_load(Path("tickets.yaml").read_text())
 
 
 def test_help_desks_are_imported_without_internal_notes() -> None:
