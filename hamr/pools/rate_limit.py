@@ -41,7 +41,7 @@ class Pace:
         """Maximum number of questions under way; None for no limit."""
         self.under_way = 0
         self.in_a_row = 0
-        """Consecutive refusals since the endpoint's last answer."""
+        """Consecutive refusals since the endpoint's last answer. Those of requests sent together count once."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -85,11 +85,11 @@ class Pace:
             if self.limit is not None and self._answered >= self.limit:
                 self.limit, self._answered = self.limit + 1, 0
             return
-        self.in_a_row += 1
         self._answered = 0
         names_delay, retry_in_s = retry_in_s > 0, min(retry_in_s, LONGEST_NAMED_S)
         # Requests sent before an earlier refusal was known say nothing about the limit that followed it.
         if now >= self._until:
+            self.in_a_row += 1
             self.limit = max(1, asked // 2)
             self._until = now + (retry_in_s if names_delay else self._wait_s)
             self._wait_s = min(2 * self._wait_s, LONGEST_WAIT_S)

@@ -11,6 +11,7 @@ endpoint that refuses log-probabilities set `logprobs: false`.
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import os
 import re
@@ -33,6 +34,7 @@ from hamr.prompting.labels import LABEL_VALUES
 from hamr.prompting.templates import PromptTemplate
 from hamr.rewards.verdict import parse_verdict, verdict_place
 from hamr.security.endpoints import check_url, look_up
+from hamr.security.redaction import REDACTED, redact_text
 from hamr.types import Answer, Question, ScorerCall
 from hamr.types.rollouts import mean_logprob
 
@@ -42,14 +44,18 @@ VERDICT_TOKENS = 16
 TOLERANCE = 0.01
 OWN_FIELDS = frozenset(
     {
-        "logprobs", "max_completion_tokens", "max_tokens", "messages", "model", "n", "response_format", "seed", "stop",
-        "stream", "temperature", "top_k", "top_logprobs", "top_p",
+        "logprobs", "max_tokens", "messages", "model", "n", "response_format", "seed", "stop", "stream", "temperature",
+        "top_k", "top_logprobs", "top_p",
     }
 )  # fmt: skip
 """Fields of a request that hamr sets, from keys of the pool where there are some."""
 ANSWER_SHARE = 0.9
-"""Share of `deadline_s` in which the endpoint has to answer. A later answer is a `timeout`. Without the rest, one late
-answer would keep those to the other questions of its batch from the pool until its deadline has passed."""
+"""Share of `deadline_s` in which the endpoint has to answer. A later answer is a `timeout`. In the rest it reaches the
+pool before the pool's own deadline."""
+MOST_REASON = 120
+"""Maximum length of the endpoint's own message in a failure, in characters."""
+ECHO = 24
+"""A message that shares this number of characters in a row with the question is not shown: it may quote it."""
 UNFIT = (400, 413, 422)
 """HTTP statuses for an invalid request."""
 NO_KEY = "none"
@@ -66,11 +72,11 @@ class OpenAIScorer:
         check_url(f"pools.{pool}.endpoint", config.endpoint or "", resolve=look_up)
         self.pool, self.config = pool, config
         self.template = PromptTemplate.read(config.prompt) if config.prompt else None
-        key = os.environ[config.api_key_env] if config.api_key_env else NO_KEY
+        self._key = os.environ[config.api_key_env] if config.api_key_env else NO_KEY
         # The pool retries: it counts the retries and knows the deadline.
         self._client = AsyncOpenAI(
             base_url=config.endpoint,
-            api_key=key,
+            api_key=self._key,
             timeout=config.deadline_s,
             max_retries=0,
             # A redirect could send the key and the dialogue to an unchecked host.
@@ -109,11 +115,11 @@ class OpenAIScorer:
     async def _answer(self, question: Question) -> Answer:
         if self.template is None:
             return Answer(failure="unparsable", detail=NO_PROMPT)
+        budget = self.config.thinking_tokens + VERDICT_TOKENS
         reply = await self._ask(
             self.template.id,
             messages=self.template.render(question.variables),
-            **self._sampling(question),
-            max_tokens=self.config.thinking_tokens + VERDICT_TOKENS,
+            **self._sampling(question, budget),
             seed=question.seed + question.attempt,
             **({"logprobs": True, "top_logprobs": TOP_LOGPROBS} if self.config.logprobs else {}),
         )
@@ -124,7 +130,10 @@ class OpenAIScorer:
         try:
             reading = read_reply(text, _positions(choice), self.template)
         except VerdictUnparsable as e:
-            return Answer(failure="unparsable", detail=str(e), reasoning=text, call=call)
+            if choice.finish_reason == "length":
+                return cut_off(call.output_tokens or budget, text, call, f"raise pools.{self.pool}.thinking_tokens")
+            detail = str(e) if text.strip() else _why_empty(choice)
+            return Answer(failure="unparsable", detail=detail, reasoning=text, call=call)
         return Answer(
             score=reading.score,
             verdict=reading.verdict,
@@ -151,8 +160,7 @@ class OpenAIScorer:
         reply = await self._ask(
             prompt,
             messages=messages,
-            **self._sampling(question),
-            max_tokens=longest(question, self.config.answer_tokens),
+            **self._sampling(question, longest(question, self.config.answer_tokens)),
             seed=question.seed + question.attempt,
             **held,
         )
@@ -160,6 +168,9 @@ class OpenAIScorer:
             return reply
         choice, call = reply
         text = choice.message.text
+        # A reward's own prompt asks for text. In a conversation an empty answer, or only tool calls, may be valid.
+        if not question.messages and not text.strip() and choice.finish_reason != "length":
+            return Answer(failure="unparsable", detail=_why_empty(choice), call=call)
         answer = (
             cut_off(call.output_tokens, text, call)
             if choice.finish_reason == "length"
@@ -172,13 +183,17 @@ class OpenAIScorer:
         )
         return replace(answer, mean_logprob=_mean_logprob(choice)) if question.logprobs else answer
 
-    def _sampling(self, question: Question) -> dict[str, Any]:
-        """Return the sampling fields of a request. `top_k` and extras are not fields of OpenAI's own API."""
+    def _sampling(self, question: Question, budget: int) -> dict[str, Any]:
+        """Return the sampling fields of a request for at most `budget` tokens.
+
+        `top_k` and extras are not fields of OpenAI's own API. Some endpoints accept only `max_completion_tokens`.
+        """
         config = self.config
         extra = {**({"top_k": config.top_k} if config.top_k else {}), **config.sampling_extra}
         return {
             "temperature": temperature(question, config),
             **({"top_p": config.top_p} if config.top_p < 1 else {}),
+            **({} if "max_completion_tokens" in extra else {"max_tokens": budget}),
             **({"extra_body": extra} if extra else {}),
         }
 
@@ -191,6 +206,12 @@ class OpenAIScorer:
         def charge(reply: ChatReply | None) -> ScorerCall:
             return self._call(prompt_version, started, reply)
 
+        def error_line(error: Exception) -> str:
+            """Return the error in one line, without the request, which contains the key and the customer's text."""
+            status = getattr(error, "status_code", None)
+            reason = self._reason(getattr(error, "body", None), request["messages"])
+            return f"{type(error).__name__}{f' (HTTP {status})' if status else ''}{reason}"
+
         try:
             # The client itself validates nothing; `ChatReply` does.
             async with asyncio.timeout(ANSWER_SHARE * self.config.deadline_s):
@@ -199,26 +220,40 @@ class OpenAIScorer:
             detail = f"the question cannot be encoded as {e.encoding} ({e.reason})"
             return Answer(failure="unparsable", detail=detail, call=charge(None))
         except (openai.APITimeoutError, TimeoutError) as e:
-            return Answer(failure="timeout", detail=_error_line(e), call=charge(None))
+            return Answer(failure="timeout", detail=error_line(e), call=charge(None))
         except openai.RateLimitError as e:
-            return Answer(failure="unavailable", detail=_error_line(e), call=charge(None), retry_in_s=_retry_after(e))
+            return Answer(failure="unavailable", detail=error_line(e), call=charge(None), retry_in_s=_retry_after(e))
         except openai.APIError as e:
             refused = "logprobs" in request and isinstance(e, openai.BadRequestError) and "logprob" in str(e).lower()
             remedy = f"; no support for logprobs: set pools.{self.pool}.logprobs=false" if refused else ""
             # The endpoint is available but rejects this one request, e.g. because it is too long.
             unfit = not refused and getattr(e, "status_code", None) in UNFIT
             failure: Literal["unparsable", "unavailable"] = "unparsable" if unfit else "unavailable"
-            return Answer(failure=failure, detail=_error_line(e) + remedy, call=charge(None))
+            return Answer(failure=failure, detail=error_line(e) + remedy, call=charge(None))
         except Exception as e:
             # The HTTP client passes some errors on, e.g. of the operating system. Raised here, one would fail all
             # questions of the batch.
-            return Answer(failure="unavailable", detail=_error_line(e), call=charge(None))
+            return Answer(failure="unavailable", detail=error_line(e), call=charge(None))
         try:
             reply = ChatReply.model_validate_json(raw.content)
         except ValidationError as e:
-            detail = f"the endpoint's reply is not a chat completion ({first_fault(e)}); does `endpoint` end in /v1?"
+            reason = self._reason(_stated_error(raw.content), request["messages"])
+            reason = reason or f" ({first_fault(e)}); does `endpoint` end in /v1?"
+            detail = f"the endpoint's reply is not a chat completion{reason}"
             return Answer(failure="unparsable", detail=detail, call=charge(None))
         return reply.choices[0], charge(reply)
+
+    def _reason(self, error: Any, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Return `: MESSAGE` with the endpoint's own message; empty if it has none or may quote the question."""
+        message = error.get("message") if isinstance(error, Mapping) else error
+        if not isinstance(message, str):
+            return ""
+        line = " ".join("".join(c if c.isprintable() else " " for c in message).split())
+        line = redact_text(line.replace(self._key, REDACTED) if self.config.api_key_env else line)
+        line = line if len(line) <= MOST_REASON else line[:MOST_REASON] + "..."
+        asked = " ".join(" ".join(str(m.get("content")) for m in messages).split())
+        echoed = any(line[i : i + ECHO] in asked for i in range(len(line) - ECHO + 1))
+        return f": {line}" if line and not echoed else ""
 
     def _call(self, prompt_version: str, started: float, reply: ChatReply | None) -> ScorerCall:
         usage = (reply.usage if reply else None) or ReplyUsage()
@@ -310,10 +345,21 @@ def _mean_logprob(choice: Choice) -> float | None:
     return mean_logprob(known) if len(known) == len(found) else None
 
 
-def _error_line(error: Exception) -> str:
-    """Return the error in one line, without the request, which contains the key and the customer's text."""
-    status = getattr(error, "status_code", None)
-    return f"{type(error).__name__}{f' (HTTP {status})' if status else ''}"
+def _why_empty(choice: Choice) -> str:
+    """Describe an empty reply: its reason for the end, and the fields that it has in place of a text."""
+    message = choice.message
+    there = [name for name in ("refusal", "tool_calls", "reasoning_content") if getattr(message, name)]
+    found = f", but it has {' and '.join(there)}" if there else ""
+    return f"the reply has no text (finish_reason={(choice.finish_reason or '')[:40]!r}){found}"
+
+
+def _stated_error(content: bytes) -> Any:
+    """Return the `error` of a body that is not a chat completion; None if there is none."""
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return body.get("error") if isinstance(body, dict) else None
 
 
 def _retry_after(error: Any) -> float:

@@ -66,9 +66,10 @@ def longest(question: Question, answer_tokens: int) -> int:
     return question.max_new_tokens or answer_tokens
 
 
-def cut_off(tokens: int, text: str, call: ScorerCall) -> Answer:
+def cut_off(tokens: int, text: str, call: ScorerCall, remedy: str = "") -> Answer:
     """Return the failure of a truncated answer, which lacks the verdict at its end."""
-    return Answer(failure="unparsable", detail=f"cut off after {tokens} tokens", reasoning=text, call=call)
+    detail = f"cut off after {tokens} tokens{f'; {remedy}' if remedy else ''}"
+    return Answer(failure="unparsable", detail=detail, reasoning=text, call=call)
 
 
 class Writer:

@@ -83,7 +83,7 @@ def test_submitted_job_is_followed_and_returns_its_exit_code(cluster: str, tmp_p
     (work / "notes.txt").write_text("mine")
     (work / ".env").write_text("KEY=1")
     where = ("cluster=ray", f"cluster.dashboard={cluster}", "--follow")
-    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "api_key_env": "JUDGE_API_KEY"}
+    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "model": "m", "api_key_env": "JUDGE_API_KEY"}
     done = run_hamr(
         "submit", "score", f"input={run}", *(f"pools.judge.{k}={v}" for k, v in judge.items()), *where, cwd=work
     )

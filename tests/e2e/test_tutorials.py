@@ -152,7 +152,8 @@ def test_recorded_items_become_a_cascade(tmp_path: Path, judge: ScorerEndpoint, 
         return json.dumps({"reason": "", "checks": {"I1": named, "I2": "violated"}})
 
     judge.says = check
-    pools = [f"pools.{name}.{key}" for name in ("judge", "small") for key in ("type=openai", f"endpoint={judge.url}")]
+    there = ("type=openai", "model=m", f"endpoint={judge.url}")
+    pools = [f"pools.{name}.{key}" for name in ("judge", "small") for key in there]
     others = [f"rewards.{name}.weight=0" for name in ("dialogue", "policy", "tool")]
     command = documented("tutorials/4-calibrate.md", "experiment=olamind_stage1")
     run(tmp_path, [*command, "model.path=tiny", *pools, *others, *joined])

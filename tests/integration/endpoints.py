@@ -39,7 +39,7 @@ class ScorerEndpoint(ThreadingHTTPServer):
         return self._pool("judge") | {"rewards.consistency.mode": "soft_judge"}
 
     def _pool(self, role: str) -> dict[str, str]:
-        return {f"pools.{role}.type": "openai", f"pools.{role}.endpoint": self.url}
+        return {f"pools.{role}.type": "openai", f"pools.{role}.endpoint": self.url, f"pools.{role}.model": "m"}
 
 
 @contextlib.contextmanager

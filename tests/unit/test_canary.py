@@ -30,6 +30,8 @@ ENVIRONMENT = {
     "WANDB_API_KEY": PLAIN.ljust(40, "0"),
 }
 
+OPENAI = ("pools.judge.type=openai", "pools.judge.model=m")
+
 RUN = """
 import sys
 from pathlib import Path
@@ -46,7 +48,7 @@ import os
 
 leak = " and ".join(os.environ[name] for name in ("JUDGE_API_KEY", "HF_TOKEN", "WANDB_API_KEY"))
 config = load_config(["experiment=smoke", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:9/v1",
-                      "pools.judge.api_key_env=JUDGE_API_KEY"])
+                      "pools.judge.model=m", "pools.judge.api_key_env=JUDGE_API_KEY"])
 
 def record(sample, outcome):
     return RewardRecord(key=SampleKey(run="r", step=1, prompt="p", sample=sample), total=outcome,
@@ -56,7 +58,7 @@ def record(sample, outcome):
 with RunFolder.create(sys.argv[1], dump_config(config)) as folder:
     named = {"name": leak, "notes": leak, "group": leak, "job_type": leak, "tags": [os.environ["HF_TOKEN"]]}
     sink = WandbSink(folder.path, WandbConfig(**named), config=config.model_dump(mode="json"))
-    with RunRecorder(folder, wandb=sink, strict=True) as recorder:
+    with RunRecorder(folder, wandb=sink) as recorder:
         recorder.begin("rl", 1)
         recorder.records(1, [record(0, Scored(value=1.0)), record(1, JudgeUnavailable(detail=f"401 for {leak}"))])
         recorder.metrics(1, {"policy/entropy": 2.0})
@@ -92,9 +94,9 @@ def test_run_files_do_not_contain_the_secret(tmp_path: Path) -> None:
     [
         ["train", f"logging.wandb.api_key={PLAIN}"],
         ["train", f"pools.judge.password={PLAIN}"],
-        ["train", "pools.judge.type=openai", f"pools.judge.endpoint=https://me:{PLAIN}@judge.example/v1"],
-        ["train", "pools.judge.type=openai", f"pools.judge.endpoint='https://judge.example/v1?api_key={PLAIN}'"],
-        ["train", "pools.judge.type=openai", "pools.judge.endpoint=http://x/v1", f"pools.judge.api_key_env={PLAIN}-"],
+        ["train", *OPENAI, f"pools.judge.endpoint=https://me:{PLAIN}@judge.example/v1"],
+        ["train", *OPENAI, f"pools.judge.endpoint='https://judge.example/v1?api_key={PLAIN}'"],
+        ["train", *OPENAI, "pools.judge.endpoint=http://x/v1", f"pools.judge.api_key_env={PLAIN}-"],
         ["train", f"experiment={PLAIN}"],
         ["train", f"trainer.learning_rate={PLAIN}"],
         ["train", PLAIN],
@@ -143,7 +145,7 @@ def test_traceback_does_not_contain_the_secret(
 def test_launch_files_do_not_contain_the_secret(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "api_key_env": "JUDGE_API_KEY"}
+    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "model": "m", "api_key_env": "JUDGE_API_KEY"}
     wanted = [f"pools.judge.{key}={value}" for key, value in judge.items()]
     config = load_config(["experiment=smoke", "launch.secret=keys", *wanted])
     text = "".join(render(config, kind).values())

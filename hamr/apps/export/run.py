@@ -11,9 +11,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hamr import __version__
 from hamr.apps.shared.trained_policy import TrainedPolicy
+from hamr.config.pools import BUNDLED
 from hamr.data.policy_chat import PolicyChat
 from hamr.errors import BadInput
-from hamr.models.bundled import BUNDLED, describe, folder_written_aside
+from hamr.models.bundled import describe, folder_written_aside
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
 from hamr.telemetry.summary import STAGES, read_summary
 from hamr.trainer.adapters import FOLDER, SETTINGS

@@ -74,7 +74,7 @@ def test_autoscaled_pool_counts_its_initial_replicas(replicas: int, key: str, co
 
 
 def test_a_pool_behind_an_endpoint_needs_no_engine() -> None:
-    remote = config(pools=pools(type="openai", endpoint="http://localhost:1/v1", engine={"num_gpus": 8}))
+    remote = config(pools=pools(type="openai", model="m", endpoint="http://localhost:1/v1", engine={"num_gpus": 8}))
     check_capacity(demands(remote), {"CPU": 2.1})
 
 

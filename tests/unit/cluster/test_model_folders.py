@@ -28,6 +28,7 @@ def test_each_node_needs_the_models_of_its_actors() -> None:
                     "role": "reranker",
                     "prompt": "reranker.en",
                     "type": "openai",
+                    "model": "m",
                     "endpoint": "http://10.0.0.1:1",
                 },
             },

@@ -269,5 +269,5 @@ def test_resources_become_ray_options() -> None:
     assert ray_options({}) == {"num_cpus": 0.0, "num_gpus": 0.0}
     [pool] = [d for d in demands(config(pools=judge(max_replicas_per_node=2))) if "judge" in d.key]
     assert pool.per_node == 2
-    remote = config(pools=judge(type="openai", endpoint="http://h/v1", engine={"num_gpus": 8}))
+    remote = config(pools=judge(type="openai", model="m", endpoint="http://h/v1", engine={"num_gpus": 8}))
     assert replica_resources(remote.pools["judge"]) == {"CPU": 0.1}

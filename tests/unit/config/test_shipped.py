@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from hamr.config.load import load_config
+from hamr.config.pools import BUNDLED
 from hamr.config.resources import resource
 from hamr.config.schema import GROUPS, Config
-from hamr.models.bundled import BUNDLED
 
 CONF = resource("conf")
 OPTIONS = [(g, f.stem) for g in GROUPS for f in sorted((CONF / g).glob("*.yaml"))]

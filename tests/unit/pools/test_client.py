@@ -188,29 +188,61 @@ ENDPOINT = {"type": "openai", "endpoint": "http://127.0.0.1:1/v1"}
 
 
 class Limited:
-    """An endpoint that takes `room` questions at a time and refuses the others."""
+    """An endpoint that takes `room` questions at a time and refuses the others. `under_way` counts both."""
 
     def __init__(self, room: int) -> None:
-        self.room, self.now, self.sizes = room, 0, []
+        self.room, self.taken, self.asked, self.under_way = room, 0, 0, []
 
     async def __call__(self, session: str, questions: Sequence[Question]) -> list[Answer]:
-        self.sizes.append(len(questions))
-        taken = max(0, min(len(questions), self.room - self.now))
-        self.now += taken
+        (one,) = questions
+        self.asked += 1
+        self.under_way.append(self.asked)
+        takes = self.taken < self.room
+        self.taken += takes
         await asyncio.sleep(0.01)
-        self.now -= taken
-        refused = answered(questions[taken:], failure="unavailable", detail="HTTP 429", retry_in_s=0.02)
-        return [*answered(questions[:taken]), *refused]
+        self.asked -= 1
+        self.taken -= takes
+        return answered([one]) if takes else answered([one], failure="unavailable", detail="HTTP 429", retry_in_s=0.02)
 
 
-async def test_refused_questions_are_retried_in_smaller_batches() -> None:
+async def test_refused_questions_are_retried_with_fewer_under_way() -> None:
     endpoint = Limited(room=3)
     pool, _ = client(endpoint, batch_size=8, **ENDPOINT)
     answers = await asyncio.gather(*(pool.ask(question(i)) for i in range(8)))
     assert [a.score for a in answers] == [0.5] * 8
     # A refusal is not an attempt: with one attempt a question, none is lost by it.
     assert all(a.call.attempts == 1 for a in answers)
-    assert endpoint.sizes[0] == 8 and max(endpoint.sizes[1:]) <= 4
+    assert max(endpoint.under_way[:8]) == 8 and max(endpoint.under_way[8:]) <= 4
+    await pool.close()
+
+
+async def test_many_refusals_of_one_burst_are_no_outage() -> None:
+    pool, _ = client(Limited(room=1), breaker=None, **ENDPOINT)
+    answers = await asyncio.gather(*(pool.ask(question(i)) for i in range(20)))
+    assert [a.failure for a in answers] == [None] * 20
+    await pool.close()
+
+
+async def test_hanging_endpoint_request_delays_no_other_question() -> None:
+    pool, handle = client(stalls_first, batch_wait_ms=50.0, **ENDPOINT)
+    numbers = ("1", "late", "2", "3")
+    asked = [asyncio.create_task(pool.ask(Question(variables={"number": number}))) for number in numbers]
+    done, pending = await asyncio.wait(asked, timeout=0.5)
+    assert [task.result().score for task in done] == [0.5] * 3
+    assert pending == {asked[1]} and len(handle.responses) == 4
+    await pool.close()
+
+
+@pytest.mark.parametrize("where", [{}, ENDPOINT], ids=["served", "endpoint"])
+async def test_request_that_no_caller_waits_for_is_cancelled(where: dict[str, Any]) -> None:
+    """The response's deadline is below the pool's."""
+    pool, handle = client(stalls_first, batch_size=2, **where)
+    asked = [pool.ask(Question(variables={"number": f"late {i}"})) for i in range(2)]
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await asyncio.gather(*asked)
+    await asyncio.sleep(0.01)
+    assert handle.responses and all(response.cancelled for response in handle.responses)
     await pool.close()
 
 
@@ -218,10 +250,10 @@ async def test_pools_of_one_endpoint_share_its_rate_limit() -> None:
     endpoint = Limited(room=2)
     pools = [client(endpoint, batch_size=4, **ENDPOINT)[0] for _ in range(2)]
     await asyncio.gather(*(pools[0].ask(question(i)) for i in range(4)))
-    endpoint.sizes.clear()
+    endpoint.under_way.clear()
     answers = await asyncio.gather(*(pools[1].ask(question(i)) for i in range(4)))
     assert all(a.score == 0.5 for a in answers)
-    assert endpoint.sizes[0] < 4
+    assert max(endpoint.under_way) < 4
     for pool in pools:
         await pool.close()
 

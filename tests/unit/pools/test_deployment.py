@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from hamr.config.pools import PoolConfig
 from hamr.errors import ScorerUnavailable
 from hamr.pools import deployment
 
@@ -42,3 +44,16 @@ async def test_failed_start_without_a_message_names_the_state(monkeypatch: pytes
     monkeypatch.setattr(deployment, "import_serve", lambda: SimpleNamespace(status=lambda: status))
     with pytest.raises(ScorerUnavailable, match="pool 'judge' could not start: DEPLOY_FAILED"):
         await deployment._all_healthy({"app": "judge"}, 60.0, lambda line: None)
+
+
+def test_replica_of_an_endpoint_takes_as_many_questions_in_requests_of_one() -> None:
+    """Serve counts requests: 8 with 16 questions each, or 128 with one."""
+    judge = {"role": "judge", "prompt": "judge.en", "autoscaling": {"max_replicas": 2, "target_ongoing_requests": 3}}
+    there = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1"}
+    taken = []
+    for config in (PoolConfig.model_validate(judge), PoolConfig.model_validate(judge | there)):
+        made = deployment._application("judge", config, Path(), deployment.build_scorer)._bound_deployment
+        scaling = made._deployment_config.autoscaling_config
+        requests = made.max_ongoing_requests
+        taken.append((requests, requests * config.request_size, scaling.target_ongoing_requests, config.places))
+    assert taken == [(8, 128, 3, 256), (128, 128, 48, 256)]

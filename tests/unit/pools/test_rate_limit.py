@@ -44,6 +44,15 @@ async def test_refusal_halves_concurrency_and_waits_for_retry_after():
     assert clock.slept == [7.0]
 
 
+async def test_refusals_of_requests_sent_together_count_once():
+    pace, _ = paced()
+    for _ in range(2 * MOST_IN_A_ROW):
+        await pace.admit(1)
+    for _ in range(2 * MOST_IN_A_ROW):
+        pace.settle(1, answered=0, retry_in_s=1.0)
+    assert (pace.in_a_row, pace.is_exhausted) == (1, False)
+
+
 async def test_wait_that_a_refusal_names_is_bounded():
     for named in (1e9, float("inf")):
         pace, clock = paced()

@@ -146,9 +146,10 @@ def test_missing_api_key_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 # --- malformed replies ------------------------------------------------------------------------------------------------
 
 
-def endpoint(reply: Callable[[httpx.Request], httpx.Response]) -> OpenAIScorer:
+def endpoint(reply: Callable[[httpx.Request], httpx.Response], **changes: Any) -> OpenAIScorer:
     """A judge whose endpoint answers with `reply`."""
-    config = PoolConfig(role="judge", prompt="judge.en", type="openai", endpoint="http://localhost:1/v1")
+    there = {"role": "judge", "prompt": "judge.en", "type": "openai", "endpoint": "http://localhost:1/v1"}
+    config = PoolConfig.model_validate(there | changes)
     scorer = OpenAIScorer("judge", config)
     scorer._client = scorer._client.with_options(http_client=httpx.AsyncClient(transport=httpx.MockTransport(reply)))
     return scorer
@@ -243,6 +244,78 @@ malformed = (
 def test_any_malformed_reply_fails_only_its_own_question(bodies: list[bytes]) -> None:
     for answer in asyncio.run(answers_to(*bodies)):
         assert (answer.score, answer.text, answer.failure) == (None, None, "unparsable")
+
+
+# --- details of failures ----------------------------------------------------------------------------------------------
+
+SCORED = Question(variables={"history": "", "statement_a": "Hello.", "statement_b": "My card is 4111 1111 1111 1111."})
+GRADED = Question(variables={"history": "Hi.", "response": "Hello.", "call": ""}, prompt="dialogue.en")
+
+
+async def failure(reply: httpx.Response, question: Question = SCORED, **changes: Any) -> Answer:
+    (answer,) = await endpoint(lambda _: reply, **changes).score([question])
+    return answer
+
+
+@pytest.mark.parametrize(("status", "name"), [(401, "AuthenticationError"), (404, "NotFoundError"), (400, "BadReq")])
+async def test_http_error_has_the_reason_of_the_endpoint(status: int, name: str) -> None:
+    said = (await failure(httpx.Response(status, json={"error": {"message": "No model\n`m`\x1b here"}}))).detail
+    assert said.startswith(name) and said.endswith(f"(HTTP {status}): No model `m` here")
+    long = await failure(httpx.Response(status, json={"error": {"message": "m" * 500}}))
+    assert long.detail.endswith("m" * 120 + "...") and len(long.detail) < 180
+
+
+async def test_error_with_status_200_is_shown_as_one() -> None:
+    said = (await failure(httpx.Response(200, json={"error": {"message": "overloaded"}}))).detail
+    assert said == "the endpoint's reply is not a chat completion: overloaded"
+
+
+@pytest.mark.parametrize("status", [200, 400])
+async def test_reason_has_neither_the_key_nor_the_question(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINE", "value-of-the-key")
+    error = {"error": {"message": "no access for value-of-the-key"}}
+    said = (await failure(httpx.Response(status, json=error), api_key_env="MINE")).detail
+    assert "no access for [redacted]" in said and "value-of" not in said
+    error = {"error": {"message": "invalid content 'My  card is 4111 1111 1111 1111.'"}}
+    assert "4111" not in (await failure(httpx.Response(status, json=error))).detail
+
+
+@pytest.mark.parametrize("question", [SCORED, GRADED], ids=["scored", "written"])
+@pytest.mark.parametrize(
+    ("message", "finish", "found"),
+    [
+        ({"refusal": "I cannot."}, "stop", "finish_reason='stop'), but it has refusal"),
+        ({"reasoning_content": "Hm."}, "stop", "but it has reasoning_content"),
+        ({"tool_calls": [{"function": {"name": "f"}}]}, "tool_calls", "'tool_calls'), but it has tool_calls"),
+        ({}, "content_filter", "the reply has no text (finish_reason='content_filter')"),
+    ],
+)
+async def test_empty_reply_names_what_it_has(
+    question: Question, message: dict[str, Any], finish: str, found: str
+) -> None:
+    choice = {"message": {"role": "assistant", "content": None} | message, "finish_reason": finish}
+    answer = await failure(httpx.Response(200, json={"choices": [choice]}), question)
+    assert answer.failure == "unparsable" and found in answer.detail
+
+
+async def test_verdict_cut_off_by_the_token_limit_names_the_limit() -> None:
+    choice = {"message": {"content": "They agree in"}, "finish_reason": "length"}
+    answer = await failure(httpx.Response(200, json={"choices": [choice]}), thinking_tokens=4)
+    assert answer.detail == "cut off after 20 tokens; raise pools.judge.thinking_tokens"
+
+
+@pytest.mark.parametrize("question", [SCORED, GRADED], ids=["scored", "written"])
+async def test_configured_max_completion_tokens_replaces_max_tokens(question: Question) -> None:
+    bodies: list[dict[str, Any]] = []
+
+    def reply(request: httpx.Request) -> httpx.Response:
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, json=chat("Verdict: Yes"))
+
+    await endpoint(reply, sampling_extra={"max_completion_tokens": 400}).score([question])
+    await endpoint(reply).score([question])
+    assert bodies[0]["max_completion_tokens"] == 400 and "max_tokens" not in bodies[0]
+    assert "max_tokens" in bodies[1] and "max_completion_tokens" not in bodies[1]
 
 
 async def test_text_parts_are_joined_and_reasoning_parts_are_not_the_answer() -> None:

@@ -181,8 +181,9 @@ async def test_retried_verdict_uses_another_seed() -> None:
 async def test_truncated_endpoint_answer_is_unparsable() -> None:
     (answer,) = await endpoint(Completions("{}", finish="length")).score([question()])
     assert (answer.text, answer.failure) == (None, "unparsable")
-    (empty,) = await endpoint(Completions(None)).score([question()])
-    assert empty.text == "", "an empty answer is one, which its reader refuses"
+    talk = Question(messages=({"role": "user", "content": "Hi."},))
+    (empty,) = await endpoint(Completions(None)).score([talk])
+    assert empty.text == "", "in a conversation an empty answer is one, which its reader refuses"
     (without,) = await endpoint(Completions("x")).score([Question(variables={})])
     assert without.failure == "unparsable"
 

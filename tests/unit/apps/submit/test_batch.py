@@ -335,7 +335,7 @@ def test_no_file_holds_a_secret(args: list[str], tools: Tools, monkeypatch: pyte
     tools.says("sbatch", "1")
     for name in ("WANDB_API_KEY", "JUDGE_KEY", "RAY_AUTH_TOKEN"):
         monkeypatch.setenv(name, "canary4f1d9ce2".ljust(40, "0"))
-    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "api_key_env": "JUDGE_KEY"}
+    judge = {"type": "openai", "endpoint": "http://127.0.0.1:9/v1", "model": "m", "api_key_env": "JUDGE_KEY"}
     online = ["logging=online", "launch.secret=keys", *(f"pools.judge.{key}={value}" for key, value in judge.items())]
     assert submit([*args, *online]) == 0
     files = [path for path in [*Path.cwd().rglob("*"), *tools.folder.iterdir()] if path.is_file()]

@@ -415,7 +415,7 @@ def test_command_on_a_local_cluster_runs_locally(monkeypatch: pytest.MonkeyPatch
 def test_secrets_are_named_and_not_submitted() -> None:
     config = load_config(
         ["experiment=smoke", "logging=online", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:1/v1",
-         "pools.judge.api_key_env=JUDGE_KEY"]
+         "pools.judge.model=m", "pools.judge.api_key_env=JUDGE_KEY"]
     )  # fmt: skip
     assert secret_variables(config) == ["JUDGE_KEY", "WANDB_API_KEY"]
     assert secret_variables(load_config(["experiment=smoke"])) == []
