@@ -106,6 +106,23 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     return f"did you mean {near[0]!r}? " if near else ""
 
 
+def first_failure(details: Iterable[str]) -> str:
+    """Return the first detail that is not empty, as one printable line that continues a message; "" if there is none.
+
+    >>> first_failure(["", "connection\\nrefused"])
+    '; first failure: connection refused'
+    """
+    for detail in details:
+        if shown := printable(detail):
+            return f"; first failure: {shown}"
+    return ""
+
+
+def printable(text: str, most: int = 400) -> str:
+    """Return a text of foreign origin as one line of at most `most` characters, without control characters."""
+    return "".join(filter(str.isprintable, " ".join(text.split())))[:most]
+
+
 def first_fault(error: ValidationError) -> str:
     """Return the place and the message of the first fault that pydantic found, without the value."""
     fault = error.errors(include_input=False, include_url=False)[0]

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hamr.adapters.groups import Missing, SampleResponses, group_responses, list_unscored, rewards_as_numbers
-from hamr.errors import DataError
+from hamr.errors import DataError, did_you_mean
 
 END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
 """Special tokens at the end of a query, which begin with "<". An action followed by one would be malformed."""
@@ -36,13 +36,15 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def read_score(body: Mapping[str, Any]) -> list[SampleResponses]:
-    """Return the groups of a request to `/score`. DataError names the field."""
+    """Return the groups of a request to `/score`. DataError names the field, also one that is unknown."""
+    _check_keys(body, ("groups",))
     groups = _list(body, "groups")
     found: list[SampleResponses] = []
     for i, group in enumerate(groups):
         where = f"groups[{i}]"
         if not isinstance(group, Mapping):
             raise DataError(where, group, "must be an object with sample and responses")
+        _check_keys(group, ("sample", "responses"), f"{where}.")
         if not isinstance(group.get("sample"), Mapping):
             raise DataError(f"{where}.sample", group.get("sample"), "must be an object in the sample format")
         found.append((group["sample"], _texts(group, "responses", f"{where}.")))
@@ -107,6 +109,13 @@ def tell_score(scored: ScoredGroups) -> dict[str, Any]:
     rewards, records = scored
     rest = iter(records)
     return {"groups": [{"rewards": list(group), "records": [next(rest) for _ in group]} for group in rewards]}
+
+
+def _check_keys(body: Mapping[str, Any], known: Sequence[str], before: str = "") -> None:
+    for key in body:
+        if key not in known:
+            remedy = f"unknown key; {did_you_mean(key, known)}known are: {', '.join(known)}"
+            raise DataError(f"{before}{key}", body[key], remedy)
 
 
 def _list(body: Mapping[str, Any], field: str, before: str = "") -> list[Any]:

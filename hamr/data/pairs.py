@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Literal, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
+
+from pydantic import BeforeValidator
 
 from hamr.data.contrasts import (
     COMMON_COURTESIES,
@@ -215,15 +217,24 @@ class _Logged:
         )
 
 
+def _label_of(value: Any) -> Any:
+    """Return the label that a number stands for, any other value as it is."""
+    numbers: Mapping[float, PairLabel] = {1.0: "consistent", 0.5: "partial", 0.0: "inconsistent"}
+    return numbers.get(value, value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
 class _PairRow(Shape):
     content_A: NonEmptyText
     content_B: NonEmptyText
-    label: PairLabel
+    label: Annotated[PairLabel, BeforeValidator(_label_of)]
 
 
 def read_pairs(path: str | Path) -> list[ReplyPair]:
-    """Labelled pairs from a JSONL of {"content_A", "content_B", "label"} and, if there is one, "history" (turns as
-    in a sample). Raises DataError at `file:line: field`."""
+    """Return the labelled pairs of a JSONL of {"content_A", "content_B", "label"}, and "history" if there is one.
+
+    The history has turns as in a sample. A label is "consistent", "partial" or "inconsistent", or the number 1, 0.5 or
+    0. Raises DataError at `file:line: field`.
+    """
     pairs = []
     for number, row in read_rows(path):
         where = f"{path}:{number}"

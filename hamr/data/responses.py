@@ -1,7 +1,8 @@
 """Finished responses for scoring without training. A sample with its responses is a group.
 
 In a file, a line is a sample (`hamr.data.samples`) with an additional field: `response`, a text, or `responses`, a
-list. An assistant message of OpenAI's format may replace a text: {"content": "...", "tool_calls": [...]}.
+list. An assistant message of OpenAI's format may replace a text: {"content": "...", "tool_calls": [...]}. Its content
+may be a list of text parts; a refusal is read as the text.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from hamr.data.actions import render_requested
 from hamr.data.samples import from_json, stream_rows
 from hamr.errors import DataError
 from hamr.types import Rollout, SampleKey, ServiceSample
+
+_TEXTS = ("text", "refusal")
+"""Types of the parts of a message's content that are text, under a key of the same name."""
 
 Scorable = tuple[ServiceSample | Mapping[str, Any], Sequence[str]]
 """A sample, or its object in the sample format, and its responses."""
@@ -84,14 +88,18 @@ def _responses(row: dict[str, Any], where: str) -> tuple[str, ...]:
     if one is not None and several is not None:
         raise DataError(f"{where}: response", one, "the line has `responses` too; keep one of the two fields")
     found = [one] if one is not None else several
-    texts = [text_of_response(each) for each in found] if isinstance(found, list) else []
-    if not texts or None in texts:
-        raise DataError(
-            f"{where}: response",
-            one if one is not None else several,
-            "give a text, or `responses`: a list of texts; each may be an assistant message with content or tool_calls",
-        )
-    return tuple(text for text in texts if text is not None)
+    if not isinstance(found, list) or not found:
+        remedy = "give a text, or `responses`: a list of texts; each may be an assistant message"
+        raise DataError(f"{where}: response", several, remedy)
+    texts = []
+    for index, response in enumerate(found):
+        text = text_of_response(response)
+        if text is None:
+            field = "response" if one is not None else f"responses[{index}]"
+            remedy = "give a text, or an assistant message with text in its content, a refusal, or tool_calls"
+            raise DataError(f"{where}: {field}", response, remedy)
+        texts.append(text)
+    return tuple(texts)
 
 
 def text_of_response(response: Any) -> str | None:
@@ -102,8 +110,10 @@ def text_of_response(response: Any) -> str | None:
     """
     if isinstance(response, str):
         return response
-    content, calls = (response.get("content"), response.get("tool_calls")) if isinstance(response, dict) else (0, ())
-    if not isinstance(content, str | None) or not isinstance(calls, list | None) or not (content or calls):
+    if not isinstance(response, dict):
+        return None
+    content, calls = _text_of_content(response), response.get("tool_calls")
+    if content is None or not isinstance(calls, list | None) or not (content or calls):
         return None
     texts = []
     for call in calls or ():
@@ -114,4 +124,15 @@ def text_of_response(response: Any) -> str | None:
         texts.append(
             render_requested(function["name"], arguments if isinstance(arguments, str) else json.dumps(arguments))
         )
-    return "".join([content or "", *texts])
+    return "".join([content, *texts])
+
+
+def _text_of_content(message: Mapping[str, Any]) -> str | None:
+    """Return the text of a message: its content, the text parts of it, or the refusal. None if it has another part."""
+    content = message.get("content")
+    if content in (None, ""):
+        content = message.get("refusal") or ""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    found = [part.get(kind) for part in parts if isinstance(part, dict) for kind in _TEXTS if part.get("type") == kind]
+    texts = [text for text in found if isinstance(text, str)]
+    return "".join(texts) if len(texts) == len(parts) else None

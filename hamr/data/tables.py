@@ -49,6 +49,8 @@ class ExportTable:
     form: str
     short: frozenset[int] = frozenset()
     """Lines of CSV rows with fewer fields than the header. Their missing columns are None."""
+    delimiter: str | None = None
+    """Delimiter of a CSV, None for other formats."""
 
 
 def read_table(
@@ -154,7 +156,8 @@ def _csv(raw: bytes, path: Path, encoding: str | None, delimiter: str | None) ->
     name = next((name for name, character in DELIMITERS.items() if character == delimiter), repr(delimiter))
     form = f"CSV, delimiter {name}, encoding {encoding}"
     sign = next(iter(re.findall(r"\w*[^\W\x00-\x7f]\w*", text)), "") if encoding in _LEGACY else ""
-    return ExportTable(rows=rows, faults=[], form=form + (f" (it contains {sign[:20]!r})" if sign else ""), short=short)
+    form += f" (it contains {sign[:20]!r})" if sign else ""
+    return ExportTable(rows=rows, faults=[], form=form, short=short, delimiter=delimiter)
 
 
 def _csv_rows(text: str, path: Path, delimiter: str, first: int) -> Iterator[tuple[int, Row, bool]]:

@@ -64,6 +64,12 @@ class CalibrateCommand(Command):
         check_effort(self.folds, self.resamples)
         return self
 
+    def check(self) -> Config | None:
+        from hamr.apps.calibrate.run import check_output
+
+        check_output(self, queries=False)
+        return None
+
     @property
     def numbers(self) -> dict[str, Any]:
         """Options of `hamr.calibration.calibrate`."""
@@ -91,11 +97,6 @@ class CalibrateScores(CalibrateCommand):
         """Field -> its name in the file, where it has another one."""
         return {name: given for name in ("s_r", "s_j", "y", "hard") if (given := getattr(self, name))}
 
-    def check(self) -> None:
-        from hamr.apps.calibrate.run import check_output
-
-        check_output(self, queries=False)
-
 
 class CalibrateItems(CalibrateCommand):
     """Fit the cascade over the items of a rubric (`rewards.rubric.cascade`) to recorded answers."""
@@ -110,17 +111,12 @@ class CalibrateItems(CalibrateCommand):
     """Records of the same responses in which another judge has answered every item: the target y. By default the target
     is the judge itself."""
 
-    def check(self) -> None:
-        from hamr.apps.calibrate.run import check_output
-
-        check_output(self, queries=False)
-
 
 class CalibratePools(CalibrateCommand, ConfiguredCommand):
     teachers: List = ()
     """Pools whose mean score is the target y. By default, the judge ensemble of the configuration: its pools with the
     role judge besides the calibrated one, if there are at least two. `labels`, and the default without an ensemble: the
-    label of the pair (1, 0.5, 0)."""
+    label of the pair (consistent: 1, partial: 0.5, inconsistent: 0)."""
 
     def check(self) -> Config:
         from hamr.apps.calibrate.pools import find_teachers, wanted_pools
@@ -136,7 +132,8 @@ class CalibratePairs(CalibratePools):
     examples = ("hamr calibrate pairs=pairs.jsonl output=calibrated teachers=judge_2,judge_3",)
 
     pairs: Annotated[File, Field(title="PAIRS.jsonl")]
-    """Labelled pairs {"content_A", "content_B", "label"} about which the pools are queried."""
+    """Labelled pairs {"content_A", "content_B", "label"} about which the pools are queried. A label is consistent,
+    partial or inconsistent, or the number 1, 0.5 or 0."""
 
     def run(self) -> int:
         from hamr.apps.calibrate.run import calibrate_pairs

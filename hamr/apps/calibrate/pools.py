@@ -13,7 +13,7 @@ from statistics import fmean
 from rich.console import Console
 
 from hamr.apps.scorer.pair_check import pair_question
-from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts
+from hamr.apps.shared.pools_up import known_pool, pools_of, with_pools, with_starts
 from hamr.apps.shared.progress import Report, progress
 from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.cascade.cached_pool import failure_of
@@ -22,7 +22,7 @@ from hamr.config.schema import Config
 from hamr.data.pairs import ReplyPair
 from hamr.data.progress import ItemResult, WorkItem, WorkProgress, item_key
 from hamr.data.triples import Triples
-from hamr.errors import BadInput, HamrError
+from hamr.errors import BadInput, HamrError, first_failure
 from hamr.prompting.labels import LABEL_VALUES
 from hamr.protocols import Ask
 from hamr.rewards.verdict import canonical_label, hard_score
@@ -82,12 +82,12 @@ def wanted_pools(config: Config, teachers: Sequence[str]) -> dict[str, PoolConfi
     named = config.rewards.consistency
     wanted = {"rewards.consistency.reranker": named.reranker, "rewards.consistency.judge": named.judge}
     wanted |= {f"teachers[{i}]": name for i, name in enumerate(teachers)}
+    found = {}
     for key, name in wanted.items():
-        if name not in config.pools:
-            raise BadInput(key, name, f"no such pool; there are: {', '.join(sorted(config.pools))}")
+        found[name] = known_pool(config, key, name)
         if key.startswith("teachers") and name in (named.reranker, named.judge):
             raise BadInput(key, name, "is being calibrated and cannot be its own teacher; name another pool")
-    return {name: config.pools[name] for name in wanted.values()}
+    return found
 
 
 async def score_pairs(
@@ -109,6 +109,7 @@ async def score_pairs(
     left = [item for item in items if item.id not in found.done]
     tell(f"asking {', '.join(asks)} about {len(left)} pairs")
     failures: Counter[str] = Counter()
+    details: list[str] = []
     done = itertools.count(1)
 
     async def score(item: WorkItem, report: Report) -> None:
@@ -121,6 +122,7 @@ async def score_pairs(
             failure = failure_of("reranker" if name == reranker else "judge", answer)
             if failure is not None or answer.score is None:
                 failures[f"{name}: {failure.kind if failure else 'no score'}"] += 1
+                details.append(failure.detail if failure else "")
             else:
                 scores[name] = answer.score
         if len(scores) < len(answers):
@@ -136,7 +138,7 @@ async def score_pairs(
         counted = ", ".join(f"{what} {count}" for what, count in sorted(failures.items()))
         tell(f"left out {len(items) - len(found.done)} of {len(items)} pairs: {counted}")
     if not found.done:
-        raise HamrError(f"no pair got all its scores ({counted}); see the pools' logs")
+        raise HamrError(f"no pair got all its scores ({counted}){first_failure(details)}; run the command again")
 
 
 def triples_of(found: WorkProgress) -> Triples:

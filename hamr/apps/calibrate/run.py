@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,8 +16,9 @@ from hamr.apps.shared.outputs import no_file_above
 from hamr.calibration.fit import FEWEST_ROWS, Calibration, calibrate, tau_profiles
 from hamr.data.triples import Triples, read_triples
 from hamr.errors import DataError
+from hamr.files import write_atomic
 from hamr.report.terminal import show
-from hamr.report.values import Column, Table, number_columns
+from hamr.report.values import Column, Table, format_value, number_columns
 
 if TYPE_CHECKING:
     from hamr.apps.calibrate.command import CalibrateCommand, CalibratePools, CalibrateScores
@@ -92,7 +93,7 @@ def calibrate_pairs(command: CalibratePools, read: Callable[[], list[ReplyPair]]
     print(f"teachers: {', '.join(teachers) or 'the labels of the pairs'}", flush=True)
     triples = ask_pools(config, pairs, teachers, print, output.scores.with_name(f"{output.scores.stem}.progress.jsonl"))
     lines = "".join(json.dumps(row) + "\n" for row in triples.rows())
-    return fit_and_write(command, triples, source, files={output.scores: lines.encode()})
+    return fit_and_write(command, triples, source, files={output.scores: lines})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +115,7 @@ def fit_and_write(
     triples: Triples,
     source: str,
     *,
-    files: Mapping[Path, bytes] = MappingProxyType({}),
+    files: Mapping[Path, str] = MappingProxyType({}),
     describe: Callable[[Calibration], Fitted] = _as_consistency,
     over: Literal["score", "confidence"] = "score",
 ) -> int:
@@ -127,12 +128,13 @@ def fit_and_write(
     # Import matplotlib lazily: only the plot needs it.
     from hamr.apps.calibrate.figures import draw_calibration
 
-    write_whole(
+    write_files(
         {
             **files,
-            output.figures: (json.dumps({**figures(fit), **found.figures}, indent=1) + "\n").encode(),
+            output.figures: json.dumps({**figures(fit), **found.figures}, indent=1) + "\n",
             output.plot: draw_calibration(fit, *profiles),
-            output.rewards: rewards_yaml(fit, source, output.usage, found).encode(),
+            # Last, so that a choice of rewards always has its plot and figures.
+            output.rewards: rewards_yaml(fit, source, output.usage, found),
         }
     )
     show(table(fit))
@@ -177,17 +179,17 @@ def check_output(command: CalibrateCommand, *, queries: bool) -> None:
 # --- output ------------------------------------------------------------------------------------
 
 
-def rewards_yaml(fit: Calibration, source: str, usage: str, found: Fitted | None = None) -> str:
+def rewards_yaml(fit: Calibration, source: str, usage: str, found: Fitted) -> str:
     """Return the rewards choice as YAML, with its origin as a comment."""
-    found = found or _as_consistency(fit)
     rho = f"{fit.spearman:.4f}"
     if fit.interval is not None:
         rho += f" ({fit.interval[0]:.4f} .. {fit.interval[1]:.4f}: 95 % bootstrap interval, with a fixed cascade)"
-    others = ", ".join(f"{r.name} {_format_rho(r.spearman)}" for r in fit.rows.values() if r.name != "fit")
+    rho_text = partial(format_value, form="{:.4f}", missing="none")
+    others = ", ".join(f"{r.name} {rho_text(r.spearman)}" for r in fit.rows.values() if r.name != "fit")
     header = [
         f"The cascade of the hybrid reward (Eq. 5), fitted by `hamr calibrate` to {fit.n} rows of {source}.",
         f"Spearman's rho with the teacher: {rho}",
-        f"cross-validated: {_format_rho(fit.cv_spearman)}; on the same rows: {others}",
+        f"cross-validated: {rho_text(fit.cv_spearman)}; on the same rows: {others}",
         f"The judge is asked about {fit.escalated_frac:.1%} of the {found.rows}.",
         usage,
     ]
@@ -214,33 +216,11 @@ def table(fit: Calibration) -> Table:
     return Table(f"rho with the teacher, {fit.n} rows", columns, rows, note=note)
 
 
-def _format_rho(rho: float | None) -> str:
-    return "none" if rho is None else f"{rho:.4f}"
-
-
-def write_whole(files: Mapping[Path, bytes]) -> None:
-    """Write all of the files or none: write temporary files, then rename; undo if a rename fails.
-
-    Raises DataError where a file cannot be written.
-    """
-    aside = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in files}
-    placed: list[Path] = []
+def write_files(files: Mapping[Path, str | bytes]) -> None:
+    """Write the files in order, each atomically. Raises DataError where one cannot be written."""
     try:
         for path, content in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with aside[path].open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-        for path in files:
-            new = not path.exists()
-            aside[path].replace(path)
-            if new:
-                placed.append(path)
+            write_atomic(path, content)
     except OSError as error:
-        for path in placed:
-            path.unlink(missing_ok=True)
         raise DataError("output", str(error.filename or ""), f"cannot be written: {error.strerror}") from error
-    finally:
-        for left in aside.values():
-            left.unlink(missing_ok=True)

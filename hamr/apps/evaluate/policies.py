@@ -49,7 +49,9 @@ class AskedPolicies:
             return {"function": name, "sha256": self.functions[name].sha256}
         return self.config.pools[self.pools.get(name, name)].model_dump(mode="json", exclude=SPEED_ONLY)
 
-    def under_test(self, names: Sequence[str], items: Sequence[str], options: AgentConfig) -> list[PolicyUnderTest]:
+    def under_test(
+        self, names: Sequence[str], items: Sequence[str], options: AgentConfig, known: Sequence[str] | None = None
+    ) -> list[PolicyUnderTest]:
         """Return the policies that are queried, and the files of responses among `names`. Raises as `read_responses`,
         and BadInput for two policies of one name."""
         at_once = {name: self.config.pools[pool].places for name, pool in self.pools.items()}
@@ -59,7 +61,7 @@ class AskedPolicies:
             for name, many in at_once.items()
         ]
         for path in (Path(name).expanduser() for name in names if is_file(name)):
-            found.append(PolicyUnderTest(name=path.stem, given=read_responses(path, items)))
+            found.append(PolicyUnderTest(name=path.stem, given=read_responses(path, items, known)))
         counts = Counter(policy.name for policy in found)
         if doubled := next((name for name, count in counts.items() if count > 1), None):
             raise BadInput("policy", doubled, "two policies have this name; rename one of the files")
@@ -116,12 +118,13 @@ def is_file(given: str) -> bool:
     return given.endswith(".jsonl")
 
 
-def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
+def read_responses(path: Path, ids: Sequence[str], known: Sequence[str] | None = None) -> dict[str, str]:
     """Return the response by item.
 
-    A line is {"id", "response"}; more fields are allowed. Raises DataError (file and line), and BadInput for an item
-    without a response.
+    A line is {"id", "response"}; more fields are allowed. `known`: the items of the whole bench, where a response to
+    any other item is refused. Raises DataError (file and line), and BadInput for an item without a response.
     """
+    bench = None if known is None else set(known)
     found: dict[str, str] = {}
     for number, row in read_rows(path):
         where = f"{path}:{number}"
@@ -131,6 +134,8 @@ def read_responses(path: Path, ids: Sequence[str]) -> dict[str, str]:
             raise DataError(where, row, remedy)
         if name in found:
             raise DataError(f"{where}: id", name, "already used on an earlier line; give one response per item")
+        if bench is not None and name not in bench:
+            raise DataError(f"{where}: id", name, "names no item of the bench; correct it, or remove the line")
         found[name] = text
     missing = next((name for name in ids if name not in found), None)
     if missing is not None:

@@ -7,7 +7,6 @@ of an uninterrupted run.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +20,7 @@ from typing import IO, Any
 from hamr.bench.folder import differences
 from hamr.data.responses import ResponseGroup, stream_groups
 from hamr.errors import BadInput, DataError, HamrError
-from hamr.files import write_atomic
+from hamr.files import try_lock, write_atomic
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import RewardRecord
 
@@ -196,13 +195,9 @@ def _lock_file(path: Path) -> IO[bytes]:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
     except OSError as error:
         raise BadInput("output", str(path), f"cannot be written: {error.strerror}") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    if not try_lock(file):
         file.close()
-        raise BadInput(
-            "output", str(path), "another `hamr score` is writing it; wait for it, or name another"
-        ) from error
+        raise BadInput("output", str(path), "another `hamr score` is writing it; wait for it, or name another")
     return file
 
 

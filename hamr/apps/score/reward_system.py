@@ -37,7 +37,7 @@ from hamr.pools.function_pool import check_functions
 from hamr.pools.router_actor import RouterClient
 from hamr.pools.scorers import build_scorer
 from hamr.rewards.judged import check_reward_files
-from hamr.types import Failure, RewardRecord
+from hamr.types import RewardRecord
 
 T = TypeVar("T")
 
@@ -120,8 +120,8 @@ class RewardSystem:
 
     def rewards(self, samples: Sequence[Scorable]) -> list[list[float | None]]:
         """Return the total reward of every response, by group; None where scoring failed."""
-        groups = self._groups(samples)
-        return [values_of(records) for records in self._ensure_started().run(self._score_all(groups))]
+        scored = self._ensure_started().run(self._score_all(self._groups(samples)))
+        return [[record.reward for record in records] for records in scored]
 
     async def ascore_group(self, group: ResponseGroup) -> tuple[RewardRecord, ...]:
         """Return the records of one group. The caller assigns the group number."""
@@ -255,8 +255,3 @@ async def all_or_none(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
-
-
-def values_of(records: Sequence[RewardRecord]) -> list[float | None]:
-    """Return total rewards; None for a failure."""
-    return [None if isinstance(record.total, Failure) else record.total.value for record in records]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.cascade.audit import DebiasedRewards, reward_rows
+from hamr.errors import printable
 from hamr.report.values import Cell, Column, Table, number_columns
 from hamr.telemetry.metrics import is_escalated
 from hamr.types import CASCADE_BANDS, AuditBy, Failure, RewardRecord
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 BIN = 0.05
 """Width of the counted bins; the shown width is a multiple of it."""
 SHOWN = 24
-CAUSE_CHARACTERS = 400
-"""Maximum length of a printed cause. The record has the whole text."""
+LARGEST = 1e15
+"""Values beyond it are counted as this one, so that the summary stays readable and nothing overflows."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -47,6 +48,7 @@ class ValueSpread:
     _squares: float = 0.0
 
     def add(self, value: float) -> None:
+        value = max(-LARGEST, min(value, LARGEST))
         self.count += 1
         delta = value - self.mean
         self.mean += delta / self.count
@@ -66,9 +68,7 @@ class ValueSpread:
         if not self.bins:
             return 0.0, BIN, []
         first, last = min(self.bins), max(self.bins)
-        merged = 1
-        while last // merged - first // merged + 1 > most:
-            merged += 1
+        merged = max(1, -(-(last - first) // (most - 1)))
         start = first // merged
         counts = [0] * (last // merged - start + 1)
         for index, count in self.bins.items():
@@ -184,8 +184,7 @@ def cause_lines(tally: Tally) -> Iterator[str]:
     """Yield one line per failing component, with its first failure. Control characters of a response are removed."""
     for name, failure in tally.causes.items():
         if failure.detail:
-            detail = "".join(filter(str.isprintable, " ".join(failure.detail.split())))
-            yield f"first failure of {name}: {failure.kind}: {detail[:CAUSE_CHARACTERS]}"
+            yield f"first failure of {name}: {failure.kind}: {printable(failure.detail)}"
 
 
 def _counts(kinds: Mapping[str, int]) -> str:

@@ -122,7 +122,7 @@ class Routes:
         entries = [record_to_dict(record) for record in records]
         for record in entries:
             self._keep(record)
-        values = [None if isinstance(r.total, Failure) else r.total.value for r in records]
+        values = [record.reward for record in records]
         self.responses += len(values)
         self.failed += sum(value is None for value in values)
         for outcome in (record.total for record in records):

@@ -162,9 +162,16 @@ def test_labelled_pairs_are_read(tmp_path):
     assert pair.label == "inconsistent"
 
 
+def test_numbers_are_labels(tmp_path):
+    path, pair = tmp_path / "pairs.jsonl", {"content_A": "Yes.", "content_B": "No."}
+    path.write_text("".join(json.dumps({**pair, "label": label}) + "\n" for label in (1, 0.5, 0, 1.0)))
+    assert [pair.label for pair in read_pairs(path)] == ["consistent", "partial", "inconsistent", "consistent"]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
-    [({"label": "same"}, "label"), ({"content_A": 3}, "content_A"), ({"content_B": ""}, "content_B"),
+    [({"label": "same"}, "label"), ({"label": 0.7}, "label"), ({"label": True}, "label"),
+     ({"content_A": 3}, "content_A"), ({"content_B": ""}, "content_B"),
      ({"history": "Hi"}, "history"), ({"history": [{"role": "boss"}]}, "history[0].role")],
 )  # fmt: skip
 def test_malformed_pairs_name_line_and_field(tmp_path, change, field):

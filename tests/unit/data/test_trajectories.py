@@ -12,6 +12,7 @@ import pytest
 
 from hamr.data.importers import IMPORTERS
 from hamr.data.samples import from_json, to_json, turn_json
+from hamr.data.tickets import read_chats
 from hamr.data.trajectories import (
     Trajectory,
     Window,
@@ -114,17 +115,17 @@ def as_messages(made: Trajectory) -> dict[str, Any]:
     return {"id": made.id, "messages": messages, "tools": [dict(tool) for tool in made.tools]}
 
 
-def import_messages(folder: Path, *rows: Any):
+def import_messages(folder: Path, *rows: Any) -> tuple[Trajectory, ...]:
     (folder / "m.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-    return IMPORTERS["messages"]({"input": folder / "m.jsonl"})
+    return read_chats(folder / "m.jsonl", hide=False).trajectories
 
 
 def test_messages_survive_the_round_trip(tmp_path: Path) -> None:
     made = trajectory_from_json(row())
-    (found,) = import_messages(tmp_path, as_messages(made)).trajectories
+    (found,) = import_messages(tmp_path, as_messages(made))
     assert (found.id, found.policy, found.turns, found.tools) == (made.id, made.policy, made.turns, made.tools)
     told = as_messages(made)
-    (unlisted,) = import_messages(tmp_path, {"messages": told["messages"]}).trajectories
+    (unlisted,) = import_messages(tmp_path, {"messages": told["messages"]})
     assert unlisted.id == "1"
     assert unlisted.tools[0]["parameters"]["properties"] == {"n": {"anyOf": [{"type": "integer"}]}}
 
@@ -204,5 +205,5 @@ def test_abcd_and_tau2_are_imported() -> None:
 
 def test_real_conversations_survive_the_messages_form(tmp_path: Path) -> None:
     tau = IMPORTERS["tau2"](public("tau1_airline_trajectories.jsonl", "tau_policies_tools.json"))
-    found = import_messages(tmp_path, *map(as_messages, tau.trajectories)).trajectories
+    found = import_messages(tmp_path, *map(as_messages, tau.trajectories))
     assert [t.turns for t in found] == [t.turns for t in tau.trajectories]

@@ -47,6 +47,19 @@ def test_column_names_and_hard_verdicts_are_configurable(tmp_path, write):
         read_triples(path, names | {"hard": "verdict"})
 
 
+def test_spreadsheet_csv_has_decimal_commas_spaces_and_empty_rows(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("s_r ; s_j; y\n0,5130;1;0.25\n;;\n ; ;\n0,5;0;1,0\n;;\n")
+    triples = read_triples(path, {})
+    assert (triples.s_r, triples.s_j, triples.y) == ([0.513, 0.5], [1.0, 0.0], [0.25, 1.0])
+    path.write_text("s_r,s_j,y\n,,\n")
+    with pytest.raises(DataError, match="contains no rows"):
+        read_triples(path, {})
+    path.write_text('s_r,s_j,y\n"0,5",1,1\n')
+    with pytest.raises(DataError, match=r"t.csv:2: s_r: '0,5': must be a number"):
+        read_triples(path, {})
+
+
 def test_triples_survive_the_file_round_trip(tmp_path):
     first = read_triples(jsonl(tmp_path / "a.jsonl"), {})
     assert read_triples(jsonl(tmp_path / "b.jsonl", list(first.rows())), {}) == first

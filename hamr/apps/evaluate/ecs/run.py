@@ -34,7 +34,7 @@ from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.data.actions import unfence
 from hamr.data.pairs import ReplyPair, read_pairs
-from hamr.errors import BadInput, HamrError, did_you_mean
+from hamr.errors import BadInput, HamrError, did_you_mean, first_failure
 from hamr.prompting.labels import Label
 from hamr.prompting.templates import PromptTemplate
 from hamr.protocols import Ask
@@ -80,7 +80,7 @@ def start(request: EvaluateEcs) -> int:
         found["metrics"]["utility"] = agreement(votes, utility, rated, request) if utility is not None else None
         metrics, rows = found["metrics"], found["items"]
         write_results(ecs_page(metrics, rows), metrics, rows, request.output / "metrics.json", console)
-    return _exit_code(metrics, asked)
+    return _exit_code(metrics, asked, votes)
 
 
 # --- judges and questions ----------------------------------------------------------------------
@@ -301,13 +301,15 @@ def _distinct(asked: Sequence[VoteQuestion]) -> list[Question]:
     return list({json.dumps(dict(one.question.variables)): one.question for one in asked}.values())
 
 
-def _exit_code(metrics: Mapping[str, Any], asked: Sequence[VoteQuestion]) -> int:
+def _exit_code(metrics: Mapping[str, Any], asked: Sequence[VoteQuestion], votes: JudgeVotes) -> int:
     """Print the number of votes missing for transient reasons. Raises HamrError where questions were asked and no judge
     voted."""
     judges = metrics["judges"]
     if asked and all(sum(judge["missing"].values()) == judge["asked"] for judge in judges.values()):
         reasons = dict(sum((Counter(judge["missing"]) for judge in judges.values()), Counter()))
-        raise HamrError(f"no judge gave a vote ({reasons}); see the pools' logs and run the command again")
+        cause = first_failure(votes.vote(judge, one.question).detail for judge in votes.judges for one in asked)
+        remedy = f"see {votes.folder / JUDGEMENTS} and run the command again"
+        raise HamrError(f"no judge gave a vote ({reasons}){cause}; {remedy}")
     passing = sum(count for judge in judges.values() for why, count in judge["missing"].items() if why in TRANSIENT)
     if passing:
         print(f"votes missing because a judge did not answer: {passing}; the same command asks for them again")

@@ -14,8 +14,9 @@ from hamr.apps.evaluate.policies import AskedPolicies, with_policies
 from hamr.apps.evaluate.results import write_results
 from hamr.apps.shared.pools_up import judging_pool, pools_of, with_pools
 from hamr.apps.shared.progress import progress
+from hamr.bench.answers import RESPONSES
 from hamr.bench.olabench.items import read_items
-from hamr.bench.olabench.journal import Journal
+from hamr.bench.olabench.journal import VERDICTS, Journal
 from hamr.bench.olabench.labelled import read_labelled
 from hamr.bench.olabench.run import (
     ALL,
@@ -27,12 +28,14 @@ from hamr.bench.olabench.run import (
     judge_settings,
     open_items,
     open_trials,
+    response_to,
+    verdict_on,
 )
 from hamr.bench.olabench.summary import OlaBenchWork, summarise
 from hamr.config.judged import JudgedRewards
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
-from hamr.errors import HamrError
+from hamr.errors import HamrError, first_failure
 from hamr.protocols import Ask
 from hamr.rewards.judged import check_prompts
 from hamr.types import Language
@@ -53,7 +56,7 @@ def start(request: EvaluateOlabench) -> int:
         _ask(request, bench, journal, asked, console)
         metrics, rows = summarise(bench, journal, request)
         write_results(olabench_page(metrics, rows), metrics, rows, request.output / "summary.json", console)
-    return _exit_code(metrics)
+    return _exit_code(metrics, bench, journal, request)
 
 
 # --- items and judges --------------------------------------------------------------------------
@@ -61,8 +64,9 @@ def start(request: EvaluateOlabench) -> int:
 
 def read_bench(request: EvaluateOlabench, asked: AskedPolicies) -> OlaBenchWork:
     config = asked.config
-    items = read_items(request.data)[: request.limit] if request.data is not None else []
-    policies = asked.under_test(request.policy, [item.sample.id for item in items], request)
+    bench = read_items(request.data) if request.data is not None else []
+    items, known = bench[: request.limit], [item.sample.id for item in bench]
+    policies = asked.under_test(request.policy, known[: request.limit], request, known)
     labelled = {str(path): read_labelled(path)[: request.limit] for path in request.labels}
     wanted = {
         (name, item_language(row.item.sample))
@@ -159,19 +163,29 @@ def _ask(
     with_pools(asked.config, wanted, work, run=pools_of(RUN, journal.folder))
 
 
-def _exit_code(metrics: Mapping[str, Any]) -> int:
+def _exit_code(metrics: Mapping[str, Any], bench: OlaBenchWork, journal: Journal, request: EvaluateOlabench) -> int:
     """Print the number of transient failures. Raises HamrError where no policy answered or no judge judged."""
-    for name, groups in metrics["policies"].items():
-        counts = groups["all"]["responses"]
+    for policy in bench.policies:
+        counts = metrics["policies"][policy.name]["all"]["responses"]
         if not counts["given"]:
-            raise HamrError(f"{name} answered nothing; see its pool's logs and run the command again")
+            cause = first_failure(response_to(journal, policy, item, request).detail for item in bench.items)
+            remedy = f"see {journal.folder / RESPONSES} and run the command again"
+            raise HamrError(f"{policy.name} answered nothing{cause}; {remedy}")
     judges = metrics["judges"]
     asked, missing = (
         sum(j["asked"] for j in judges.values()),
         sum((Counter(j["missing"]) for j in judges.values()), Counter()),
     )
     if asked and sum(missing.values()) == asked:
-        raise HamrError(f"no judge gave a judgement ({dict(missing)}); see the pools' logs and run the command again")
+        cause = first_failure(
+            verdict_on(journal, judge, trial, name).detail
+            for judge in bench.judges
+            for trial in bench.trials(journal, request)
+            if judge.judges(trial)
+            for name in trial.responses
+        )
+        remedy = f"see {journal.folder / VERDICTS} and run the command again"
+        raise HamrError(f"no judge gave a judgement ({dict(missing)}){cause}; {remedy}")
     away = missing["judge_timeout"] + missing["judge_unavailable"]
     failed = sum(groups["all"]["responses"]["failed"] for groups in metrics["policies"].values())
     if away or failed:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hamr.apps.data.recipes.patm_checks import CheckFailure, RewritePlan, read_plan
-from hamr.apps.data.recipes.teachers import without_thought
+from hamr.apps.data.recipes.patm_checks import RewritePlan, read_plan
+from hamr.apps.data.recipes.teachers import CheckFailure, without_thought
 from hamr.config.plans import PlansConfig
 from hamr.data.language import language_of
 from hamr.data.rendering import documents_text

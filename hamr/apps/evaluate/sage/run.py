@@ -24,13 +24,13 @@ from hamr.bench.sage.judging import AGAIN
 from hamr.bench.sage.merge import merge_into, merged_settings
 from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
 from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
-from hamr.bench.sage.store import Store, read_settings
+from hamr.bench.sage.store import JUDGEMENTS, TRACES, Store, read_settings
 from hamr.bench.sage.traces import DialoguePlan, Exchange, Trace
 from hamr.config.agents import names_function
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
 from hamr.data.samples import write_rows
-from hamr.errors import BadInput, HamrError, did_you_mean
+from hamr.errors import BadInput, HamrError, did_you_mean, first_failure
 from hamr.files import write_atomic
 from hamr.procedures import Scenario, load_scenario
 from hamr.procedures.prompts import prompt_ids
@@ -90,7 +90,7 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
         show(write_report(request.output, found, store), console=console)
         print(f"written: {request.output / 'report.html'}", flush=True)
     _check_agents(store.traces.values())
-    return _exit_code(found, judged=bool(request.judges))
+    return _exit_code(found, store, judged=bool(request.judges))
 
 
 # --- participants ------------------------------------------------------------------------------
@@ -313,17 +313,22 @@ def _check_agents(traces: Iterable[Trace]) -> None:
             raise HamrError(f"every turn of {agent} failed ({last.fault}: {last.detail}); {remedy}")
 
 
-def _exit_code(found: Evaluated, *, judged: bool) -> int:
+def _exit_code(found: Evaluated, store: Store, *, judged: bool) -> int:
     """Return 0 where every agent has an assessed turn and a judge voted. Raises HamrError otherwise."""
     for agent, result in found.summary["agents"].items():
         outcomes = [entry["dialogues"] for entry in result["scenarios"].values()]
         if not any(count for counts in outcomes for name, count in counts.items() if not name.endswith("_failed")):
-            raise HamrError(f"no dialogue with {agent} was finished ({outcomes}); see the pools' logs and retry")
+            cause = first_failure(trace.detail for trace in store.traces.values() if trace.agent == agent)
+            remedy = f"see {store.folder / TRACES} and run the command again"
+            raise HamrError(f"no dialogue with {agent} was finished ({outcomes}){cause}; {remedy}")
         if not any(entry["assessed"] for entry in result["scenarios"].values()):
             remedy = "use another simulator, or see its messages in traces.jsonl"
             raise HamrError(f"no turn of {agent} was assessed, because no customer talked to it ({outcomes}); {remedy}")
     turns = [a for by in found.assessed.values() for turns in by.values() for a in turns if a.readable]
     votes = [a.consensus for a in turns if a.consensus is not None]
     if judged and turns and not any(vote.fields or vote.quality is not None for vote in votes):
-        raise HamrError(f"no judge gave a vote on any of {len(turns)} turns; see the pools' logs and retry")
+        judgements = (one for by_turn in store.judgements.values() for one in by_turn.values())
+        cause = first_failure(vote.detail for one in judgements for vote in one.votes)
+        remedy = f"see {store.folder / JUDGEMENTS} and run the command again"
+        raise HamrError(f"no judge gave a vote on any of {len(turns)} turns{cause}; {remedy}")
     return 0

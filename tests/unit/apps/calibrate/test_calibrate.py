@@ -84,7 +84,7 @@ def test_scores_become_a_training_configuration(scores: Path, tmp_path: Path, ca
 def test_tiny_taus_are_written_as_yaml_numbers(tmp_path: Path) -> None:
     """YAML 1.1 reads 1e-05 as a string."""
     fit = calibrate([i / 1e7 for i in range(30)], [i / 30 for i in range(30)], [(i * 7 % 30) / 30 for i in range(30)])
-    text = job.rewards_yaml(fit, "x", "y")
+    text = job.rewards_yaml(fit, "x", "y", job._as_consistency(fit))
     assert all(isinstance(v, float) for v in yaml.safe_load(text)["consistency"]["cascade"].values())
     (tmp_path / "rewards").mkdir()
     (tmp_path / "rewards" / "mine.yaml").write_text(text)
@@ -123,15 +123,14 @@ def test_failed_step_writes_no_files(scores: Path, tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "out").exists()
 
 
-def test_files_are_written_atomically(tmp_path: Path) -> None:
+def test_files_after_one_that_cannot_be_written_are_unchanged(tmp_path: Path) -> None:
     (tmp_path / "in_the_way").mkdir()
-    (tmp_path / "old").write_bytes(b"old")
+    (tmp_path / "old").write_text("old")
     with pytest.raises(DataError, match="in_the_way.*cannot be written"):
-        job.write_whole({tmp_path / "new": b"1", tmp_path / "in_the_way": b"2", tmp_path / "old": b"3"})
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["in_the_way", "old"]
-    assert (tmp_path / "old").read_bytes() == b"old"
-    job.write_whole({tmp_path / "a" / "new": b"1", tmp_path / "old": b"3"})
-    assert (tmp_path / "old").read_bytes() == b"3"
+        job.write_files({tmp_path / "in_the_way": b"2", tmp_path / "old": "3"})
+    assert (tmp_path / "old").read_text() == "old"
+    job.write_files({tmp_path / "a" / "new": b"1", tmp_path / "old": "3"})
+    assert (tmp_path / "old").read_text() == "3"
     assert [p.name for p in (tmp_path / "a").iterdir()] == ["new"]
 
 
@@ -247,8 +246,9 @@ def test_pair_with_failed_scorer_is_dropped_and_counted() -> None:
     assert said[-1] == (
         "left out 3 of 4 pairs: judge: judge_unparsable 1, reranker: reranker_timeout 1, t1: judge_unavailable 2"
     )
-    dead = scripted(*[Answer(failure="unavailable")] * 4)
-    with pytest.raises(HamrError, match=r"no pair got all its scores \(judge: judge_unavailable 4\)"):
+    dead = scripted(*[Answer(failure="unavailable", detail="401\nbad key")] * 4)
+    said_last = r"no pair got all its scores \(judge: judge_unavailable 4\); first failure: 401 bad key; run"
+    with pytest.raises(HamrError, match=said_last):
         asked({"reranker": scored(0, 0, 0, 0), "judge": dead}, ())
 
 

@@ -11,7 +11,6 @@ import pytest
 import hamr
 from hamr import RewardSystem
 from hamr.apps.score.background_loop import BackgroundLoop
-from hamr.apps.score.reward_system import values_of
 from hamr.config.load import dump_config, load_config
 from hamr.errors import CapacityError, ConfigError, DataError, HamrError
 from hamr.types import JudgeTimeout, MalformedResponse, RewardRecord, Rollout, SampleKey, Scored, ServiceSample
@@ -70,7 +69,7 @@ def test_failure_is_none_and_malformed_response_is_zero() -> None:
     key = SampleKey(run="r", step=0, prompt="p", sample=0)
     totals = (Scored(value=0.5), JudgeTimeout(), MalformedResponse())
     records = [RewardRecord(key=key, total=total, components=(), action=None, band="none") for total in totals]
-    assert values_of(records) == [0.5, None, 0.0]
+    assert [record.reward for record in records] == [0.5, None, 0.0]
 
 
 async def test_background_loop_serves_sync_and_async_callers() -> None:

@@ -42,6 +42,28 @@ def test_sample_has_one_or_several_responses(tmp_path: Path) -> None:
     assert check_input(path) == Checked(groups=2, responses=3, whole=True)
 
 
+def test_response_may_be_an_assistant_message(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "h"}, {"type": "text", "text": "i"}]
+    call = {"function": {"name": "f", "arguments": "{}"}}
+    messages = [
+        {"role": "assistant", "content": parts},
+        {"role": "assistant", "content": None, "refusal": "no"},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "never"}]},
+        {"role": "assistant", "content": [], "tool_calls": [call]},
+    ]
+    [(group, _)] = stream_groups(written(tmp_path, {**ROW, "responses": messages}))
+    assert group.responses == ("hi", "no", "never", '<tool_call>{"name": "f", "arguments": {}}</tool_call>')
+
+
+@pytest.mark.parametrize(
+    "content", [None, 0, [], [{"type": "image_url", "image_url": {}}], [{"type": "text"}], [3], {"text": "hi"}]
+)
+def test_faulty_response_is_named_by_its_index(tmp_path: Path, content: object) -> None:
+    path = written(tmp_path, {**ROW, "responses": ["x", {"role": "assistant", "content": content}]})
+    with pytest.raises(DataError, match=r"r\.jsonl:1: responses\[1\]: .*give a text, or an assistant message"):
+        list(stream_groups(path))
+
+
 def test_each_line_is_a_separate_group(tmp_path: Path) -> None:
     path = written(tmp_path, {**ROW, "responses": ["x", "y"]}, {**ROW, "response": "z"})
     rollouts = [r for group, _ in stream_groups(path) for r in group.rollouts("run")]

@@ -102,6 +102,17 @@ def test_audits_add_the_debiased_means() -> None:
     assert str(rows["total, by audits"]).startswith("0.2000"), "0.8 - 2.0 * 0.3"
 
 
+@pytest.mark.parametrize("values", [(1.0, -1e12), (1e308, 0.5), (1e308, -1e308, 1e308)])
+def test_summary_of_huge_rewards_is_printed_and_plotted(tmp_path: Path, values: tuple[float, ...]) -> None:
+    tally = Tally()
+    tally.add([record(i, Scored(value=value)) for i, value in enumerate(values)])
+    left, width, counts = tally.spreads["total"].histogram()
+    assert sum(counts) == len(values) and len(counts) <= 24
+    assert counts[0] and counts[-1] and left < left + width
+    show(*summary_tables(tally, "title"), console=Console(file=(tmp_path / "out").open("w")))
+    assert plot(tally, tmp_path / "h.png") is not None
+
+
 def test_summary_without_scores_draws_no_plot(tmp_path: Path) -> None:
     tally = Tally()
     tally.add([record(0, JudgeTimeout())])

@@ -127,6 +127,8 @@ def test_returned_records_equal_the_stored_ones() -> None:
             "groups[0].sample: references",
         ),
         ("/score", {"groups": [{"sample": SAMPLE, "responses": []}]}, "groups[0].responses"),
+        ("/score", {"groups": [{"sample": SAMPLE, "responses": ["a"]}], "bar": 2}, "bar"),
+        ("/score", {"groups": [{"sample": SAMPLE, "responses": ["a"], "foo": 1}]}, "groups[0].foo"),
         (
             "/score",
             {"groups": [{"sample": SAMPLE | {"policy": "\ud83d"}, "responses": ["x"]}]},

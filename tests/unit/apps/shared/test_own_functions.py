@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import runpy
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from hamr.apps.shared.preparation import load_splits
 from hamr.apps.shared.training_job import Job
 from hamr.config.custom import function_arguments
 from hamr.config.load import dump_config, load_config, load_dumped
+from hamr.data.samples import from_json
 from hamr.errors import ConfigError
 from hamr.types import JudgeTimeout, Scored
 from tests.docs_pages import DOCS, blocks, commands, save_files
@@ -23,6 +25,18 @@ from tests.unit.telemetry.records import record
 
 HOOKS = DOCS / "reference" / "hooks.md"
 SAMPLE = json.loads(next(block.text for block in blocks(DOCS / "tutorials" / "1-own-tickets.md", "json")))
+
+
+def test_documented_reward_compares_the_response_with_the_references(tmp_path: Path) -> None:
+    save_files(HOOKS, tmp_path)
+    closeness = runpy.run_path(str(tmp_path / "my_rewards.py"))["closeness"]
+    call = {"action": "call_tool", "name": "lookup", "parameters": {}}
+    reply = {"action": "reply", "content": "Your parcel arrives tomorrow."}
+    tools = [{"name": "lookup", "description": "", "parameters": {"type": "object", "properties": {}}}]
+    sample = from_json({**SAMPLE, "tools": tools, "references": [call, reply]}, where="sample")
+    assert closeness(sample, "Your parcel arrives tomorrow.") == 1.0
+    assert 0.0 < closeness(sample, "Your parcel is lost.") < 1.0
+    assert closeness(replace(sample, references=sample.references[:1]), "Hi.") == 0.0
 
 
 def test_documented_functions_are_accepted_and_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +82,7 @@ def test_documented_functions_are_accepted_and_recorded(tmp_path: Path, monkeypa
         ),
         ("def f(tokens): return tokens.advantages", "do not depend on tokens.logprobs"),
         ("def f(tokens): return tokens.logprobs / 0", "losses that are not finite"),
+        ("def f(tokens): return tokens.logprobs / tokens.mask", "not finite if tokens.mask leaves out a token"),
         ("def f(tokens): return tokens.odds", "raised AttributeError: 'TokenTerms' object has no attribute 'odds'"),
         ("def f(): pass", r"cannot be called as f\(tokens\)"),
     ],

@@ -171,7 +171,8 @@ def test_item_without_votes_is_unscored_and_fails_the_command(tmp_path, monkeypa
     Judges(monkeypatch, judge={"else": "unavailable"}, second={"else": "timeout"})
     assert evaluate(tmp_path) == 1
     assert values(tmp_path)["multi_ecs"] == 1.0 and metrics(tmp_path)["policies"]["in"]["unscored"] == 1
-    assert "no judge gave a vote" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no judge gave a vote" in said and "; first failure: scripted; see " in said and "judgements.jsonl" in said
 
 
 def test_recorded_votes_survive_an_interruption(tmp_path, monkeypatch):

@@ -250,9 +250,27 @@ def test_unavailable_policy_fails_the_command(tmp_path, monkeypatch, capsys):
     file_of(tmp_path / "items.jsonl", *ITEMS)
     Pools(monkeypatch, answer="timeout")
     assert evaluate(tmp_path) == 1
-    assert "second answered nothing" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "second answered nothing; first failure: scripted; see " in error and "responses.jsonl and run" in error
     back = Pools(monkeypatch)
     assert evaluate(tmp_path) == 0 and len(back.asked) == 4 + 8
+
+
+def test_judges_without_a_judgement_fail_the_command_with_the_cause(tmp_path, monkeypatch, capsys):
+    file_of(tmp_path / "items.jsonl", ITEMS[0])
+    Pools(monkeypatch, dialogue="unavailable", policy="unavailable", tool="unavailable")
+    assert evaluate(tmp_path) == 1
+    error = capsys.readouterr().err
+    assert "no judge gave a judgement ({'judge_unavailable': 3}); first failure: scripted; see " in error
+    assert "judgements.jsonl and run the command again" in error
+
+
+def test_limit_ignores_responses_to_the_other_items(tmp_path, monkeypatch):
+    Pools(monkeypatch)
+    file_of(tmp_path / "items.jsonl", *ITEMS)
+    own = file_of(tmp_path / "own.jsonl", *({"id": row["id"], "response": "Hi."} for row in ITEMS))
+    assert evaluate(tmp_path, "limit=1", policy=own) == 0
+    assert summary(tmp_path)["policies"]["own"]["all"]["responses"]["given"] == 1
 
 
 def test_interrupted_evaluation_loses_no_results(tmp_path, monkeypatch):
@@ -283,6 +301,7 @@ def test_interrupted_evaluation_loses_no_results(tmp_path, monkeypatch):
         (["data=NOEVIDENCE"], "items.jsonl:1: evidence: []: missing"),
         (["policy=SHORT.jsonl"], "'r': has no response to this item; it has 2 responses for 4 items"),
         (["policy=ODD.jsonl"], "ODD.jsonl:1: "),
+        (["policy=MORE.jsonl"], "MORE.jsonl:5: id: 'z': names no item of the bench"),
         (["labels=nowhere.jsonl"], "nowhere.jsonl"),
         (["policy=FOLDER"], "has no config.yaml, so it is not a run folder"),
     ],
@@ -295,8 +314,9 @@ def test_bad_input_is_reported_in_one_line(tmp_path, monkeypatch, capsys, args, 
         file_of(tmp_path / name / "items.jsonl", item("a", **change))
     file_of(tmp_path / "SHORT.jsonl", *({"id": name, "response": "Hi."} for name in "ab"))
     file_of(tmp_path / "ODD.jsonl", {"id": "a"})
+    file_of(tmp_path / "MORE.jsonl", *({"id": row["id"], "response": "Hi."} for row in (*ITEMS, {"id": "z"})))
     (tmp_path / "FOLDER").mkdir()
-    for name in ("NOPOLICY", "NOEVIDENCE", "SHORT", "ODD", "FOLDER"):
+    for name in ("NOPOLICY", "NOEVIDENCE", "SHORT", "ODD", "MORE", "FOLDER"):
         args = [arg.replace(f"={name}", f"={tmp_path / name}") for arg in args]
     given = {
         "data": str(tmp_path / "items.jsonl"),

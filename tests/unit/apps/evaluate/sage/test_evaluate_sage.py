@@ -275,9 +275,10 @@ def test_finished_dialogue_in_the_format_of_the_contract_is_read(tmp_path, fence
         ({"fields": {"ConsumptionType": "Enquiry"}}, "missing field; add 'ConsumptionProfile', or leave fields out"),
         ({"scenario": "airline_refund"}, "scenario: 'airline_refund': must be one of scenario=telecom_package"),
         ({"messages": DIALOGUE["messages"][:1]}, "has no answer to a customer"),
-        ({"messages": [{"role": "customer", "content": "x"}]}, "messages.0.role: 'customer'"),
+        ({"messages": [{"role": "customer", "content": "x"}]}, "messages[0].role: 'customer': must be 'system'"),
         ({"turns": []}, "turns: []: unknown field; remove it"),
-        ({"id": ""}, "id: ''"),
+        ({"id": ""}, "id: '': must not be empty"),
+        ({"ticket": {"Penalty": []}}, "said.jsonl:1: ticket.Penalty: []"),
     ],
 )
 def test_invalid_dialogue_is_reported_with_its_line(tmp_path, capsys, change, said):
@@ -314,7 +315,9 @@ def test_evaluation_without_a_finished_dialogue_fails(tmp_path, capsys, monkeypa
 
     monkeypatch.setattr("hamr.apps.evaluate.sage.run.scripted_pool", lambda *given: away)
     assert evaluate(tmp_path, attempts="1") == 1
-    assert "no dialogue with scripted:perfect was finished" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no dialogue with scripted:perfect was finished" in said
+    assert "no such endpoint; see " in said and "traces.jsonl" in said
     monkeypatch.undo()
     assert evaluate(tmp_path, attempts="1") == 0
 
@@ -356,7 +359,9 @@ def test_evaluation_without_judge_answers_fails(tmp_path, capsys, monkeypatch):
 
     monkeypatch.setattr("hamr.apps.evaluate.sage.run.with_pools", with_pools)
     assert evaluate(tmp_path, judges="talk", pools="sage_small", attempts="1") == 1
-    assert "no judge gave a vote on any of" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "no judge gave a vote on any of" in said
+    assert "first failure: connection refused; see " in said and "judgements.jsonl" in said
     assert metrics(tmp_path)["agents"]["scripted:perfect"]["average"]["judges_right"]["mean"] is None
 
 
