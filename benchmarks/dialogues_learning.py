@@ -11,8 +11,8 @@ Arms: `curriculum`, as it ships; the others draw customers uniformly (`env.curri
 credit; `outcome`, the completion of the case as the only reward; `dense`, the plain sum of the later rewards
 (`credit=turn`); `unpaired`, 8 different customers in a group; `single`, RL on single decisions, with about as
 many sampled tokens a step. All are evaluated in dialogues, with one sampled dialogue for each
-customer. Figures, by the customer's own case and in points of 100: the share of turns with the due act (`act`), of
-turns with the due act and facts (`exact`), of dialogues whose turns are all exact (`whole`) and of completed cases
+customer. Figures, by the customer's own case and in points of 100: the share of turns with the expected act (`act`), of
+turns with the expected act and facts (`exact`), of dialogues whose turns are all exact (`whole`) and of completed cases
 (`completed`). Intervals are 95 % crossed bootstraps over seeds and customers.
 """
 
@@ -580,7 +580,7 @@ FIGURES = ("act", "exact", "whole", "completed")
 
 
 async def act_share(prepared: Prepared, sample: ServiceSample, responses: Sequence[str]) -> float:
-    """Return the share of turns with the due act, whatever their facts, from a replay of the dialogue."""
+    """Return the share of turns with the expected act, whatever their facts, from a replay of the dialogue."""
     assert prepared.truth is not None, "generated samples name their acts"
     right: list[bool] = []
 

@@ -3,9 +3,9 @@
     .venv/bin/python benchmarks/dialogues_run.py --seeds 0 1 2
 
 Held-out customers are those of the test split: cases and wordings that no training dialogue has, on the procedure's
-usual paths. For each, the share of turns with the due act and its facts, and whether the case was completed. Intervals
-are 95 % crossed bootstraps over seeds and customers. A finished run folder is read instead of run again. Writes
-benchmarks/results/dialogues_run.json and prints a table in Markdown.
+usual paths. For each, the share of turns with the expected act and its facts, and whether the case was completed.
+Intervals are 95 % crossed bootstraps over seeds and customers. A finished run folder is read instead of run again.
+Writes benchmarks/results/dialogues_run.json and prints a table in Markdown.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 One warm-up of `experiment=quickstart` gives both sides their policy. Both then make the same number of DAPO steps on
 the prompts of hamr's stream, in its order, 12 prompts x 8 samples a step. The reward is Python: 1 for a response with
-the due act and the right facts (`hamr.rewards.truth`), else 0. It is hamr's only scorer and TRL's reward function.
+the expected act and the right facts (`hamr.rewards.truth`), else 0. It is hamr's only scorer and TRL's reward function.
 What has no counterpart in TRL is off in hamr: dynamic sampling, and references for groups that are all wrong.
 Checkpoints of both are evaluated alike: 120 held-out points, `--samples` responses each, sampled by transformers. Wall
 time is the sum of the steps' own times, without start-up, checkpoints and evaluation.

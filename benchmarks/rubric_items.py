@@ -118,7 +118,7 @@ def rubric(sample: ServiceSample, acts: SageActs, due: str, rng: Random) -> list
 
 
 def respond(sample: ServiceSample, acts: SageActs, due: str, rng: Random) -> Response:
-    """Make a response: mostly the due act, another one in half of them, sometimes wrong facts or chatter."""
+    """Make a response: mostly the expected act, another one in half of them, sometimes wrong facts or chatter."""
     context = Context.of(sample)
     names = [act for act in acts.names(context.split) if acts.texts(act, context)]
     taken = [due] if rng.random() < 0.6 else []
@@ -138,7 +138,7 @@ def respond(sample: ServiceSample, acts: SageActs, due: str, rng: Random) -> Res
 
 
 def cases(samples: Sequence[ServiceSample], rng: Random) -> Iterator[ItemCase]:
-    """Yield the items of RESPONSES responses to each sample whose due act is a reply."""
+    """Yield the items of RESPONSES responses to each sample whose expected act is a reply."""
     number = 0
     for sample in samples:
         acts, due = SageActs.of(sample), str(sample.meta["act"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
 from hamr.errors import RunFolderError
 from hamr.security.redaction import blot
@@ -14,14 +15,23 @@ from hamr.security.redaction import blot
 _PIECE = 1 << 20
 
 
-def write_atomic(path: Path, text: str) -> None:
+def write_atomic(path: Path, content: str | bytes) -> None:
     """Write to a temporary file and rename it, so that a reader sees either the old file or the new one."""
     aside = path.with_name(f".{path.name}.tmp")
-    with aside.open("w", encoding="utf-8") as f:
-        f.write(text)
+    with aside.open("wb") as f:
+        f.write(content.encode() if isinstance(content, str) else content)
         f.flush()
         os.fsync(f.fileno())
     aside.replace(path)
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Lock an open file for this process until it is closed. Return False if another process holds the lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 class JsonlWriter:

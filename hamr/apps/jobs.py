@@ -80,7 +80,7 @@ JOBS: dict[str, tuple[str, str]] = {
     "scorer": ("hamr.apps.scorer.command:ScorerCommand", "fine-tune a scorer"),
     "scorer check": (
         "hamr.apps.scorer.command:ScorerCheckCommand",
-        "check whether wrong replies can please the scorers",
+        "check whether wrong replies outscore right ones",
     ),
     "submit": (
         "hamr.apps.submit.command:SubmitCommand",

@@ -86,19 +86,18 @@ class PolicyResponse:
 
 def response_of(answer: Answer, at_once: int | None = None) -> PolicyResponse:
     """Return the response. A truncated text counts as such, since a customer would have received it."""
-    cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
-    if answer.text is None and not cut_off:
+    if answer.text is None and not answer.is_cut_off:
         return PolicyResponse(failure=answer.failure or "unparsable", detail=answer.detail[:300])
     call = answer.call
     return PolicyResponse(
-        text=answer.reasoning if cut_off else response_text(answer),
+        text=answer.reasoning if answer.is_cut_off else response_text(answer),
         seconds=call.service_s if call else None,
         tokens=(call.output_tokens or None) if call else None,
         prompt_tokens=(call.prompt_tokens or None) if call else None,
         mean_logprob=answer.mean_logprob,
         cost=call.cost if call else None,
         at_once=at_once,
-        cut_off=cut_off,
+        cut_off=answer.is_cut_off,
     )
 
 

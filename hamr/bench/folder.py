@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -13,7 +12,7 @@ from typing import IO, Any, Self, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from hamr.errors import BadInput, first_fault
-from hamr.files import JsonlWriter, numbered_rows, read_jsonl
+from hamr.files import JsonlWriter, numbered_rows, read_jsonl, try_lock
 from hamr.protocols import Ask
 from hamr.report.values import Column, Table
 from hamr.types import Answer, Question
@@ -106,11 +105,9 @@ def lock_folder(folder: Path) -> IO[str]:
         file = (folder / LOCK).open("a")
     except OSError as error:
         raise BadInput("output", str(folder), f"cannot be written ({error.strerror}); give another folder") from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    if not try_lock(file):
         file.close()
-        raise BadInput("output", str(folder), "another evaluation is writing to it; wait for it to finish") from error
+        raise BadInput("output", str(folder), "another evaluation is writing to it; wait for it to finish")
     return file
 
 

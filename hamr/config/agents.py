@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from hamr.config.section import PositiveFloat, Section, SmallInt
 
 _FUNCTION = re.compile(r"(?:.*\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
@@ -24,8 +22,6 @@ def names_function(agent: str) -> bool:
 class AnswerConfig(Section):
     """Reading of the answers of an agent."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
-
     fence: Literal["strip", "error"] = "error"
     """A code fence around the JSON of an answer or of its tool call. `error`: the answer is malformed, because the
     prompt asks for bare JSON, and the format errors of SAGE include fences. `strip`: the fence is removed first."""
@@ -33,8 +29,6 @@ class AnswerConfig(Section):
 
 class AgentConfig(Section):
     """Questions to the agents under test."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     tools: Literal["prompt", "native"] | None = None
     """`native`: an agent gets the tools as OpenAI function schemas, which the chat template of a local model shows, and

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from hamr.config.agents import AnswerConfig
 from hamr.config.section import NonNegative, PositiveFloat, PositiveInt, SampleCount, Seed
 
 
 class EcsConfig(AnswerConfig):
     """Options of the Ensemble-Consistency Score."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     scores: Literal["hard", "soft"] = "hard"
     """`hard`: the label of a judge as 1, 0.5 or 0. `soft`: P(yes) + 0.5 P(part) of the labels, if the judge returns

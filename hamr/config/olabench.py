@@ -5,16 +5,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from hamr.config.agents import AnswerConfig
 from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, SampleCount, Seed
 
 
 class OlabenchConfig(AnswerConfig):
     """Options of OlaBench."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     cot: Literal["none", "pre", "post"] = "none"
     """Response format of the policies: the response alone, reasoning first, or the answer first. In post-CoT,

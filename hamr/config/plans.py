@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from hamr.config.section import NonNegative, PositiveFloat, PositiveInt, Section, Seed
 
 
 class PlansConfig(Section):
     """Options of the evaluation of plans."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     prompt: Literal["planning", "training"] = "planning"
     """`planning`: the first paper's planning prompt (D.3.1), for any model. `training`: the prompt that the items of

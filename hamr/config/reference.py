@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 import json
-import textwrap
 import types
 import typing
 from collections.abc import Iterator
@@ -37,29 +35,16 @@ def entries() -> Iterator[KeyEntry]:
         yield from _entries(model, f"{name}.<name>" if named else name)
 
 
-def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return {field: docstring} of a section, those of inherited fields included."""
-    found: dict[str, str] = {}
-    for base in reversed([cls for cls in model.__mro__ if issubclass(cls, BaseModel) and cls is not BaseModel]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        assert isinstance(body, ast.ClassDef)
-        for field, text in zip(body.body, body.body[1:], strict=False):
-            match field, text:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
-                    found[name] = " ".join(doc.split())
-    return found
-
-
 def _about(model: type[BaseModel]) -> str:
     """Return the section's own docstring, without those that it would inherit."""
     return vars(model).get("__doc__") or ""
 
 
 def _entries(model: type[BaseModel], prefix: str) -> Iterator[KeyEntry]:
-    docs = field_docs(model)
     for name, info in model.model_fields.items():
         key, (section, named) = f"{prefix}.{name}", section_of(info.annotation)
-        meaning = docs.get(name, "") or (" ".join(_about(section).split()) if section else "")
+        text = info.description or (_about(section) if section else "")
+        meaning = " ".join(text.split())
         if section is None or meaning or _default(info) == "null":
             yield KeyEntry(key=key, type=_type(info.annotation), default=_default(info), meaning=meaning)
         if section is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from hamr.config.agents import AnswerConfig
 from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, SampleCount, Seed
@@ -21,8 +21,6 @@ SCRIPTED = "scripted:"
 
 class SageConfig(AnswerConfig):
     """Options of SAGE. Where the paper and its released code differ or are silent, there is a named choice."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     language: Literal["en", "zh"] = "en"
     """Language of the procedure, the prompts and the dialogues."""
@@ -101,7 +99,13 @@ class DialoguesConfig(SageConfig):
     max_new_tokens: PositiveInt | None = None
     """Maximum length of one answer of the policy. null: `rollout.max_new_tokens`."""
     agent_prompt: AgentPrompt | None = "sample"
+    """`service`: the paper's prompt for answers in JSON, with the variables of the system. `sample`: the exact training
+    prompt of policies trained on `hamr data sage form=sage`, where the variables are in the ticket. `actions`: the
+    prompt of the default form; the agent calls tools, which are executed, and answers with a text. null: `actions` for
+    agents with native tools, else `service`."""
     limit: PositiveInt | None = 24
+    """Maximum number of dialogues per scenario, for a quick check. The paths are then not covered, as the table
+    shows."""
 
     @property
     def dialogue_pools(self) -> dict[str, str]:

@@ -41,7 +41,13 @@ FolderName = Annotated[str, AfterValidator(_check_folder_name)]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
     def clash(self, first: str, second: str, why: str) -> ValueError:
         """Return the error for the values of two keys that contradict each other."""

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict
-
 from hamr.config.section import NonNegative, PositiveFloat, PositiveInt, Section, Seed
 
 
 class Tau2Config(Section):
     """Options of tau2-bench. The limits are the defaults of the package."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
     domain: Literal["retail", "airline", "telecom"] = "retail"
     """Domain of the tasks."""

@@ -18,7 +18,7 @@ import re
 from typing import Any, Literal
 
 from hamr.errors import DataError
-from hamr.files import refuse_constant
+from hamr.files import encodable, refuse_constant
 from hamr.types import Action, MalformedResponse, Reply, ToolCall
 
 ResponseFormat = Literal["plain", "think_answer", "answer_think"]
@@ -79,7 +79,7 @@ def parse_action(text: str, response_format: ResponseFormat = "plain") -> Action
         return MalformedResponse(detail="empty response")
     opened, closed = answer.count("<tool_call>"), answer.count("</tool_call>")
     if not opened and not closed:
-        return Reply(content=answer) if _encodable(answer) else MalformedResponse(detail="not valid Unicode")
+        return Reply(content=answer) if encodable(answer) == answer else MalformedResponse(detail="not valid Unicode")
     if opened > 1 or closed > 1:
         return MalformedResponse(detail=f"{max(opened, closed)} tool calls; one is allowed")
     found = _CALL.search(answer)
@@ -172,10 +172,10 @@ def _checked_text(what: str, text: str) -> str:
 def _parse_call(body: str) -> ToolCall | MalformedResponse:
     try:
         call = json.loads(body, parse_constant=refuse_constant, parse_float=finite_number)
-        readable = _encodable(json.dumps(call, ensure_ascii=False))
+        text = json.dumps(call, ensure_ascii=False)
     except (ValueError, RecursionError) as error:
         return MalformedResponse(detail=f"tool call is not JSON: {str(error)[:80]}")
-    if not readable:
+    if encodable(text) != text:
         return MalformedResponse(detail="tool call is not valid Unicode")
     if not isinstance(call, dict):
         return MalformedResponse(detail="tool call is not an object")
@@ -233,12 +233,3 @@ def finite_number(number: str) -> float:
     if not math.isfinite(value):
         raise ValueError(f"{number} is out of range")
     return value
-
-
-def _encodable(text: str) -> bool:
-    """Return False for lone surrogates, which can be neither stored nor sent. json.loads creates them from escapes."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

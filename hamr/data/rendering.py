@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from hamr.data.actions import ResponseFormat, render_action, render_requested
@@ -104,7 +103,7 @@ def _system(sample: ServiceSample, instruction: str, native: bool) -> str:
 
 def documents_text(sample: ServiceSample) -> str:
     """Return the retrieved documents as numbered lines, with broken markup."""
-    return "\n".join(f"{i}. {_defuse(_one_line(text))}" for i, text in enumerate(sample.documents, start=1))
+    return "\n".join(f"{i}. {_defuse(one_line(text))}" for i, text in enumerate(sample.documents, start=1))
 
 
 class _CallIds:
@@ -175,27 +174,9 @@ def dialogue_text(sample: ServiceSample) -> str:
     """Return the history as plain lines, for scorers: `Customer: ...`, `Agent: ...`, `Agent calls f(a=1)`, `Tool: ...`.
 
     Line breaks inside a turn and its parameters become spaces, so that a turn cannot imitate another one. An empty
-    history gives "". Cached for the latest samples, because the responses of a group share the history.
+    history gives "".
     """
-    return _text_of(_Same(sample.history))
-
-
-class _Same:
-    """History as a cache key, compared by identity, because equality is expensive to check (calls have no hash)."""
-
-    def __init__(self, turns: Sequence[Turn]) -> None:
-        self.turns = turns
-
-    def __hash__(self) -> int:
-        return id(self.turns)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.turns is other.turns
-
-
-@lru_cache(maxsize=64)
-def _text_of(same: _Same) -> str:
-    return turns_text(same.turns)
+    return turns_text(sample.history)
 
 
 def turns_text(turns: Sequence[Turn]) -> str:
@@ -206,9 +187,10 @@ def turns_text(turns: Sequence[Turn]) -> str:
 def _line(turn: Turn) -> str:
     if turn.tool_call is not None:
         call = turn.tool_call
-        return "Agent calls " + _one_line(f"{call.name}({', '.join(f'{k}={v}' for k, v in call.parameters.items())})")
-    return f"{turn.role.capitalize()}: {_one_line(turn.content)}"
+        return "Agent calls " + one_line(f"{call.name}({', '.join(f'{k}={v}' for k, v in call.parameters.items())})")
+    return f"{turn.role.capitalize()}: {one_line(turn.content)}"
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
+    """Return a text as one line, so that it cannot imitate another turn."""
     return " ".join(text.split())

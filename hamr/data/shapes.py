@@ -28,7 +28,8 @@ def check_shape(shape: TypeAdapter[T] | type[T], value: Any, where: str) -> T:
         return (shape if isinstance(shape, TypeAdapter) else _adapter(shape)).validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+        parts = [part for part in first["loc"] if part not in _UNION]
+        path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
         place = where + (path if path[:1] in ("", "[") else f": {path}")
         if first["type"] == "missing":
             raise DataError(place, sorted(first["input"]), f"missing field; add {first['loc'][-1]!r}") from None
@@ -37,10 +38,14 @@ def check_shape(shape: TypeAdapter[T] | type[T], value: Any, where: str) -> T:
         raise DataError(place, first["input"], remedy.format(**first.get("ctx", {}))) from None
 
 
+_UNION = ("str", "bool", "int", "float")
+"""Members of a union, which pydantic adds to the place of a fault."""
 _REMEDIES = {
     "model_type": "must be a JSON object",
+    "dataclass_type": "must be a JSON object",
     "dict_type": "must be a JSON object",
     "list_type": "must be a list",
+    "extra_forbidden": "unknown field; remove it",
     "string_type": "must be text",
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must be a text that is not empty",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from hamr.files import write_atomic
 from hamr.report.drawing import PALETTE
-from hamr.report.values import Page, part_text
+from hamr.report.values import Page, format_value
 from hamr.security.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -50,5 +50,9 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
     )
     made.filters["zip"] = zip
-    made.globals |= {"kind": lambda value: type(value).__name__.lower(), "palette": PALETTE, "part_text": part_text}
+    made.globals |= {
+        "kind": lambda value: type(value).__name__.lower(),
+        "palette": PALETTE,
+        "format_value": format_value,
+    }
     return made

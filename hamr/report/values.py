@@ -95,24 +95,23 @@ class Column:
             case Tag() | Link():
                 return (cell.text,)
             case Parts():
-                return tuple(f"{name} {part_text(value)}" for name, value in cell.values.items()) + (
-                    (cell.remark,) if cell.remark else ()
-                )
+                parts = (f"{name} {format_value(value, missing='failed')}" for name, value in cell.values.items())
+                return (*parts, cell.remark) if cell.remark else tuple(parts)
             case str():
                 return (cell,)
             case _:
                 return (self._number(cell),)
 
     def _number(self, value: float | None) -> str:
-        return NOTHING if value is None else (self.form or "{}").format(value)
+        return format_value(value, self.form or "{}", missing=NOTHING)
 
 
 def number_columns(form: str, *names: str) -> tuple[Column, ...]:
     return tuple(Column(name, form) for name in names)
 
 
-def part_text(value: float | None) -> str:
-    return "failed" if value is None else f"{value:.2f}"
+def format_value(value: float | None, form: str = "{:.2f}", *, missing: str) -> str:
+    return missing if value is None else form.format(value)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Exact act: rule-based check that a response, including a reply, takes the due act with the right facts.
+"""Exact act: rule-based check that a response, including a reply, takes the expected act with the right facts.
 
 `ExactAct` is never a reward. It is computed next to the reward to detect a policy that satisfies its scorers without
 being right. `says` compares one reply with one wording; `env=sage` completes a case by it.
@@ -26,10 +26,10 @@ RECALL = 0.5
 class ExactAct:
     """Rule for a dataset whose samples name their act (`meta.act`).
 
-    A tool call is right if it equals a reference. A reply is right if a reply is due, its nearest known wording belongs
-    to the due act, it does not say the same words twice ("mobile internet, or do you use mobile internet"), and its
-    facts (numbers, with the name before them) match the references: it states all facts that every reference states,
-    and none that no reference states.
+    A tool call is right if it equals a reference. A reply is right if one is expected, its nearest known wording
+    belongs to the expected act, it does not say the same words twice ("mobile internet, or do you use mobile
+    internet"), and its facts (numbers, with the name before them) match the references: it states all facts that every
+    reference states, and none that no reference states.
     """
 
     wordings: Mapping[str, tuple[Counter[str], ...]]
@@ -64,7 +64,7 @@ class ExactAct:
         return cls(wordings=wordings, repeats=frozenset(repeats), rules=rules)
 
     def is_exact(self, action: Action | None, sample: ServiceSample) -> bool:
-        """Return True if the action matches the due act and facts. False for `None`, a malformed response."""
+        """Return True if the action matches the expected act and facts. False for `None`, a malformed response."""
         if action is None:
             return False
         if isinstance(action, ToolCall):
@@ -81,7 +81,7 @@ class ExactAct:
         return act is not None and act == self.act_of(reply) and facts(reference.content) == facts(reply.content)
 
     def by_act(self, actions: Sequence[Action | None], samples: Sequence[ServiceSample]) -> dict[str, list[bool]]:
-        """Map each due act to the exactness of the responses to its samples. Acts are in alphabetical order."""
+        """Map each expected act to the exactness of the responses to its samples. Acts are in alphabetical order."""
         found: dict[str, list[bool]] = {}
         for action, sample in zip(actions, samples, strict=True):
             found.setdefault(str(sample.meta["act"]), []).append(self.is_exact(action, sample))

@@ -12,7 +12,7 @@ from types import TracebackType
 from hamr.errors import HamrError, RunFolderError
 from hamr.security.redaction import blot
 from hamr.telemetry.record_json import record_from_json, record_to_json
-from hamr.types import Failure, RewardRecord
+from hamr.types import RewardRecord
 
 _VERSION = 2
 
@@ -166,7 +166,7 @@ class Ledger:
 
 
 def _row(record: RewardRecord) -> tuple:
-    key, total = record.key, record.total
+    key = record.key
     versions = [span.version for span in record.versions]
     return (
         key.run,
@@ -176,8 +176,8 @@ def _row(record: RewardRecord) -> tuple:
         key.sample,
         key.attempt,
         record.band,
-        total.kind,
-        None if isinstance(total, Failure) else total.value,
+        record.total.kind,
+        record.reward,
         record.s_r,
         record.s_j,
         record.response_tokens,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hamr.security.redaction import redact
-from hamr.telemetry.sinks import FiguresOnly, shown_as
+from hamr.telemetry.sinks import FiguresOnly, finite_metrics
 
 LONGEST_VALUE = 500
 """Maximum length of a parameter in characters that every MLflow store accepts."""
@@ -38,8 +37,7 @@ class MlflowSink(FiguresOnly):
             mlflow.log_params({key: str(value)[:LONGEST_VALUE] for key, value in flat(redact(dict(config)))})
 
     def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
-        finite = {shown_as(stage, name): value for name, value in values.items() if math.isfinite(value)}
-        self._mlflow.log_metrics(finite, step=step)
+        self._mlflow.log_metrics(finite_metrics(stage, values), step=step)
 
     def close(self, *, failed: bool = False) -> None:
         self._mlflow.end_run("FAILED" if failed else "FINISHED")

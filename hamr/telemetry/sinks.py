@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, Protocol
@@ -71,6 +72,11 @@ class Sinks:
             except Exception as error:
                 del self._sinks[name]
                 log.warning("sink %s disabled for the rest of this run (%s: %s)", name, type(error).__name__, error)
+
+
+def finite_metrics(stage: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Return the finite metrics under their names for sinks without stages."""
+    return {shown_as(stage, name): value for name, value in values.items() if math.isfinite(value)}
 
 
 def shown_as(stage: str, name: str) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from hamr.telemetry.sinks import FiguresOnly, shown_as
+from hamr.telemetry.sinks import FiguresOnly, finite_metrics
 
 
 class TensorboardSink(FiguresOnly):
@@ -18,9 +17,8 @@ class TensorboardSink(FiguresOnly):
         self._writer = SummaryWriter(log_dir=str(folder / "tensorboard"))
 
     def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
-        for name, value in values.items():
-            if math.isfinite(value):
-                self._writer.add_scalar(shown_as(stage, name), value, global_step=step)
+        for name, value in finite_metrics(stage, values).items():
+            self._writer.add_scalar(name, value, global_step=step)
         self._writer.flush()
 
     def close(self, *, failed: bool = False) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hamr.security.redaction import redact
-from hamr.telemetry.sinks import FiguresOnly, shown_as
+from hamr.telemetry.sinks import FiguresOnly, finite_metrics
 
 
 class TrackioSink(FiguresOnly):
@@ -39,8 +38,7 @@ class TrackioSink(FiguresOnly):
             )
 
     def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
-        finite = {shown_as(stage, name): value for name, value in values.items() if math.isfinite(value)}
-        self._run.log(finite, step=step)
+        self._run.log(finite_metrics(stage, values), step=step)
 
     def close(self, *, failed: bool = False) -> None:
         with contextlib.redirect_stdout(io.StringIO()):

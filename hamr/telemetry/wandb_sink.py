@@ -132,9 +132,10 @@ class WandbSink:
         known = self._table.columns[1:-1]
         for row in rows:
             more = {key: value for key, value in row.items() if key not in known}
-            self._table.add_data(
-                step, *(_cell(row.get(c)) for c in known), json.dumps(more, default=str) if more else None
-            )
+            # A column has one type: numbers stay numbers, all other values become text.
+            values = (row.get(column) for column in known)
+            cells = (value if isinstance(value, int | float | None) else str(value) for value in values)
+            self._table.add_data(step, *cells, json.dumps(more, default=str) if more else None)
         run.log({"step": step, "samples": self._table})
 
     def _keep(self, run: Any, kind: str, path: Path) -> None:
@@ -225,11 +226,6 @@ def _end_service() -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             if child.name().startswith("wandb"):
                 child.kill()
-
-
-def _cell(value: Any) -> Any:
-    # A W&B column has one type: numbers stay numbers, all other values become text.
-    return value if isinstance(value, int | float) or value is None else str(value)
 
 
 def _run_id(path: Path) -> str:

@@ -133,7 +133,7 @@ class _Share(NamedTuple):
 
 
 class ActTruthWindow:
-    """Tracks the reward of a run and the exact share of each due act together, each averaged over `size` steps.
+    """Tracks the reward of a run and the exact share of each expected act together, each averaged over `size` steps.
 
     The share of an act falls if it is lower than in an earlier window of lower reward, by at least STANDARD_ERRORS
     standard errors of the difference, and both windows have at least FEWEST_PROMPTS prompts of the act. All responses
@@ -208,30 +208,24 @@ _ALARMS = {
     "truth_drop": _Alarm("truth/drop", "the reward rises while exact acts fall: the policy exploits the scorers"),
     "truth_act_drop": _Alarm(
         "truth/act_drop",
-        "the reward rises while exact acts fall where one act is due: the policy exploits the scorers or unlearns it",
+        "the reward rises while exact acts fall where one act is expected: the policy exploits the scorers or "
+        "unlearns it",
     ),
 }
 
 
-def flags(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, float]:
-    """Return a flag per limit: 1 if a step's metric is beyond it, else 0.
+def alarms(metrics: Mapping[str, float], limits: AlarmsConfig) -> tuple[dict[str, float], dict[str, str]]:
+    """Return a flag per limit, 1 if a step's metric is beyond it, else 0, and the messages of those that are 1.
 
     A limit that is off, or whose metric the step lacks, has no flag.
     """
-    known = {name: (getattr(limits, name), metrics.get(alarm.metric)) for name, alarm in _ALARMS.items()}
-    return {
-        name: float(_ALARMS[name].is_raised(value, limit))
-        for name, (limit, value) in known.items()
-        if limit is not None and value is not None
-    }
-
-
-def alarms(metrics: Mapping[str, float], limits: AlarmsConfig) -> dict[str, str]:
-    """Return {limit: message} for each limit that a step's metrics are beyond."""
-    raised = {}
-    for name, flag in flags(metrics, limits).items():
-        metric, meaning, lower = _ALARMS[name]
-        if flag:
-            limit = f"{'lower ' if lower else ''}limit {getattr(limits, name):g}"
-            raised[name] = f"alarm: {metric} is {metrics[metric]:.2f} ({limit}): {meaning}"
-    return raised
+    flags, messages = {}, {}
+    for name, alarm in _ALARMS.items():
+        limit, value = getattr(limits, name), metrics.get(alarm.metric)
+        if limit is None or value is None:
+            continue
+        flags[name] = float(alarm.is_raised(value, limit))
+        if flags[name]:
+            bound = f"{'lower ' if alarm.lower else ''}limit {limit:g}"
+            messages[name] = f"alarm: {alarm.metric} is {value:.2f} ({bound}): {alarm.meaning}"
+    return flags, messages

@@ -222,6 +222,11 @@ class RewardRecord:
     episode: EpisodeResult | None = None
     """In a dialogue: its end, with its last turn. None for all other turns and for single decisions."""
 
+    @property
+    def reward(self) -> float | None:
+        """Total reward. None if scoring failed."""
+        return None if isinstance(self.total, Failure) else self.total.value
+
 
 @dataclass(frozen=True, kw_only=True)
 class RolloutGroup:
@@ -240,7 +245,7 @@ class RolloutGroup:
     @property
     def rewards(self) -> tuple[float | None, ...]:
         """Total reward of each response. None if scoring failed."""
-        return tuple(None if isinstance(r.total, Failure) else r.total.value for r in self.records)
+        return tuple(record.reward for record in self.records)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -323,3 +328,8 @@ class Answer:
     call: ScorerCall | None = None
     retry_in_s: float | None = None
     mean_logprob: float | None = None
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Return whether the requested text was truncated. `reasoning` then has the part before the cut."""
+        return self.text is None and self.failure == "unparsable" and bool(self.reasoning)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hamr.apps.data.recipes.patm import Patm, PatmRecipe, patm_items
-from hamr.apps.data.recipes.runner import make_one
+from hamr.apps.data.recipes.patm import Patm, patm_items
+from hamr.apps.data.recipes.runner import WritingRecipe, make_one
 from hamr.config.rewards import RewardsConfig
 from hamr.config.schema import SageDataConfig
 from hamr.data.sage_samples import generate_samples
@@ -97,8 +97,8 @@ async def test_template_plans_pass_every_rule(number: int, monkeypatch: pytest.M
         shown = WrittenPrompt.load(question.prompt).render(question.variables, question.each)
         return Answer(text=answer(shown[-1]["content"]))
 
-    [item] = patm_items([window(number=number)], PatmRecipe(), "template")
-    made = await make_one(item, Patm(PatmRecipe()), pools(endpoint, endpoint))
+    [item] = patm_items([window(number=number)], WritingRecipe(), "template")
+    made = await make_one(item, Patm(WritingRecipe()), pools(endpoint, endpoint))
     assert (made.reason, made.notes) == ("", ())
     assert made.kept and json.loads(made.kept["actions"]) == ([CALL] if number == 0 else [])
     assert [text["step"] for text in made.texts] == ["rewrite", "rewrite check", "planning check"]

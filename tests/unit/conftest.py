@@ -17,6 +17,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
 from hamr.config import load  # noqa: E402
+from hamr.telemetry.glossary import STRICT_ENV  # noqa: E402
 
 COMPOSER = Path(__file__).parent / "config" / "test_load.py"  # it tests the composing itself
 COMPOSE = load._compose
@@ -32,6 +33,11 @@ def compose_once(overrides: list[str], roots: Sequence[Path]) -> Any:
     if key not in COMPOSED:
         COMPOSED[key] = COMPOSE(overrides, roots)
     return copy.deepcopy(COMPOSED[key])
+
+
+@pytest.fixture(autouse=True)
+def strict_metric_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(STRICT_ENV, "1")
 
 
 @pytest.fixture(autouse=True)

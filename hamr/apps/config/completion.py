@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
 from hamr.apps.jobs import JOBS
 from hamr.config.explain import known_keys
 from hamr.config.load import load_config
@@ -11,41 +13,13 @@ from hamr.config.overrides import group_options
 from hamr.config.resources import resource
 from hamr.config.schema import GROUPS, Config
 
-BASH = """\
-_hamr() {
-    local word=${COMP_LINE:0:COMP_POINT}
-    word=${word##*[[:space:]]}
-    COMPREPLY=($(compgen -W "WORDS" -- "$word") $(compgen -f -- "$word"))
-    # Bash splits words at "=", so the part before it must not be repeated.
-    [[ $word == *=* && $COMP_WORDBREAKS == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"${word%"${word##*=}"}"}")
-    [[ ${COMPREPLY[0]-} == *= ]] && compopt -o nospace
-}
-complete -F _hamr hamr
-"""
-ZSH = """\
-#compdef hamr
-_hamr() {
-    local -a words_known
-    words_known=(WORDS)
-    compadd -S '' -- ${(M)words_known:#*=}
-    compadd -- ${words_known:#*=}
-    _files
-}
-if [[ $funcstack[1] == _hamr ]]; then  # the first call runs the file of fpath
-    _hamr "$@"
-else
-    compdef _hamr hamr
-fi
-"""
-FISH = """\
-complete -c hamr -a "WORDS"
-"""
-SCRIPTS = {"bash": BASH, "zsh": ZSH, "fish": FISH}
-
 
 def completion_script(shell: str) -> str:
-    """Return the script for a shell: a key of SCRIPTS."""
-    return SCRIPTS[shell].replace("WORDS", " ".join(completion_words()))
+    """Return the script for a shell: bash, zsh or fish."""
+    templates = Environment(
+        loader=PackageLoader("hamr.apps.config"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    return templates.get_template(f"completion.{shell}.j2").render(words=" ".join(completion_words()))
 
 
 def completion_words() -> list[str]:

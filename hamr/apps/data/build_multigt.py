@@ -44,8 +44,7 @@ def build_multigt(command: MultiGtCommand) -> int:
         online = likely_replies(ledger_path(command.ledger), {sample.id for sample in samples}, command.online)
     if not recipe.candidates and not any(online.values()):
         raise BadInput("candidates", 0, "leaves no candidates; give 1 or more, or the ledger of a run on these samples")
-    config = command.config()
-    team = multigt_team(config, command)
+    config, team = command.config_and_team()
     found = [Expanding(sample=sample, online=online.get(sample.id, ())) for sample in samples]
     items = multigt_items(found, recipe, team.by(config))
     done = make_items(config, team, items, MultiGt(recipe), output, run="multigt", at_once=command.at_once)

@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hamr.apps.data.recipe_job import make_items, show, team_of
-from hamr.apps.data.recipes.dra import Decided, Dra, DraRecipe, decided_item, dra_items, logged_decision, with_rationale
-from hamr.apps.data.recipes.patm import Patm, PatmRecipe, kept_plans, patm_items
+from hamr.apps.data.recipe_job import make_items, show
+from hamr.apps.data.recipes.dra import Decided, Dra, decided_item, dra_items, logged_decision, with_rationale
+from hamr.apps.data.recipes.patm import Patm, kept_plans, patm_items
 from hamr.apps.shared.outputs import output_file
 from hamr.data.samples import from_json, read_rows
 from hamr.data.sft_items import item_from_json, write_items
@@ -35,9 +35,8 @@ def build_patm(command: PatmCommand) -> int:
         raise DataError(
             "input", str(command.input), f"no complete window in split={split}; give other tickets or split=all"
         )
-    config = command.config()
-    team = team_of(config, command)
-    recipe = PatmRecipe(language=command.language, max_new_tokens=command.max_new_tokens)
+    config, team = command.config_and_team()
+    recipe = command.recipe
     items = patm_items(whole, recipe, team.by(config))
     done = make_items(config, team, items, Patm(recipe), output, run="patm", at_once=command.at_once)
     write_items(output, kept_plans(items, done, recipe.language))
@@ -51,9 +50,8 @@ def build_dra(command: DraCommand) -> int:
     items."""
     output = output_file(command.output, overwrite=command.overwrite)
     found = read_decided(command.input)
-    config = command.config()
-    team = team_of(config, command)
-    recipe = DraRecipe(language=command.language, max_new_tokens=command.max_new_tokens)
+    config, team = command.config_and_team()
+    recipe = command.recipe
     items = dra_items(found, recipe, team.by(config))
     done = make_items(config, team, items, Dra(recipe), output, run="dra", at_once=command.at_once)
     kept = [(item, made.kept) for item in items if (made := done[item.id]).kept is not None]

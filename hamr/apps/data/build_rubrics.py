@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from hamr.apps.data.recipe_job import make_items, show, team_of
+from hamr.apps.data.recipe_job import make_items, show
 from hamr.apps.data.recipes.rubrics import Rubrics, rubric_items, with_made
 from hamr.apps.shared.outputs import output_file
 from hamr.data.samples import read_samples, write_samples
@@ -19,8 +19,7 @@ def build_rubrics(command: RubricsCommand) -> int:
     output = output_file(command.output, overwrite=command.overwrite)
     recipe = command.recipe
     samples = read_samples(command.input)
-    config = command.config()
-    team = team_of(config, command)
+    config, team = command.config_and_team()
     items = rubric_items(samples, recipe, team.by(config))
     done = make_items(config, team, items, Rubrics(recipe), output, run="rubrics", at_once=command.at_once)
     write_samples(output, [with_made(sample, done[sample.id]) for sample in samples])

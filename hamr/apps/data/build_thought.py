@@ -28,8 +28,7 @@ def build_thought(command: ThoughtsCommand) -> int:
     output = output_file(command.output, overwrite=command.overwrite)
     recipe, render = command.recipe, command.render
     samples = read_samples(command.input)
-    config = command.config()
-    team = thought_team(config, command)
+    config, team = command.config_and_team()
     items = thought_items(samples, recipe, team.by(config))
     make: Make = Migration(recipe) if isinstance(recipe, MigrationRecipe) else Extraction(recipe)
     done = make_items(config, team, items, make, output, run="thought", at_once=command.at_once)

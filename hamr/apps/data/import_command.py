@@ -114,10 +114,11 @@ class ImportIntercom(HelpdeskCommand):
 
 
 def _known_corpus(name: str) -> str:
-    from hamr.data.importers import IMPORTERS
+    from hamr.data.importers import CHATS, IMPORTERS
 
-    if name not in IMPORTERS:
-        known = [*IMPORTERS, "tickets", "zendesk", "intercom"]
+    corpora = (*IMPORTERS, *CHATS)
+    if name not in corpora:
+        known = [*corpora, "tickets", "zendesk", "intercom"]
         raise ValueError(f"no such corpus; {did_you_mean(name, known)}there are: {', '.join(known)}")
     return name
 

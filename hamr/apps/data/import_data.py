@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hamr.apps.data.hub import data_set_folder
 from hamr.apps.data.write_splits import show_splits
@@ -61,23 +61,24 @@ def import_tickets(command: ImportTickets) -> int:
         dates=command.dates,
         group=command.group,
     )
-    print(f"read as {tickets.form}", flush=True)
-    imported = from_trajectories(tickets.trajectories)
-    return _finish(command, imported, tickets, Counter(tickets.hidden) if hide else None)
+    return _finish_tickets(command, tickets, hide=hide)
 
 
 def import_zendesk(command: ImportZendesk) -> int:
     """Import tickets of Zendesk. Raises BadInput for invalid input."""
-    return _import_helpdesk(command, "zendesk", read_zendesk, HelpdeskOptions())
+    return _import_helpdesk(command, "zendesk", read_zendesk)
 
 
 def import_intercom(command: ImportIntercom) -> int:
     """Import conversations of Intercom. Raises BadInput for invalid input."""
-    return _import_helpdesk(command, "intercom", read_intercom, HelpdeskOptions(bots=command.bots))
+    return _import_helpdesk(command, "intercom", read_intercom, bots=command.bots)
 
 
 def _import_helpdesk(
-    command: HelpdeskCommand, name: str, read: Callable[[Path, HelpdeskOptions], Tickets], options: HelpdeskOptions
+    command: HelpdeskCommand,
+    name: str,
+    read: Callable[[Path, HelpdeskOptions], Tickets],
+    bots: Literal["agent", "drop"] = "agent",
 ) -> int:
     hide = command.pii != "keep"
     names = _name_finder(command, hide=hide)
@@ -88,12 +89,10 @@ def _import_helpdesk(
             policy = command.policy.read_text(encoding="utf-8-sig").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput("policy", str(command.policy), f"cannot be read ({error})") from error
-    options = dataclasses.replace(
-        options, internal=command.internal, policy=policy, group=command.group, hide=hide, names=names
+    options = HelpdeskOptions(
+        internal=command.internal, bots=bots, policy=policy, group=command.group, hide=hide, names=names
     )
-    tickets = read(command.input, options)
-    print(f"read as {tickets.form}", flush=True)
-    return _finish(command, from_trajectories(tickets.trajectories), tickets, Counter(tickets.hidden) if hide else None)
+    return _finish_tickets(command, read(command.input, options), hide=hide)
 
 
 def import_corpus(command: ImportCorpus) -> int:
@@ -103,9 +102,7 @@ def import_corpus(command: ImportCorpus) -> int:
     _begin(command, command.corpus, command.input)
     if command.corpus in CHATS:
         tickets = read_chats(data_set_folder(command.input), group=command.group, hide=hide, names=names)
-        print(f"read as {tickets.form}", flush=True)
-        counts = Counter(tickets.hidden) if hide else None
-        return _finish(command, from_trajectories(tickets.trajectories), tickets, counts)
+        return _finish_tickets(command, tickets, hide=hide)
     files = {"input": command.input}
     if command.policies is not None:
         files["policies"] = command.policies
@@ -129,6 +126,11 @@ def _name_finder(command: ImportCommand, *, hide: bool) -> NameFinder | None:
 def _begin(command: ImportCommand, name: str, source: Path) -> None:
     folder = output_folder(command.output, _FILES, overwrite=command.overwrite)
     print(f"importing {name} from {source} into {folder}", flush=True)
+
+
+def _finish_tickets(command: ImportCommand, tickets: Tickets, *, hide: bool) -> int:
+    print(f"read as {tickets.form}", flush=True)
+    return _finish(command, from_trajectories(tickets.trajectories), tickets, tickets.hidden if hide else None)
 
 
 def _finish(

@@ -10,6 +10,7 @@ from hamr.apps.data.command import OUTPUT, Items, PoolNames, Samples, Temperatur
 from hamr.apps.data.recipes.migration import MigrationRecipe
 from hamr.apps.data.recipes.multigt import MultiGtRecipe
 from hamr.apps.data.recipes.rubrics import RubricRecipe
+from hamr.apps.data.recipes.runner import WritingRecipe
 from hamr.apps.data.recipes.thought import Rendering, ThoughtRecipe
 from hamr.apps.jobs import import_name
 from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, NonNegativeCount, PoolName
@@ -17,6 +18,7 @@ from hamr.errors import BadInput
 from hamr.types import Language
 
 if TYPE_CHECKING:
+    from hamr.apps.data.recipe_job import Team
     from hamr.config.schema import Config
 
 Grade = Annotated[int, Field(ge=1, le=5)]
@@ -47,15 +49,22 @@ class RecipeCommand(ConfiguredCommand):
     at_once: Count | None = None
     """Concurrent items. By default, the capacity of the pools."""
 
-    def check(self) -> Config:
+    def config_and_team(self) -> tuple[Config, Team]:
+        """Return the configuration and the pools that the command names. Raises BadInput."""
         config = self.config()
-        import_name(self.team)(config, self)
-        return config
+        return config, import_name(self.team)(config, self)
+
+    def check(self) -> Config:
+        return self.config_and_team()[0]
 
 
 class WritingRecipeCommand(RecipeCommand):
     max_new_tokens: Count | None = None
     """Maximum length of an answer in tokens. By default, that of the pool."""
+
+    @property
+    def recipe(self) -> WritingRecipe:
+        return WritingRecipe(**_values(self, WritingRecipe))
 
 
 class PatmCommand(WritingRecipeCommand):

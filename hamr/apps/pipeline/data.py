@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hamr.apps.pipeline.log import PLAN, Attempts, PipelineLog
+from hamr.config.pipeline import references
 from hamr.files import read_jsonl
-
-_REFERENCE = re.compile(r"(?<!\w)@(\w+\.\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +64,7 @@ class PipelineData:
 
 def _facts(folder: Path, row: Mapping[str, Any], log: PipelineLog) -> StageFacts:
     own = folder / row["folder"]
-    takes = list(dict.fromkeys(name for arg in row["args"] for name in _REFERENCE.findall(arg)))
+    takes = list(dict.fromkeys(f"{stage}.{output}" for _, stage, output in references(row["args"])))
     return StageFacts(
         number=row["number"],
         name=row["name"],

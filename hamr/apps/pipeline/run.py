@@ -14,7 +14,6 @@ train resume=<folder>` keeps the finished stages and resumes the unfinished one.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import shlex
 import shutil
@@ -39,6 +38,7 @@ from hamr.config.custom import function_arguments, names_function
 from hamr.config.load import ALLOWED_FUNCTIONS, load_dumped
 from hamr.config.overrides import expand_env
 from hamr.errors import Preempted, RunFolderError
+from hamr.files import try_lock
 from hamr.security.processes import has_ended, identity, is_visible
 
 if TYPE_CHECKING:
@@ -195,10 +195,8 @@ def _lock_folder(folder: Path) -> Iterator[Callable[[int], None]]:
     to end; the lock waits for it.
     """
     with (folder / LOCK).open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RunFolderError("resume", str(folder), "is in use by another process; wait for it") from None
+        if not try_lock(file):
+            raise RunFolderError("resume", str(folder), "is in use by another process; wait for it")
         _wait_for_stage(folder)
 
         def write(stage: int | None) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hamr.apps.plan.costs import GPUS, answer_time, sync_time, train_time, trained_share
-from hamr.apps.plan.measured import Fit, MeasuredStep, Prediction, compare, fit, pool_times
+from hamr.apps.plan.measured import Fit, MeasuredStep, Prediction, RunSimulation, pool_times
 from hamr.apps.plan.models import model_size, trainer_in_use
 from hamr.apps.plan.overlap import Overlap
 from hamr.apps.plan.simulation import Service, Station
@@ -37,25 +36,25 @@ class Past:
     steps: tuple[MeasuredStep, ...]
 
     def fit(self) -> Fit:
-        return fit(self.steps, **self._fit_arguments)
+        return self._simulation.fit(self.steps)
 
     def compare(self) -> list[Prediction]:
         """Fit to the first half of the steps and predict all of them. Raises ValueError for fewer than four steps."""
-        return compare(self.steps, **self._fit_arguments)
+        return self._simulation.compare(self.steps)
 
     @property
-    def _fit_arguments(self) -> dict[str, Any]:
-        """Return the arguments of `fit` that the configuration gives. The work of its stations is in seconds."""
-        pools, service = self.config.pools, Service(fixed_s=1.0)
-        return {
-            "workers": workers_station(self.config, service),
-            "pools": {
+    def _simulation(self) -> RunSimulation:
+        """Simulation of the run. The work of its stations is in seconds."""
+        service = Service(fixed_s=1.0)
+        return RunSimulation(
+            workers=workers_station(self.config, service),
+            pools={
                 name: Station(replicas=pool.first_replicas, slots=places(pool), service=service)
-                for name, pool in pools.items()
+                for name, pool in self.config.pools.items()
             },
-            "first": self.config.rewards.consistency.reranker,
-            "overlap": overlap_of(self.config),
-        }
+            first=self.config.rewards.consistency.reranker,
+            overlap=overlap_of(self.config),
+        )
 
 
 def workers_station(config: Config, service: Service) -> Station:
@@ -318,8 +317,3 @@ _NO_SPEED = "the speed of a CPU is unknown; name a run measured on it: from=<run
 def _needs_gpus(key: str, engine: EngineConfig) -> None:
     if not engine.num_gpus:
         raise BadInput(key, engine.num_gpus, _NO_SPEED)
-
-
-def steps_of(rows: Sequence[MeasuredStep]) -> tuple[MeasuredStep, ...]:
-    """Return the steps that generated and trained something, in order."""
-    return tuple(sorted((r for r in rows if r.responses and r.total_s > 0), key=lambda r: r.step))

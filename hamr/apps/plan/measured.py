@@ -117,122 +117,109 @@ class Prediction:
         return abs(self.predicted_s - self.measured_s) / self.measured_s
 
 
-def fit(
-    steps: Sequence[MeasuredStep],
-    *,
-    workers: Station,
-    pools: Mapping[str, Station],
-    first: str,
-    overlap: Overlap | None = None,
-) -> Fit:
-    """Fit to all of `steps`.
+@dataclass(frozen=True, kw_only=True)
+class RunSimulation:
+    """Simulation of a measured run.
 
     `workers` has the number of workers and their slots, `pools` the service times to assume. `first` is the pool that
-    is asked first about a response (the reranker). If no step waits, the workers are at most as slow as returned.
+    is asked first about a response (the reranker).
     """
-    mean_tokens = float(np.mean([r.tokens for step in steps for r in step.responses]))
-    replays = _Replays(steps, steps, mean_tokens, first, pools, overlap)
-    trained, sync_s = [s.train_s for s in steps], _sync_s(steps, overlap)
-    waited = [s.total_s - s.train_s - sync_s if overlap else s.rollout_score_s for s in steps]
-    scale = [s.total_s if overlap else s.rollout_score_s for s in steps]
 
-    def waits(service: Service) -> list[float]:
-        return replays.waits(replace(workers, service=service), trained, sync_s)
+    workers: Station
+    pools: Mapping[str, Station]
+    first: str
+    overlap: Overlap | None = None
 
-    def error(service: Service) -> float:
-        found = zip(waits(service), waited, scale, strict=True)
-        return float(np.mean([abs(wait - took) / size for wait, took, size in found]))
+    def fit(self, steps: Sequence[MeasuredStep]) -> Fit:
+        """Fit to all of `steps`. If no step waits, the workers are at most as slow as returned."""
+        mean_tokens = float(np.mean([r.tokens for step in steps for r in step.responses]))
+        replays = _Replays(self, steps, steps, mean_tokens)
+        trained, sync_s = [s.train_s for s in steps], self._sync_s(steps)
+        waited = [s.total_s - s.train_s - sync_s if self.overlap else s.rollout_score_s for s in steps]
+        scale = [s.total_s if self.overlap else s.rollout_score_s for s in steps]
 
-    def at_scale(share: float) -> Service:
-        """Find, by bisection, the scale at which the simulated steps take as long in total as the measured ones."""
-        wanted, low, high = sum(waited), 0.0, sum(scale)
-        for _ in range(30):
-            mean_s = (low + high) / 2
-            service = Service(fixed_s=mean_s * (1 - share), each_s=mean_s * share / workers.slots)
-            low, high = (low, mean_s) if sum(waits(service)) > wanted else (mean_s, high)
-        return service
+        def error(service: Service) -> float:
+            found = zip(replays.waits(service, trained, sync_s), waited, scale, strict=True)
+            return float(np.mean([abs(wait - took) / size for wait, took, size in found]))
 
-    train_fixed, train_token = _line([s.trained_tokens for s in steps], trained)
-    return Fit(
-        rollout=min((at_scale(share) for share in SHARES), key=error),
-        mean_tokens=mean_tokens,
-        train_fixed_s=train_fixed,
-        train_token_s=train_token,
-        sync_s=sync_s,
-    )
+        def at_scale(share: float) -> Service:
+            """Find, by bisection, the scale at which the simulated steps take as long in total as the measured ones."""
+            wanted, low, high = sum(waited), 0.0, sum(scale)
+            for _ in range(30):
+                mean_s = (low + high) / 2
+                service = Service(fixed_s=mean_s * (1 - share), each_s=mean_s * share / self.workers.slots)
+                is_longer = sum(replays.waits(service, trained, sync_s)) > wanted
+                low, high = (low, mean_s) if is_longer else (mean_s, high)
+            return service
 
-
-def _sync_s(steps: Sequence[MeasuredStep], overlap: Overlap | None) -> float:
-    rest = [s.total_s - s.rollout_score_s - s.train_s for s in steps]
-    # The simulation adds the time until the responses under way have ended.
-    return float(np.median(rest)) if overlap is None or overlap.in_flight else min(rest)
-
-
-def compare(
-    steps: Sequence[MeasuredStep],
-    *,
-    workers: Station,
-    pools: Mapping[str, Station],
-    first: str,
-    overlap: Overlap | None = None,
-) -> list[Prediction]:
-    """Fit to the first half of the steps and predict all of them.
-
-    The requests of a step are taken from its record; their service times are drawn from the fitted half. Raises
-    ValueError for fewer than four steps.
-    """
-    if len(steps) < 4:
-        raise ValueError(f"{len(steps)} steps are too few to fit one half and predict the other; at least 4 are needed")
-    known = steps[: len(steps) // 2]
-    found = fit(known, workers=workers, pools=pools, first=first, overlap=overlap)
-    replays = _Replays(steps, known, found.mean_tokens, first, pools, overlap)
-    trained = [found.train_s(step.trained_tokens) for step in steps]
-    waits = replays.waits(replace(workers, service=found.rollout), trained, found.sync_s)
-    return [
-        Prediction(
-            step=step.step,
-            fitted=index < len(known),
-            predicted_score_s=wait,
-            measured_score_s=step.rollout_score_s,
-            predicted_s=wait + train_s + found.sync_s,
-            measured_s=step.total_s,
-            overlaps=overlap is not None,
+        train_fixed, train_token = _line([s.trained_tokens for s in steps], trained)
+        return Fit(
+            rollout=min((at_scale(share) for share in SHARES), key=error),
+            mean_tokens=mean_tokens,
+            train_fixed_s=train_fixed,
+            train_token_s=train_token,
+            sync_s=sync_s,
         )
-        for index, (step, wait, train_s) in enumerate(zip(steps, waits, trained, strict=True))
-    ]
+
+    def compare(self, steps: Sequence[MeasuredStep]) -> list[Prediction]:
+        """Fit to the first half of the steps and predict all of them.
+
+        The requests of a step are taken from its record; their service times are drawn from the fitted half. Raises
+        ValueError for fewer than four steps.
+        """
+        if len(steps) < 4:
+            count = f"{len(steps)} steps are too few"
+            raise ValueError(f"{count} to fit one half and predict the other; at least 4 are needed")
+        known = steps[: len(steps) // 2]
+        found = self.fit(known)
+        trained = [found.train_s(step.trained_tokens) for step in steps]
+        waits = _Replays(self, steps, known, found.mean_tokens).waits(found.rollout, trained, found.sync_s)
+        return [
+            Prediction(
+                step=step.step,
+                fitted=index < len(known),
+                predicted_score_s=wait,
+                measured_score_s=step.rollout_score_s,
+                predicted_s=wait + train_s + found.sync_s,
+                measured_s=step.total_s,
+                overlaps=self.overlap is not None,
+            )
+            for index, (step, wait, train_s) in enumerate(zip(steps, waits, trained, strict=True))
+        ]
+
+    def _sync_s(self, steps: Sequence[MeasuredStep]) -> float:
+        rest = [s.total_s - s.rollout_score_s - s.train_s for s in steps]
+        # The simulation adds the time until the responses under way have ended.
+        return float(np.median(rest)) if self.overlap is None or self.overlap.in_flight else min(rest)
 
 
 class _Replays:
     """The responses of measured steps, with service times of scorers drawn from the steps `known`."""
 
     def __init__(
-        self,
-        steps: Sequence[MeasuredStep],
-        known: Sequence[MeasuredStep],
-        mean_tokens: float,
-        first: str,
-        pools: Mapping[str, Station],
-        overlap: Overlap | None,
+        self, run: RunSimulation, steps: Sequence[MeasuredStep], known: Sequence[MeasuredStep], mean_tokens: float
     ) -> None:
         observed = {name: times.service_s for name, times in pool_times(known).items()}
-        self.rounds = [replay(step, observed, mean_tokens, first) for step in steps]
+        self.rounds = [replay(step, observed, mean_tokens, run.first) for step in steps]
         self.signal = [step.signal for step in steps]
-        self.pools, self.overlap = pools, overlap
+        self.run = run
 
-    def waits(self, workers: Station, train_s: Sequence[float], sync_s: float) -> list[float]:
-        """Return the seconds that each step generates and scores or, if steps overlap, waits for its groups."""
-        if self.overlap is None:
-            played = [simulate(rounds, rollout=workers, pools=self.pools) for rounds in self.rounds]
+    def waits(self, service: Service, train_s: Sequence[float], sync_s: float) -> list[float]:
+        """Return the seconds that each step generates and scores or, if steps overlap, waits for its groups.
+
+        `service` is that of the rollout workers.
+        """
+        workers, pools, overlap = replace(self.run.workers, service=service), self.run.pools, self.run.overlap
+        if overlap is None:
+            played = [simulate(rounds, rollout=workers, pools=pools) for rounds in self.rounds]
             return [step.rollout_s + step.tail_s for step in played]
         groups = [
             (tuple(members), signal)
             for [responses], signals in zip(self.rounds, self.signal, strict=True)
             for (_, members), signal in zip(groupby(responses, key=lambda r: r.group), signals, strict=True)
         ]
-        found = simulate_overlap(
-            groups, self.overlap, rollout=workers, pools=self.pools, train_s=train_s, sync_s=sync_s
-        )
-        return [step.step_s - step.train_s - sync_s for step in found.steps]
+        found = simulate_overlap(groups, overlap, rollout=workers, pools=pools, train_s=train_s, sync_s=sync_s)
+        return [step.step_s - step.train_s - sync_s for step in found]
 
 
 def replay(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-from hamr.apps.plan.simulation import ROLLOUT, Play, SimulatedResponse, Station, Usage
+from hamr.apps.plan.simulation import ROLLOUT, Play, Simulated, SimulatedResponse, Station
 from hamr.experience import whole_groups
 
 SimulatedGroup = tuple[tuple[SimulatedResponse, ...], bool]
@@ -45,27 +45,6 @@ class Overlap:
         return self.max_policy_age + 1
 
 
-@dataclass(frozen=True, kw_only=True)
-class OverlappedStep:
-    """Seconds that a step waits for its groups, trains, and synchronises weights; `late` responses until its end."""
-
-    wait_s: float
-    train_s: float
-    sync_s: float
-    late: int
-
-    @property
-    def step_s(self) -> float:
-        return self.wait_s + self.train_s + self.sync_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class Overlapped:
-    steps: tuple[OverlappedStep, ...]
-    slowest_s: float
-    stations: Mapping[str, Usage]
-
-
 def simulate_overlap(
     groups: Sequence[SimulatedGroup],
     overlap: Overlap,
@@ -75,10 +54,13 @@ def simulate_overlap(
     train_s: Iterable[float],
     sync_s: float,
     deadline_s: float = math.inf,
-) -> Overlapped:
-    """Simulate a step per value of `train_s`, from an empty pipeline on. `groups` start in order, and repeat."""
+) -> list[Simulated]:
+    """Simulate a step per value of `train_s`, from an empty pipeline on. `groups` start in order, and repeat.
+
+    `rollout_s` of a step is the time that it waits for its groups. `slowest_s` and the stations are those of all steps.
+    """
     play = Play({ROLLOUT: rollout, **pools}, deadline_s)
-    flow, steps = _Flow(play, cycle(groups), overlap), []
+    flow, times = _Flow(play, cycle(groups), overlap), []
     for seconds in train_s:
         began, late = play.now, play.late
         flow.take()
@@ -89,9 +71,21 @@ def simulate_overlap(
             flow.drain()
         flow.wait(sync_s)
         flow.release()
-        steps.append(OverlappedStep(wait_s=waited, train_s=seconds, sync_s=play.now - trained, late=play.late - late))
+        times.append((waited, seconds, play.now - trained, play.late - late))
     stations = {name: line.usage(play.now) for name, line in play.lines.items()}
-    return Overlapped(steps=tuple(steps), slowest_s=play.slowest, stations=stations)
+    return [
+        Simulated(
+            step_s=wait + train + sync,
+            rollout_s=wait,
+            tail_s=0.0,
+            train_s=train,
+            sync_s=sync,
+            slowest_s=play.slowest,
+            late=late,
+            stations=stations,
+        )
+        for wait, train, sync, late in times
+    ]
 
 
 class _Flow:

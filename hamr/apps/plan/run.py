@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 
 from hamr.algorithms.batch import BatchBuilder
-from hamr.apps.plan.build import Past, overlap_of, steps_of
+from hamr.apps.plan.build import Past, overlap_of
 from hamr.apps.plan.measured import MeasuredResponse, MeasuredStep
 from hamr.config.load import load_dumped
 from hamr.config.schema import Config
@@ -38,7 +38,8 @@ def read_past(path: Path | str) -> Past:
     else:
         by_number = sorted(records, key=lambda r: r.key.step)
         by_step = {step: list(mine) for step, mine in groupby(by_number, key=lambda r: r.key.step) if step in rows}
-    return Past(config=config, steps=steps_of([_step(config, step, rows[step], own) for step, own in by_step.items()]))
+    steps = (_step(config, step, rows[step], own) for step, own in by_step.items())
+    return Past(config=config, steps=tuple(step for step in steps if step.responses))
 
 
 def _by_count(
@@ -70,7 +71,7 @@ def _step(config: Config, step: int, row: dict[str, float], records: list[Reward
         total_s=row["timing/step/total"],
         trained_tokens=row.get("policy/tokens") or 0.0,
         groups_dropped=dropped,
-        rounds=tuple(tuple(tuple(map(_response, _dialogues(g))) for g in r) for r in in_rounds),
+        rounds=tuple(tuple(map(_responses, groups)) for groups in in_rounds),
         signal=tuple(signal),
     )
 
@@ -127,14 +128,16 @@ def rounds(config: Config, groups: Sequence[RecordGroup]) -> list[list[RecordGro
     return split
 
 
-def _dialogues(group: RecordGroup) -> list[RecordGroup]:
-    """Return the turns of each dialogue. A single decision is a dialogue of one turn."""
-    return [list(turns) for _, turns in groupby(group, key=lambda r: (r.key.attempt, r.key.sample))]
-
-
-def _response(turns: RecordGroup) -> MeasuredResponse:
-    """Return a dialogue as one response, because its turns follow each other."""
-    # A shared answer counts only for the response that requested it.
-    calls = tuple((c.pool, c.queue_s, c.service_s) for r in turns for c in r.calls if c.attempts)
-    tokens = sum(r.response_tokens for r in turns)
-    return MeasuredResponse(tokens=tokens, cascaded=any(r.band in CASCADE_BANDS for r in turns), calls=calls)
+def _responses(group: RecordGroup) -> tuple[MeasuredResponse, ...]:
+    """Return each dialogue as one response, because its turns follow each other. A single decision is a dialogue of one
+    turn."""
+    dialogues = [list(turns) for _, turns in groupby(group, key=lambda r: (r.key.attempt, r.key.sample))]
+    return tuple(
+        MeasuredResponse(
+            tokens=sum(r.response_tokens for r in turns),
+            cascaded=any(r.band in CASCADE_BANDS for r in turns),
+            # A shared answer counts only for the response that requested it.
+            calls=tuple((c.pool, c.queue_s, c.service_s) for r in turns for c in r.calls if c.attempts),
+        )
+        for turns in dialogues
+    )

@@ -47,8 +47,7 @@ class Cluster:
         )
 
     def play_overlapped(self, groups: Sequence[SimulatedGroup], overlap: Overlap, steps: int) -> Simulated:
-        """Return the means of `steps` steps, after those that fill the pipeline. `rollout_s` is the time that a step
-        waits for its groups."""
+        """Return the means of `steps` steps, after those that fill the pipeline."""
         played = simulate_overlap(
             groups,
             overlap,
@@ -58,17 +57,8 @@ class Cluster:
             sync_s=self.sync_s,
             deadline_s=self.deadline_s,
         )
-        counted = played.steps[overlap.warm_up :]
-        return Simulated(
-            step_s=sum(step.step_s for step in counted) / steps,
-            rollout_s=sum(step.wait_s for step in counted) / steps,
-            tail_s=0.0,
-            train_s=self.train_s,
-            sync_s=sum(step.sync_s for step in counted) / steps,
-            slowest_s=played.slowest_s,
-            late=round(sum(step.late for step in counted) / steps),
-            stations=played.stations,
-        )
+        mean = _mean(played[overlap.warm_up :])
+        return replace(mean, late=round(mean.late))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +103,7 @@ class Study:
         overlap = self.workload.overlap
         if overlap is None:
             return _mean([cluster.play(step) for step in self.steps])
-        return _mean([cluster.play_overlapped(self.groups, overlap, len(self.steps))])
+        return cluster.play_overlapped(self.groups, overlap, len(self.steps))
 
     def slowest_s(self, cluster: Cluster) -> float:
         """Return the longest time to a reward without the router's deadline."""

@@ -85,7 +85,7 @@ SECTIONS: dict[str, tuple[str, tuple[RunFigure, ...]]] = {
             RunFigure(
                 "completion",
                 "Completed cases",
-                "Share of the dialogues in which the customer's case ended with the due action.",
+                "Share of the dialogues in which the customer's case ended with the expected action.",
                 dialogues.completion_curve,
                 wide=True,
             ),

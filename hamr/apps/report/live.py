@@ -60,20 +60,17 @@ def rewrite_until_closed(path: Path, interval_s: float = INTERVAL_S) -> None:
     """Rewrite the page whenever the run's figures have changed, until standard input ends."""
     from hamr.apps.report.report import write_report
 
-    seen: tuple[int, ...] | None = None
+    files = [path / name for name in ("metrics.jsonl", "samples.jsonl", "status.json")]
+    seen: list[int] | None = None
     while True:
-        if (now := _sizes(path)) != seen:
+        now = [file.stat().st_size if file.is_file() else 0 for file in files]
+        if now != seen:
             # A partially written file or a locked ledger: retry at the next poll.
             with contextlib.suppress(HamrError, OSError, ValueError, sqlite3.Error):
                 write_report(path, live=True)
                 seen = now
         if select.select([sys.stdin], [], [], interval_s)[0]:
             return end_reload(path / "report.html")
-
-
-def _sizes(path: Path) -> tuple[int, ...]:
-    files = [path / name for name in ("metrics.jsonl", "samples.jsonl", "status.json")]
-    return tuple(file.stat().st_size if file.is_file() else 0 for file in files)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from hamr.report.values import (
     Prose,
     Table,
     Tag,
+    format_value,
 )
 from hamr.telemetry.console import duration
 from hamr.telemetry.glossary import BETTER, METRICS, lookup
@@ -211,9 +212,10 @@ def _scoring_lead(data: ReportData) -> str:
 def _comparisons(data: ReportData) -> Table:
     rows = []
     for c in data.comparisons:
+        replies = (c.replies.get(stage) for stage in data.stages)
         responses = (
-            Prose(_response_text(c.replies[stage][0]), _reward(c.replies[stage][1])) if stage in c.replies else None
-            for stage in data.stages
+            Prose(_response_text(reply[0]), format_value(reply[1], missing="not scored")) if reply else None
+            for reply in replies
         )
         rows.append((Prose(c.customer), *responses, Prose(c.reference)))
     names = ("customer", *(STAGE_NAMES[stage] for stage in data.stages), "a reference")
@@ -222,10 +224,6 @@ def _comparisons(data: ReportData) -> Table:
 
 def _response_text(text: str) -> str:
     return text if text.strip() else "(blank)"
-
-
-def _reward(total: float | None) -> str:
-    return "not scored" if total is None else f"{total:.2f}"
 
 
 def _examples(data: ReportData) -> Table:

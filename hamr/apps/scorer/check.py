@@ -1,4 +1,4 @@
-"""`hamr scorer check`: whether any wrong reply can please the scorers, before RL finds it."""
+"""`hamr scorer check`: whether any wrong reply outscores right ones, before RL finds it."""
 
 from __future__ import annotations
 

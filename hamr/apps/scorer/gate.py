@@ -10,7 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import median
+from statistics import fmean, median
 
 from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import Contrast
@@ -41,8 +41,8 @@ class GateResult:
     """One scorer's result. `contexts` are those in which it scored right and wrong replies.
 
     `close`: in how many of them the best wrong reply is above the median right one or less than MARGIN below it. Where
-    no response of a group is right, such a reply is learned. `acts`: due act -> act of a wrong reply -> for each such
-    reply, whether it outscores the median right one.
+    no response of a group is right, such a reply is learned. `acts`: expected act -> act of a wrong reply -> for each
+    such reply, whether it outscores the median right one.
     """
 
     contexts: int
@@ -78,12 +78,11 @@ class GateResult:
             "close": self.close,
             "share": self.share,
             "sentences": [vars(f) for f in self.fooled],
-            "acts": {due: {act: _rate(won) for act, won in self.acts[due].items()} for due in sorted(self.acts)},
+            "acts": {
+                due: {act: {"contexts": len(won), "share": fmean(won)} for act, won in acts.items()}
+                for due, acts in sorted(self.acts.items())
+            },
         }
-
-
-def _rate(won: Sequence[bool]) -> dict[str, float]:
-    return {"contexts": len(won), "share": sum(won) / len(won)}
 
 
 Scores = Mapping[tuple[int, str], float]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -26,21 +26,6 @@ FLAWS: Mapping[str, tuple[str, ...]] = {
 NOTHING = "None"
 """Reason of a response without flaws, where the file has none."""
 SEED = 17
-
-
-def hallucination_answer(labels: Sequence[str], reason: str) -> str:
-    return json.dumps({"reason": reason, "judgment": labels[0] if labels else CLEAN}, ensure_ascii=False)
-
-
-def risk_answer(labels: Sequence[str], reason: str) -> str:
-    answer = {"reason": reason, "types": list(labels), "risk": "yes" if labels else "no"}
-    return json.dumps(answer, ensure_ascii=False)
-
-
-ANSWERS: Mapping[str, Callable[[Sequence[str], str], str]] = {
-    "risk": risk_answer,
-    "hallucination": hallucination_answer,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +52,18 @@ class Grading:
     def answer_ids(self, labels: Sequence[str], reason: str) -> tuple[list[int], int]:
         """Return the whole answer and the index of its label: the first token in which the answers with this reason
         differ."""
-        write = ANSWERS[self.reward]
-        others = [self.tokenizer.encode(write(own, reason)) for own in ((), *((flaw,) for flaw in FLAWS[self.reward]))]
-        ids = self.tokenizer.encode(write(labels, reason))
+        every = ((), *((flaw,) for flaw in FLAWS[self.reward]))
+        others = [self.tokenizer.encode(self._answer(own, reason)) for own in every]
+        ids = self.tokenizer.encode(self._answer(labels, reason))
         at = next(i for i in range(len(ids)) if len({tuple(other[: i + 1]) for other in (ids, *others)}) > 1)
         return ids, at
+
+    def _answer(self, labels: Sequence[str], reason: str) -> str:
+        if self.reward == "risk":
+            verdict: dict[str, object] = {"types": list(labels), "risk": "yes" if labels else "no"}
+        else:
+            verdict = {"judgment": labels[0] if labels else CLEAN}
+        return json.dumps({"reason": reason, **verdict}, ensure_ascii=False)
 
     def verdict_ids(self) -> tuple[list[int], dict[int, float]]:
         """Return the tokens before the label of an answer without a reason, and the value of each label's first token:

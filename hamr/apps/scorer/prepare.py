@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import fcntl
 import hashlib
 import json
 import multiprocessing
@@ -15,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from hamr.apps.scorer.lessons import PAIRS_SEED, Lessons, grader_lessons, pair_lessons
 from hamr.apps.scorer.pair_check import auc, auc_standard_error
@@ -23,7 +22,7 @@ from hamr.apps.shared.child_process import CHILD_ENV, child_process, environment
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput, HamrError
-from hamr.files import write_atomic
+from hamr.files import try_lock, write_atomic
 from hamr.models.bundled import cache_dir, resolve_model
 from hamr.pools.pair_training import PairExample
 from hamr.pools.scorer_pairs import check_installed, check_pair_model
@@ -228,21 +227,13 @@ def _alone(folder: Path, waiting: Callable[[], None], stop: threading.Event) -> 
     """
     with folder.with_name(f".{folder.name}.lock").open("w") as file:
         announced = False
-        while not _try_lock(file):
+        while not try_lock(file):
             if not announced:
                 waiting()
                 announced = True
             if stop.wait(0.2):
                 raise HamrError(f"stopped while another process held the lock of {folder}")
         yield
-
-
-def _try_lock(file: TextIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def clearly_better(raw: float, overlap: float, labels: Sequence[bool]) -> bool:

@@ -20,15 +20,21 @@ PoolWork = Callable[[Mapping[str, Ask]], Coroutine[Any, Any, Result]]
 """The work to do with the pools, which are given by name."""
 
 
-def writing_pool(config: Config, key: str, name: str) -> str:
-    """Return `name` if it is a pool that can generate text. `key` is the option that named it. Raises BadInput."""
+def known_pool(config: Config, key: str, name: str) -> PoolConfig:
+    """Return the section of a pool. `key` is the option that named it. Raises BadInput if there is none."""
     if name not in config.pools:
         raise BadInput(key, name, f"no such pool; there are: {', '.join(sorted(config.pools))}")
-    if config.pools[name].role == "reranker":
+    return config.pools[name]
+
+
+def writing_pool(config: Config, key: str, name: str) -> str:
+    """Return `name` if it is a pool that can generate text. `key` is the option that named it. Raises BadInput."""
+    pool = known_pool(config, key, name)
+    if pool.role == "reranker":
         raise BadInput(key, name, "is a reranker and cannot write; name a pool with role judge or grader")
-    if config.pools[name].compares:
+    if pool.compares:
         raise BadInput(key, name, "compares two texts and cannot write; name a pool with a language model")
-    if config.pools[name].finetune:
+    if pool.finetune:
         raise BadInput(key, name, "is fine-tuned to give verdicts and cannot write; name an untrained pool")
     return name
 

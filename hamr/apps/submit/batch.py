@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 import time
 import zipfile
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from hamr.apps.shared.commands import render as render_command
 from hamr.apps.shared.training_command import changes_hardware
-from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm, is_installed
+from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm
 from hamr.apps.submit.launch_files import CLAIM, render
 from hamr.apps.submit.launch_job import GivenCommand, name_of, nodes, nodes_for, nodes_to_be
 from hamr.apps.submit.launch_scripts import WORK
@@ -57,7 +58,7 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
     if dry:
         print(f"nothing was submitted; to submit it: {system.line()}")
         return 0
-    if not is_installed(system.tool):
+    if shutil.which(system.tool) is None:
         raise BadInput(
             "cluster.type",
             kind,

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 import time
@@ -149,10 +148,6 @@ def _show(log: Path, shown: int) -> int:
         text = file.read()
     print(text.decode("utf-8", "replace"), end="", flush=True)
     return shown + len(text)
-
-
-def is_installed(tool: str) -> bool:
-    return shutil.which(tool) is not None
 
 
 def _run_tool(words: Sequence[str], folder: Path | None = None, environ: dict[str, str] | None = None) -> str:

@@ -177,7 +177,7 @@ async def _train(
         prompts=everyone,
         limits=config.logging.alarms,
         audited=audits if (audits := config.rewards.consistency).audit_frac else None,
-        # The due act of a turn is not that of the sample.
+        # The expected act of a turn is not that of the sample.
         truth=None if config.holds_dialogues else prepared.truth,
         callbacks=load_callbacks(config, console.note),
     ) as recorder:

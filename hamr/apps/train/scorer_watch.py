@@ -35,7 +35,7 @@ RANDOM_MODEL = "tiny"
 """The bundled model with random weights, which tests use, may be at chance."""
 MOST_PAIRS = 120
 FEWEST_REPLIES = 10
-"""Fewest replies to prompts of one act for the share of false accepts, and per due act for the diversity of acts."""
+"""Fewest replies to prompts of one act for the share of false accepts, and per expected act for their diversity."""
 MOST_NAMED = 500
 """Replies of the policy, the most frequent ones, whose act or cluster is looked for."""
 SETS = {"held_out": "held-out pairs", "labelled_pairs": "labelled pairs", "easy": "easy pairs"}
@@ -59,8 +59,8 @@ def chance_error(name: str, model: str, found: str) -> BadInput:
     """Return the error about a scorer that cannot tell right replies from wrong ones."""
     remedy = (
         f"is no better than chance ({found}), so that the policy would learn noise; give the pool another model or an "
-        f"endpoint (pools.{name}.type=openai pools.{name}.endpoint=URL), fine-tune it on more samples, or accept it "
-        "with scorers.accept_chance=true"
+        f"endpoint (pools.{name}.type=openai pools.{name}.endpoint=URL pools.{name}.model=NAME), fine-tune it on more "
+        "samples, or accept it with scorers.accept_chance=true"
     )
     return BadInput(f"pools.{name}.model", model, remedy)
 
@@ -165,12 +165,12 @@ class ScorerWatch:
         return found
 
     def _act_diversity(self, replies: Sequence[ScoredReply], acts: Mapping[str, str | None]) -> dict[str, float]:
-        """Return `watch/act_diversity`: effective number of acts among the replies, over that of the acts due.
+        """Return `watch/act_diversity`: effective number of acts among the replies, over that of the expected acts.
 
         Only replies with a known act to prompts with a reply among their references count. A prompt with references of
         several clusters calls for the reply's, if it is one of them, else for each of them in equal parts. Nothing is
-        returned for fewer than two due acts, for fewer replies than FEWEST_REPLIES times the effective number of due
-        acts, or for dialogues, whose later turns call for other acts than the sample.
+        returned for fewer than two expected acts, for fewer replies than FEWEST_REPLIES times the effective number of
+        these, or for dialogues, whose later turns call for other acts than the sample.
         """
         if self.config.holds_dialogues:
             return {}
@@ -194,8 +194,8 @@ class ScorerWatch:
         return {str(sample.meta["act"])} if replies_of(sample) else set()
 
     def _check_accepted(self, replies: Sequence[ScoredReply]) -> dict[str, float]:
-        """Return the share of wrong replies that score like right ones, of the due act in which it is largest. The
-        turns of the user's own dialogues have no due act."""
+        """Return the share of wrong replies that score like right ones, of the expected act in which it is largest. The
+        turns of the user's own dialogues have no expected act."""
         if self.truth is None or self.config.rollout.episode is not None:
             return {}
         exact: dict[str, list[tuple[ScoredReply, float, bool]]] = {}

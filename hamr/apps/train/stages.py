@@ -170,7 +170,7 @@ class Run:
                     stage=stage,
                     step=step,
                     sampling=sampling,
-                    # The turns of a harness and of the user's own dialogues have no due act.
+                    # The turns of a harness and of the user's own dialogues have no expected act.
                     truth=None if self.config.env.command or self.config.rollout.episode else self.prepared.truth,
                 )
                 if self.config.experiment.unscored.max_frac is not None:

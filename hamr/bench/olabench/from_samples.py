@@ -80,7 +80,7 @@ class _Corpus:
         if slot.kind == "workflow":
             facts = words.joint.join(f"{name} = {value}" for name, value in sample.ticket.items())
             step = str(sample.meta["cluster"]).replace("_", " ")
-            outputs = (_request(sample), facts or words.no_facts, step, "")
+            outputs = (_request(sample), facts or words.no_facts, step, None)
             nodes = tuple(
                 SkillNode(name=node.name, task=node.task, output=output)
                 for node, output in zip(words.nodes, outputs, strict=True)

@@ -111,7 +111,7 @@ class _Maker:
         outputs = (intent or sample.meta["intent"], facts or self.words.no_facts, step)
         nodes = [
             SkillNode(name=node.name, task=node.task, output=output)
-            for node, output in zip(self.words.nodes, (*outputs, ""), strict=True)
+            for node, output in zip(self.words.nodes, (*outputs, None), strict=True)
         ]
         replies = self._replies(sample, step)
         item = BenchItem(

@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from hamr.bench.olabench.rates import HALLUCINATIONS
 from hamr.data.samples import from_json, read_unique, to_json
-from hamr.data.shapes import NonEmptyText, Shape, check_shape
+from hamr.data.shapes import NonEmptyText, check_shape
 from hamr.errors import DataError
 from hamr.rewards import risk
 from hamr.types import ServiceSample, Turn
@@ -42,16 +42,16 @@ RETRIEVAL = "knowledge_base"
 @dataclass(frozen=True, kw_only=True)
 class ItemEvidence:
     question: str = ""
-    answer: str
+    answer: NonEmptyText
 
 
 @dataclass(frozen=True, kw_only=True)
 class SkillNode:
-    """`output` is "" for the node under test."""
+    """`output` is None for the node under test."""
 
-    name: str
-    task: str
-    output: str = ""
+    name: NonEmptyText
+    task: NonEmptyText
+    output: NonEmptyText | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,25 +154,13 @@ def item_from_json(row: Any, *, where: str, own: Collection[str] = ()) -> BenchI
     )
 
 
-class _EvidenceRow(Shape):
-    question: str = ""
-    answer: NonEmptyText
-
-
-class _NodeRow(Shape):
-    name: NonEmptyText
-    task: NonEmptyText
-    output: NonEmptyText | None = None
-
-
 def read_evidence(rows: Any, where: str) -> tuple[ItemEvidence, ...]:
     """Parse retrieved pairs. Raises DataError for a pair without an answer."""
-    pairs = check_shape(list[_EvidenceRow], rows, f"{where}: evidence")
-    return tuple(ItemEvidence(question=pair.question, answer=pair.answer) for pair in pairs)
+    return tuple(check_shape(list[ItemEvidence], rows, f"{where}: evidence"))
 
 
 def _nodes(rows: Any, where: str) -> tuple[SkillNode, ...]:
-    nodes = check_shape(list[_NodeRow], rows, f"{where}: nodes")
+    nodes = check_shape(list[SkillNode], rows, f"{where}: nodes")
     for i, node in enumerate(nodes):
         last = i == len(nodes) - 1
         if last and node.output is not None:
@@ -182,7 +170,7 @@ def _nodes(rows: Any, where: str) -> tuple[SkillNode, ...]:
             raise DataError(f"{where}: nodes[{i}].output", None, "missing; give a text")
     if len(nodes) == 1:
         raise DataError(f"{where}: nodes", [nodes[0].name], "has one node; a workflow has several")
-    return tuple(SkillNode(name=node.name, task=node.task, output=node.output or "") for node in nodes)
+    return tuple(nodes)
 
 
 def _one_of(row: Mapping[str, Any], field: str, allowed: tuple[Any, ...], where: str) -> Any:

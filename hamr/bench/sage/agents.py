@@ -43,7 +43,7 @@ class JsonAgent:
             return Exchange(user=user, agent="", fault=answer.failure, detail=answer.detail[:300])
         if answer.text is not None:
             return exchange_of(user, answer.text, self._config)
-        if answer.failure == "unparsable" and answer.reasoning:
+        if answer.is_cut_off:
             return replace(exchange_of(user, answer.reasoning, self._config), cut_off=True)
         return answer
 
@@ -83,8 +83,7 @@ class ActingAgent:
             answer = await self._put(self._question(turn, number))
             if answer.failure == "function_failed" or answer.failure == "function_timeout":
                 return exchange(fault=answer.failure, detail=answer.detail)
-            cut_off = answer.text is None and answer.failure == "unparsable" and bool(answer.reasoning)
-            if answer.text is None and not cut_off:
+            if answer.text is None and not answer.is_cut_off:
                 return answer
             text, calls = text_and_calls(
                 replace(answer, text=_THOUGHT.sub("", answer.text or answer.reasoning, count=1))
@@ -93,7 +92,7 @@ class ActingAgent:
                 empty = not text.strip()
                 return exchange(text, fault=None if empty else "malformed_call", detail="" if empty else calls.detail)
             if not calls:
-                return replace(exchange(text), cut_off=cut_off)
+                return replace(exchange(text), cut_off=answer.is_cut_off)
             if number == self._config.max_rounds:
                 break
             for call in calls:

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hamr.bench.sage.judging import ask_judge, last_object
+from hamr.bench.sage.judging import JudgeVote, ask_judge, last_object
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.simulation import reply_of
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig
 from hamr.data.customer_audit import CustomerReader, Meaning, MessageReading
+from hamr.data.rendering import one_line
 from hamr.errors import VerdictUnparsable
 from hamr.procedures.contract import label
 from hamr.procedures.graph import Scenario
@@ -25,20 +26,17 @@ from hamr.procedures.schema import Value
 from hamr.prompting.reading import Schema, object_schema
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
-from hamr.types import TRANSIENT, Answer, Question
+from hamr.types import TRANSIENT, Question
 
 Shown = tuple[int, str, Value]
 """(message counted from 1, field, value)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CustomerVote:
-    """One judge's reading of one dialogue. `failure`: the reason why there is none."""
+class CustomerVote(JudgeVote):
+    """One judge's reading of one dialogue."""
 
-    judge: str
     shown: tuple[Shown, ...] = ()
-    failure: str | None = None
-    detail: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +94,11 @@ async def read_customer(
 
     async def vote(name: str, ask: Ask) -> CustomerVote:
         seeded = replace(question, seed=trace.plan.seed_of(name, "customer"))
-        return await ask_judge(name, ask, seeded, config, lambda answer: _read_vote(name, answer, scenario))
+
+        def read(text: str) -> CustomerVote:
+            return CustomerVote(judge=name, shown=read_shown(text, scenario))
+
+        return await ask_judge(CustomerVote, name, ask, seeded, config, read)
 
     votes = await asyncio.gather(*(vote(name, ask) for name, ask in judges.items()))
     return CustomerReading(agent=trace.agent, dialogue=trace.plan.id, votes=tuple(votes))
@@ -108,7 +110,7 @@ def customer_question(scenario: Scenario, trace: Trace) -> Question:
     lines = []
     for number, turn in enumerate(trace.turns, 1):
         reply = reply_of(read_turn(scenario, trace.turns[:number]), language)
-        lines += [f"Customer, message {number}: {' '.join(turn.user.split())}", f"Agent: {' '.join(reply.split())}"]
+        lines += [f"Customer, message {number}: {one_line(turn.user)}", f"Agent: {one_line(reply)}"]
     transcript = f"<dialogue>\n{neutralise(chr(10).join(lines))}\n</dialogue>"
     instructions = customer_reading_prompt(scenario, language=language)
     return Question(
@@ -127,16 +129,12 @@ def _schema(scenario: Scenario, messages: int) -> Schema:
     return object_schema(shown={"type": "array", "items": entry, "maxItems": messages * len(fields)})
 
 
-def _read_vote(judge: str, answer: Answer, scenario: Scenario) -> CustomerVote:
-    if answer.text is None:
-        return CustomerVote(judge=judge, failure=answer.failure or "unparsable", detail=answer.detail[:300])
-    try:
-        shown = list(_entries(last_object(answer.text), scenario))
-    except VerdictUnparsable as error:
-        return CustomerVote(judge=judge, failure="unparsable", detail=str(error)[:300])
-    # A judge that reads two values of one field off one message has read none.
-    times = Counter((message, name) for message, name, _ in set(shown))
-    return CustomerVote(judge=judge, shown=tuple(one for one in dict.fromkeys(shown) if times[one[:2]] == 1))
+def read_shown(text: str, scenario: Scenario) -> tuple[Shown, ...]:
+    """Return the entries of a judge's answer, without fields that have two values in one message. Raises
+    VerdictUnparsable."""
+    shown = dict.fromkeys(_entries(last_object(text), scenario))
+    times = Counter((message, name) for message, name, _ in shown)
+    return tuple(one for one in shown if times[one[:2]] == 1)
 
 
 def _entries(found: Mapping[str, Any], scenario: Scenario) -> Iterator[Shown]:

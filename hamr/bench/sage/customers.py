@@ -13,7 +13,6 @@ from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.traces import Trace
 from hamr.data.customer_audit import (
     CustomerAudit,
-    CustomerCase,
     CustomerFault,
     CustomerReader,
     WordingReader,
@@ -32,10 +31,10 @@ class CustomerAuditor:
     def __init__(self, scenarios: Mapping[str, Scenario], language: str) -> None:
         """Raises BadInput for wordings of a scenario that are invalid. A scenario without wordings has fewer checks."""
         self._scenarios = scenarios
-        self._readers: dict[str, CustomerReader] = {
-            name: WordingReader(scenario, load_words(scenario, language) if _has_words(scenario, language) else None)
-            for name, scenario in scenarios.items()
-        }
+        self._readers: dict[str, CustomerReader] = {}
+        for name, scenario in scenarios.items():
+            has_words = scenario.source is not None and words_file(scenario, language).is_file()
+            self._readers[name] = WordingReader(scenario, load_words(scenario, language) if has_words else None)
 
     def audit(self, trace: Trace, reading: CustomerReading | None = None) -> CustomerAudit | None:
         """Return the audit of a finished dialogue. None for an interrupted one, and for one from a file, whose customer
@@ -55,7 +54,7 @@ class CustomerAuditor:
             reader, fields = JudgedReader(wordings=reader, meanings=meanings), known_fields(scenario, plan)
         found = audit_customer(
             scenario,
-            CustomerCase(fields=fields, system=plan.system, intent=plan.intent, language=plan.language),
+            plan.case(fields),
             [turn.user for turn in trace.turns],
             reader,
             ending="left" if trace.outcome == "ended" else "limit" if trace.outcome == "max_turns" else "cut",
@@ -63,10 +62,6 @@ class CustomerAuditor:
         )
         end = _fault_at_end(trace)
         return found if end is None else replace(found, faults=(*found.faults, end))
-
-
-def _has_words(scenario: Scenario, language: str) -> bool:
-    return scenario.source is not None and words_file(scenario, language).is_file()
 
 
 def _fault_at_end(trace: Trace) -> CustomerFault | None:

@@ -20,7 +20,7 @@ from hamr.bench.sage.traces import CustomerTurn, DialoguePlan, ToolUse
 from hamr.config.schema import EnvConfig
 from hamr.data.actions import ResponseFormat, answer_of, parse_action
 from hamr.data.curriculum import LEVEL, customer_path
-from hamr.data.customer_audit import CustomerCase, Ending, WordingReader, audit_customer
+from hamr.data.customer_audit import Ending, WordingReader, audit_customer
 from hamr.data.sage_samples import SampleMaker, act_of_walk
 from hamr.data.splits import Splits
 from hamr.errors import BadInput, DataError, did_you_mean
@@ -107,9 +107,9 @@ class SageEnvironment:
     def audit(self, customer: Customer, messages: Sequence[str], outcome: EpisodeOutcome) -> None:
         """Raise CustomerFaultError for the first fault in the customer's messages."""
         plan, scenario = customer.plan, customer.scenario
-        case = CustomerCase(fields=plan.fields, system=plan.system, intent=plan.intent, language=plan.language)
         ending: Ending = "left" if outcome == "ended" else "cut"
-        found = audit_customer(scenario, case, messages, _reader(scenario, plan.language), ending=ending)
+        reader = _reader(scenario, plan.language)
+        found = audit_customer(scenario, plan.case(plan.fields), messages, reader, ending=ending)
         if found.faults:
             raise CustomerFaultError(str(found.faults[0]))
 

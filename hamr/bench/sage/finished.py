@@ -18,13 +18,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from hamr.bench.sage.agents import exchange_of
 from hamr.bench.sage.desk import ServiceDesk
 from hamr.bench.sage.traces import DialoguePlan, Exchange, ToolUse, Trace
 from hamr.config.sage import SageConfig
 from hamr.data.samples import read_unique
+from hamr.data.shapes import check_shape
 from hamr.errors import DataError, did_you_mean
 from hamr.files import encodable
 from hamr.pools.chat_reply import ReplyMessage, ReplyToolCall
@@ -69,19 +70,9 @@ def read_dialogues(path: Path, scenarios: Mapping[str, Scenario], config: SageCo
     """
 
     def parse(row: Any, where: str) -> Trace:
-        return _trace(_parse(row, where), where, scenarios, config, agent)
+        return _trace(check_shape(_Row, row, where), where, scenarios, config, agent)
 
     return [trace for _, trace in islice(read_unique(path, parse, lambda trace: trace.plan.id), config.limit)]
-
-
-def _parse(row: Any, where: str) -> _Row:
-    try:
-        return _Row.model_validate(row)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in fault["loc"] if part not in ("str", "int", "bool"))
-        remedy = "unknown field; remove it" if fault["type"] == "extra_forbidden" else fault["msg"]
-        raise DataError(f"{where}: {place}", fault["input"], remedy) from None
 
 
 def _trace(row: _Row, where: str, scenarios: Mapping[str, Scenario], config: SageConfig, agent: str) -> Trace:

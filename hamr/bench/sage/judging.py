@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.simulation import reply_of
 from hamr.bench.sage.traces import Trace
 from hamr.config.sage import SageConfig, TieRule
+from hamr.data.rendering import one_line
 from hamr.errors import VerdictUnparsable
 from hamr.procedures.contract import label
 from hamr.procedures.graph import Scenario
@@ -34,18 +35,23 @@ AGAIN_TEMPERATURE = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
-class TurnVote:
-    """One judge's vote on one turn.
-
-    A field or a dimension that cannot be parsed is absent: a missing vote, not a wrong one. `failure`: the reason why
-    there is no vote at all.
-    """
+class JudgeVote:
+    """One judge's answer to one question. `failure`: the reason why there is no vote."""
 
     judge: str
-    labels: Mapping[str, Value] = field(default_factory=dict)
-    grades: Mapping[str, int] = field(default_factory=dict)
     failure: str | None = None
     detail: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TurnVote(JudgeVote):
+    """One judge's vote on one turn.
+
+    A field or a dimension that cannot be parsed is absent: a missing vote, not a wrong one.
+    """
+
+    labels: Mapping[str, Value] = field(default_factory=dict)
+    grades: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def quality(self) -> float | None:
@@ -123,7 +129,7 @@ def judge_question(scenario: Scenario, trace: Trace, turn: int) -> Question:
     plan = trace.plan
     before, now = trace.turns[: turn - 1], trace.turns[turn - 1]
     history = "\n".join(
-        f"Customer: {_line(past.user)}\nAgent: {_line(_reply(scenario, trace, number))}"
+        f"Customer: {one_line(past.user)}\nAgent: {one_line(_reply(scenario, trace, number))}"
         for number, past in enumerate(before)
     )
     ticket = "\n".join(f"{name} = {value}" for name, value in plan.system.items())
@@ -187,28 +193,28 @@ class SageJudges:
         return TurnJudgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=tuple(votes))
 
     async def _vote(self, name: str, ask: Ask, question: Question, scenario: Scenario) -> TurnVote:
-        return await ask_judge(name, ask, question, self.config, lambda answer: _read_vote(name, answer, scenario))
+        def read(text: str) -> TurnVote:
+            return read_vote(name, text, scenario)
 
-
-class JudgeVote(Protocol):
-    @property
-    def failure(self) -> str | None:
-        """Return the reason why there is no vote, or None."""
+        return await ask_judge(TurnVote, name, ask, question, self.config, read)
 
 
 Vote = TypeVar("Vote", bound=JudgeVote)
 
 
 async def ask_judge(
-    name: str, ask: Ask, question: Question, config: SageConfig, read: Callable[[Answer], Vote]
+    kind: type[Vote], name: str, ask: Ask, question: Question, config: SageConfig, read: Callable[[str], Vote]
 ) -> Vote:
-    """Ask one judge; retry unparseable answers (`reasks`) and transient failures (`attempts`)."""
+    """Ask one judge; retry unparseable answers (`reasks`) and transient failures (`attempts`).
+
+    `read` parses a text. It raises VerdictUnparsable.
+    """
     if AGAIN in name:
         question = replace(question, temperature=AGAIN_TEMPERATURE)
     unread = away = 0
     while True:
         answer = await ask(replace(question, attempt=unread))
-        vote = read(answer)
+        vote = _vote_of(kind, name, answer, read)
         unread += vote.failure == "unparsable"
         away += vote.failure in TRANSIENT
         if vote.failure is None or unread > config.reasks or away >= config.attempts:
@@ -217,22 +223,17 @@ async def ask_judge(
             await asyncio.sleep(min(answer.retry_in_s or 0.0, config.longest_wait_s))
 
 
-def _read_vote(judge: str, answer: Answer, scenario: Scenario) -> TurnVote:
+def _vote_of(kind: type[Vote], judge: str, answer: Answer, read: Callable[[str], Vote]) -> Vote:
     if answer.text is None:
-        return TurnVote(judge=judge, failure=answer.failure or "unparsable", detail=answer.detail[:300])
+        return kind(judge=judge, failure=answer.failure or "unparsable", detail=answer.detail[:300])
     try:
-        return read_vote(judge, answer.text, scenario)
+        return read(answer.text)
     except VerdictUnparsable as error:
-        return TurnVote(judge=judge, failure="unparsable", detail=str(error)[:300])
+        return kind(judge=judge, failure="unparsable", detail=str(error)[:300])
 
 
 def _reply(scenario: Scenario, trace: Trace, index: int) -> str:
     return reply_of(read_turn(scenario, trace.turns[: index + 1]), trace.plan.language)
-
-
-def _line(text: str) -> str:
-    """Return a turn as one line, so that it cannot imitate another turn."""
-    return " ".join(text.split())
 
 
 def _is_grade(value: Any) -> bool:

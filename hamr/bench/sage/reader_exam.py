@@ -12,7 +12,7 @@ from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.customer_reading import CustomerReading, JudgedReader, read_customer
 from hamr.bench.sage.traces import DialoguePlan, Exchange, Trace
 from hamr.config.sage import SageConfig
-from hamr.data.customer_audit import CustomerCase, WordingReader, audit_customer
+from hamr.data.customer_audit import WordingReader, audit_customer
 from hamr.errors import BadInput
 from hamr.procedures.graph import Scenario
 from hamr.procedures.schema import Value
@@ -97,12 +97,11 @@ def _seems_faulty(scenario: Scenario, trace: Trace, reading: CustomerReading, fi
     meanings = reading.meanings(len(trace.turns))
     if meanings is None:
         return True
-    plan = trace.plan
     audit = audit_customer(
         scenario,
-        CustomerCase(fields=fields, system=plan.system, intent=plan.intent, language=plan.language),
+        trace.plan.case(fields),
         [turn.user for turn in trace.turns],
         JudgedReader(wordings=WordingReader(scenario, None), meanings=meanings),
-        ending="cut" if fields != known_fields(scenario, plan) else "limit",
+        ending="cut" if fields != known_fields(scenario, trace.plan) else "limit",
     )
     return bool(audit.faults)

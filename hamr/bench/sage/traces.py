@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
+from hamr.data.customer_audit import CustomerCase
 from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import user_prompt
 from hamr.procedures.rules import Walk
@@ -60,6 +61,10 @@ class DialoguePlan:
     def replacement(self, number: int) -> DialoguePlan:
         """Return the customer that replaces this one: the same case with other seeds. 0: this one."""
         return replace(self, id=f"{self.id}{REPLACEMENT}{number}") if number else self
+
+    def case(self, fields: Mapping[str, Value]) -> CustomerCase:
+        """Return the case that the customer's messages are audited against, with those fields that it knows."""
+        return CustomerCase(fields=fields, system=self.system, intent=self.intent, language=self.language)
 
     def seed_of(self, *what: object) -> int:
         """Return a seed for one question of this dialogue, the same in every run."""

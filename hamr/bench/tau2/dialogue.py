@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -192,8 +191,3 @@ def _message(role: str, text: str, calls: tuple[RequestedCall, ...] | MalformedR
     kind = tau2("data_model.message").AssistantMessage if role == "assistant" else None
     kind = kind or tau2("data_model.message").UserMessage
     return kind(role=role, content=None if made else text, tool_calls=made or None)
-
-
-def call_text(name: str, arguments: dict[str, Any]) -> Answer:
-    """Return an answer that calls a tool."""
-    return Answer(text="", tool_calls=(RequestedCall(name=name, arguments=json.dumps(arguments)),))

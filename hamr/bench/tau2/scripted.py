@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from hamr.bench.tau2.dialogue import call_text
 from hamr.bench.tau2.tasks import opening, tasks_of
-from hamr.types import Answer, Question, ServiceSample
+from hamr.types import Answer, Question, RequestedCall, ServiceSample
 
 STOP = "###STOP###"
 PATIENCE = 3
@@ -36,7 +36,8 @@ class GoldReplay:
         if not self._open or self._open[0].requestor != requestor:
             return None
         action = self._open.pop(0)
-        return call_text(action.name, action.arguments)
+        call = RequestedCall(name=action.name, arguments=json.dumps(action.arguments))
+        return Answer(text="", tool_calls=(call,))
 
 
 class CaseCustomer:

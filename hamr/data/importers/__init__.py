@@ -1,4 +1,4 @@
-"""Importers of public corpora and common formats, by name. Each takes the paths of its files by keyword."""
+"""Importers of public corpora, by name. Each takes the paths of its files by keyword."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hamr.data.importers import abcd_release, tau_release
 from hamr.data.importers.abcd import import_abcd
-from hamr.data.importers.messages import import_messages
 from hamr.data.importers.multiwoz import import_multiwoz
 from hamr.data.importers.reading import is_release
 from hamr.data.importers.star import import_star
@@ -75,15 +74,9 @@ def _multiwoz(files: Mapping[str, Path], *, group: str | None = None) -> Importe
     return from_trajectories(import_multiwoz(**files, group=group))
 
 
-def _chats(files: Mapping[str, Path], *, group: str | None = None) -> Imported:
-    return from_trajectories(import_messages(**files, group=group))
-
-
 WITH_POLICIES = ("star", "abcd", "tau2")
 """Corpora that may have a second file, with policies and tools."""
 CHATS = ("messages", "sharegpt", "trl", "verl")
-"""Forms of the dialogues of real people, whose private values are hidden by default."""
-IMPORTERS: Mapping[str, Callable[..., Imported]] = {
-    "star": _star, "abcd": _abcd, "tau2": _tau, "multiwoz": _multiwoz, **dict.fromkeys(CHATS, _chats),
-}  # fmt: skip
+"""Forms of chats (`hamr.data.tickets.read_chats`), whose private values are hidden by default."""
+IMPORTERS: Mapping[str, Callable[..., Imported]] = {"star": _star, "abcd": _abcd, "tau2": _tau, "multiwoz": _multiwoz}
 """Each takes the paths of its files by option, and the column whose dialogues are in one split."""

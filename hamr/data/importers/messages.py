@@ -27,7 +27,6 @@ from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
 from hamr.data.samples import parse_json, parse_line
 from hamr.data.tables import TicketFault, read_table
 from hamr.data.tools import tool_spec
-from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
 
 _ROLES = {"user": "customer", "assistant": "agent", "tool": "tool", "function": "tool"}
@@ -41,27 +40,15 @@ TABLES = (".jsonl", ".json", ".parquet", ".arrow")
 """Endings of the files of a data set."""
 
 
-def import_messages(*, input: Path, group: str | None = None) -> list[Trajectory]:
-    """Return one trajectory per chat. Raise DataError for the first fault (`hamr.data.tickets.read_chats` does not)."""
-    found: dict[str, Trajectory] = {}
-    for _, where, row in read_chat_rows(input, group)[0]:
-        trajectory = trajectory_from_json(row, where=where)
-        if trajectory.id in found:
-            raise DataError(f"{where}: id", trajectory.id, "already used on an earlier line; make it unique")
-        found[trajectory.id] = trajectory
-    return list(found.values())
-
-
 def read_chat_rows(
-    input: Path, group: str | None = None, faults: list[TicketFault] | None = None
+    input: Path, group: str | None, faults: list[TicketFault]
 ) -> tuple[list[tuple[int, str, dict[str, Any]]], Counter[str]]:
     """Return (line, `file:line`, trajectory row) per line of a file or of the files in a folder, in their order, and
     the counts of dropped messages (`blank`) and of dropped parts of messages (`parts`).
 
     A folder is a data set of `datasets`, saved or downloaded; a file or folder named after a split keeps its rows in
     that split. A line without an id is named by its number, in an array by its position. Tools that a line does not
-    list are derived from the calls of the file. Faulty lines join `faults`; without it the first raises DataError at
-    `file:line: messages[i]`.
+    list are derived from the calls of the file. Faulty lines join `faults`.
     """
     made: list[tuple[int, str, dict[str, Any]]] = []
     dropped: Counter[str] = Counter()
@@ -69,9 +56,8 @@ def read_chat_rows(
     files = _files(input)
     for path in files:
         split = next((_SPLITS[m[1]] for part in (path.stem, path.parent.name) if (m := _SPLIT.search(part))), None)
-        table = read_table(path, strict=faults is None, only_utf8=True)
-        if faults is not None:
-            faults += table.faults
+        table = read_table(path, only_utf8=True)
+        faults += table.faults
         for position, (number, row) in enumerate(table.rows, start=1):
             where = f"{path}:{number}"
             label = position if path.suffix.lower() == ".json" else number  # an array may be one line
@@ -82,8 +68,6 @@ def read_chat_rows(
             try:
                 converted = chat_row(_without_nulls(row) if columnar else row, name, where, counts)
             except DataError as error:
-                if faults is None:
-                    raise
                 faults.append(TicketFault(line=number, message=str(error), row=dict(row)))
                 continue
             dropped += counts

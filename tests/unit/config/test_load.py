@@ -423,7 +423,7 @@ def test_missing_dump_is_reported_in_one_line(tmp_path: Path) -> None:
 
 # --- secrets -----------------------------------------------------------------------------------
 
-OPENAI = ["pools.judge.type=openai"]
+OPENAI = ["pools.judge.type=openai", "pools.judge.model=m"]
 
 
 @pytest.mark.parametrize(
@@ -476,10 +476,25 @@ def test_contradictory_response_formats_are_rejected() -> None:
 
 
 def test_model_of_an_endpoint_is_not_fine_tuned() -> None:
-    there = ["pools=cpu_small", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:9/v1"]
+    there = ["pools=cpu_small", *OPENAI, "pools.judge.endpoint=http://127.0.0.1:9/v1"]
     assert load_config(there).pools["judge"].finetune is None
     moved = [setting.replace("judge", "reranker") for setting in there]
     assert "pools.judge.finetune.start_from='reranker'" in complaint(*moved)
+
+
+def test_bundled_model_behind_an_endpoint_is_rejected() -> None:
+    there = ["pools=tiny", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:9/v1"]
+    message = complaint(*there)
+    assert "pools.judge.type='openai' but pools.judge.model='tiny', a bundled model" in message
+    assert "set pools.judge.model=NAME" in message and "\n" not in message
+    for name in ("my-org/judge", "/models/judge"):
+        assert load_config([*there, f"pools.judge.model={name}"]).pools["judge"].model == name
+
+
+def test_judge_of_an_endpoint_has_tokens_for_its_reasoning() -> None:
+    there = ["experiment=own_data", "data.train=t.jsonl", *OPENAI, "pools.judge.endpoint=http://127.0.0.1:9/v1"]
+    assert load_config(there).pools["judge"].thinking_tokens == 500
+    assert load_config([*there, "pools.judge.thinking_tokens=7"]).pools["judge"].thinking_tokens == 7
 
 
 def test_replicas_must_be_within_autoscaling_bounds() -> None:

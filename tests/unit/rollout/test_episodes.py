@@ -672,7 +672,7 @@ def test_settings_that_compare_responses_are_refused(override: str, says: str) -
     ],
 )
 def test_rule_for_exact_acts_is_refused(overrides: list[str], says: str) -> None:
-    """The turns have no due act."""
+    """The turns have no expected act."""
     with pytest.raises(ConfigError, match=says):
         load_config(["experiment=smoke", "rollout.episode.path=my.py:run", *overrides])
     load_config(["experiment=smoke", "env=sage", *overrides])

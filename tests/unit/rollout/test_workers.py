@@ -21,7 +21,7 @@ from hamr.errors import EngineDied
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.rollout import workers as module
 from hamr.rollout.workers import MAX_REPLACEMENTS, RolloutWorker, RolloutWorkers, _Slot
-from hamr.trainer.weight_sync import DeviceSync, SharedMemorySync, _measure
+from hamr.trainer.weight_sync import PROBE_SAMPLES, DeviceSync, SharedMemorySync, _measure
 from hamr.types import Rollout, SampleKey
 
 KEYS = tuple(SampleKey(run="r", step=1, prompt="p", sample=i) for i in range(3))
@@ -398,6 +398,19 @@ async def test_comparison_after_a_sync_does_not_wait_for_a_pause() -> None:
         found = await asyncio.wait_for(_measure(Trainers(), workers, 1, 0.0, 0.0), 1)
         assert not queued.done()
     assert found["rollout/logprob_diff/max"] == 0.0 and await queued == 4
+
+
+async def test_comparison_after_a_sync_includes_every_worker() -> None:
+    class Trainers:
+        async def logprobs(self, groups: Any) -> Any:
+            return [[[-1.0] for _ in groups[0].sequences]]
+
+    actors = [Actor(turns=2) for _ in range(3)]
+    workers = several(*actors)
+    workers.last_prompt = (1, 2)
+    await _measure(Trainers(), workers, 1, 0.0, 0.0)
+    assert [len(actor.asked) for actor in actors] == [1, 1, 1]
+    assert len({key for actor in actors for request in actor.asked for key in request.keys}) == 3 * PROBE_SAMPLES
 
 
 async def test_slower_worker_gets_fewer_requests() -> None:

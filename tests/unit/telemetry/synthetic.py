@@ -143,7 +143,7 @@ def make_run(path: Path, *, steps=20, finished=True) -> RunFolder:
     rng, samples, stages = random.Random(0), prompts(), {}
     with (
         RunFolder.create(path, CONFIG) as folder,
-        RunRecorder(folder, prompts=samples, sample_rows=6, strict=True) as recorder,
+        RunRecorder(folder, prompts=samples, sample_rows=6) as recorder,
     ):
         stages["base"] = evaluate(recorder, rng, "base", 0, 0.05, samples)
         recorder.begin("sft", 12)

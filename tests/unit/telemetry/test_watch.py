@@ -10,7 +10,7 @@ from hamr.telemetry.console import Console
 from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
-from hamr.telemetry.watch import ActTruthWindow, RecentReplies, TruthWindow, alarms, flags, pearson, watch_metrics
+from hamr.telemetry.watch import ActTruthWindow, RecentReplies, TruthWindow, alarms, pearson, watch_metrics
 from hamr.types import Audit, Component, JudgeTimeout, Reply, Scored
 from tests.unit.telemetry.records import record
 
@@ -69,16 +69,16 @@ def test_no_metrics_without_records_or_with_failures_only():
 
 @pytest.mark.parametrize(("value", "raised"), [(4.1, True), (-4.1, True), (4.0, False)])
 def test_alarm_is_raised_beyond_its_limit_on_either_side(value, raised):
-    assert bool(alarms({"audit/drift": value}, AlarmsConfig(audit_drift=4.0))) is raised
-    assert alarms({"audit/drift": value}, AlarmsConfig(audit_drift=None)) == {}
-    assert flags({"audit/drift": value}, AlarmsConfig(audit_drift=4.0)) == {"audit_drift": float(raised)}
+    flags, messages = alarms({"audit/drift": value}, AlarmsConfig(audit_drift=4.0))
+    assert flags == {"audit_drift": float(raised)} and bool(messages) is raised
+    assert alarms({"audit/drift": value}, AlarmsConfig(audit_drift=None)) == ({}, {})
 
 
 @pytest.mark.parametrize(("value", "raised"), [(0.5, True), (0.55, False), (1.2, False)])
 def test_alarm_of_a_lower_limit_is_raised_below_it(value, raised):
-    metrics = {"watch/act_diversity": value}
-    assert flags(metrics, AlarmsConfig()) == {"act_diversity": float(raised)}
-    said = alarms(metrics, AlarmsConfig()).get("act_diversity", "")
+    flags, messages = alarms({"watch/act_diversity": value}, AlarmsConfig())
+    assert flags == {"act_diversity": float(raised)}
+    said = messages.get("act_diversity", "")
     assert said.startswith("alarm: watch/act_diversity is 0.50 (lower limit 0.55)") == raised
 
 
@@ -132,7 +132,8 @@ def test_falling_truth_with_rising_reward_raises_an_alarm() -> None:
     assert max(clean) == 0.0
     hacked = [window.add(0.8 + 0.01 * i, 0.78 - 0.05 * i) for i in range(8)]
     assert hacked[-1] > 0.15 and hacked == sorted(hacked)
-    assert "scorers" in alarms({"truth/drop": hacked[-1]}, AlarmsConfig())["truth_drop"]
+    _, messages = alarms({"truth/drop": hacked[-1]}, AlarmsConfig())
+    assert "scorers" in messages["truth_drop"]
 
 
 def test_truth_falling_with_the_reward_raises_no_alarm() -> None:
@@ -156,7 +157,8 @@ def test_falling_act_with_rising_reward_raises_an_alarm_that_names_it():
     assert drops[:8] == [0.0] * 8 and drops[-1] == pytest.approx(0.6)
     assert act == "offer, from 0.90 to 0.30"
     metrics = {"truth/drop": 0.1, "truth/act_drop": drops[-1]}
-    assert flags(metrics, AlarmsConfig()) == {"truth_drop": 0.0, "truth_act_drop": 1.0}
+    flags, _ = alarms(metrics, AlarmsConfig())
+    assert flags == {"truth_drop": 0.0, "truth_act_drop": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -181,6 +183,5 @@ def test_wrong_prompts_are_fewer_than_chance_only_with_enough_data(prompts):
 
 @pytest.mark.parametrize(("excess", "raised"), [(0.0, False), (0.02, True)])
 def test_certainly_exceeded_limit_of_the_certificate_raises_an_alarm(excess, raised):
-    metrics = {"audit/bound_excess": excess}
-    assert flags(metrics, AlarmsConfig())["audit_bound"] == raised
-    assert ("audit_bound" in alarms(metrics, AlarmsConfig())) == raised
+    flags, messages = alarms({"audit/bound_excess": excess}, AlarmsConfig())
+    assert flags["audit_bound"] == raised and ("audit_bound" in messages) == raised

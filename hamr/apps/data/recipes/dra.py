@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from hamr.apps.data.recipes.judged_checks import AGREES_SCHEMA, read_agreement
-from hamr.apps.data.recipes.patm_checks import CheckFailure, RewritePlan, known_private, read_plan
-from hamr.apps.data.recipes.repair import ask_until_valid
-from hamr.apps.data.recipes.runner import Desk
-from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
+from hamr.apps.data.recipes.patm_checks import RewritePlan, known_private, read_plan
+from hamr.apps.data.recipes.repair import ask_until_valid, writing_question
+from hamr.apps.data.recipes.runner import Desk, WritingRecipe
+from hamr.apps.data.recipes.teachers import CheckFailure, teacher_problem, without_thought
 from hamr.data.actions import parse_action
 from hamr.data.pii import private_in
 from hamr.data.progress import ItemResult, WorkItem, item_key
@@ -37,14 +37,6 @@ _HINDSIGHT = {
                      r"|plan_[12])\b", re.IGNORECASE),
     "zh": re.compile("标准答案|参考答案|参考回复|给定的(?:规划|动作|回复)|plan_[12]|ground truth", re.IGNORECASE),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraRecipe:
-    """Settings of the recipe. `max_new_tokens` None: the teacher pool's own."""
-
-    language: Language = "en"
-    max_new_tokens: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +77,7 @@ def decided_item(item: SftItem, where: str) -> Decided:
     return Decided(sample=item.sample, plan=plan, target=item.target, calls=calls)
 
 
-def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[WorkItem]:
+def dra_items(found: Sequence[Decided], recipe: WritingRecipe, by: str) -> list[WorkItem]:
     """Return items named by kind and sample; further decisions of a sample are numbered."""
     items: dict[str, WorkItem] = {}
     for one in found:
@@ -98,11 +90,11 @@ def dra_items(found: Sequence[Decided], recipe: DraRecipe, by: str) -> list[Work
     return list(items.values())
 
 
+@dataclass(frozen=True)
 class Dra:
     """The recipe's steps for one decision or plan."""
 
-    def __init__(self, recipe: DraRecipe) -> None:
-        self.recipe = recipe
+    recipe: WritingRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         one: Decided = item.content
@@ -129,13 +121,7 @@ class Dra:
         return None if agrees else CheckFailure(check="judge: disagrees with the plan", detail=why)
 
     def question(self, one: Decided, shown: dict[str, str], attempt: int) -> Question:
-        return Question(
-            variables={**decided_variables(one), **shown},
-            affinity=one.sample.id,
-            prompt=f"dra.{self.recipe.language}",
-            attempt=attempt,
-            max_new_tokens=self.recipe.max_new_tokens,
-        )
+        return writing_question(self.recipe, one.sample, "dra", {**decided_variables(one), **shown}, attempt)
 
 
 def decided_variables(one: Decided) -> dict[str, str]:
@@ -150,7 +136,7 @@ def rationale_fault(text: str, one: Decided, language: Language) -> CheckFailure
     """Return the first rule that fails: unusable, not plain text, no first person, hindsight, a private value."""
     problem = teacher_problem(text, language)
     if problem is not None:
-        return CheckFailure(check=problem[0], detail=problem[1])
+        return problem
     marked = _NOT_PLAIN.search(text)
     if marked:
         return CheckFailure(check="plain_text", detail=f"has {marked.group().strip()!r}")

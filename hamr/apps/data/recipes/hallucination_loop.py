@@ -112,7 +112,7 @@ class HallucinationLoop:
         refined = await desk.read_judge("reason", ask, read, "second")
         problem = teacher_problem(refined, self.config.language)
         if problem is not None or len(refined) > _LONGEST_REASON:
-            raise Dropped("reason: unusable", problem[0] if problem else f"{len(refined)} characters")
+            raise Dropped("reason: unusable", problem.check if problem else f"{len(refined)} characters")
         return ItemResult(kept={"reason": refined})
 
     async def _label(self, one: Responded, desk: Desk, by: Judge) -> Judgement:

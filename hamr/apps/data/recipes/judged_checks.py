@@ -24,7 +24,7 @@ AGREES_SCHEMA = object_schema(reason=TEXT, agrees={"enum": ["yes", "no"]})
 _YES_NO = {"yes": "yes", "是": "yes", "no": "no", "否": "no"}
 
 
-def read_rewrite_check(text: str) -> tuple[dict[str, int], list[str]]:
+def read_rewrite_check(text: str) -> tuple[dict[str, int], str]:
     """Return ({score: 0 or 1}, the violations). Raises VerdictUnparsable, also for violations where every score is
     1."""
     answer = final_object(text, ("reason", *REWRITE_SCORES, "violation_list"))
@@ -34,7 +34,7 @@ def read_rewrite_check(text: str) -> tuple[dict[str, int], list[str]]:
         raise VerdictUnparsable(f"violation_list={listed!r} is not a list of texts")
     if listed and all(scores.values()):
         raise VerdictUnparsable(f"violation_list={listed!r} contradicts the scores {scores}")
-    return scores, [reason(item) for item in listed]
+    return scores, "; ".join(map(reason, listed))
 
 
 def read_planning_check(text: str) -> tuple[dict[str, int], str]:

@@ -15,8 +15,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from hamr.apps.data.recipes.patm_checks import CheckFailure
+from hamr.apps.data.recipes.repair import writing_question
 from hamr.apps.data.recipes.runner import Desk, Dropped
+from hamr.apps.data.recipes.teachers import CheckFailure
 from hamr.apps.data.recipes.thought import ThoughtRecipe, cot_checked, to_record
 from hamr.apps.data.recipes.thought_checks import (
     DRAFT,
@@ -69,11 +70,11 @@ class Graded:
     why: str
 
 
+@dataclass(frozen=True)
 class Migration:
     """The recipe's steps for one sample. Its references are not used."""
 
-    def __init__(self, recipe: MigrationRecipe) -> None:
-        self.recipe = recipe
+    recipe: MigrationRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         sample: ServiceSample = item.content
@@ -114,7 +115,7 @@ class Migration:
                 if again.quality >= one.quality and draft != one.draft and not isinstance(cot, CheckFailure):
                     desk.notes.append("expanded: kept")
                     return [_record(again, cot)]
-                draft = cot if isinstance(cot, CheckFailure) else CheckFailure(check="no better", detail="")
+                draft = cot if isinstance(cot, CheckFailure) else CheckFailure(check="no better")
             desk.notes.append(f"expanded: {draft.check}")
         except Dropped as end:
             if end.passing:
@@ -180,14 +181,8 @@ class Migration:
         recipe = self.recipe
         shown = words_of(render_action(draft.action), draft.action, "plain")
         current = {"reasoning": draft.chain, "response": shown.words, "call": shown.call}
-        question = Question(
-            variables={**case_variables(sample), **current, "fault": f"{fault.check}: {fault.detail}"},
-            affinity=sample.id,
-            prompt=f"thought_refine.{recipe.language}",
-            attempt=attempt,
-            max_new_tokens=recipe.max_new_tokens,
-        )
-        text = await desk.teacher("refine", question)
+        variables = {**case_variables(sample), **current, "fault": f"{fault.check}: {fault.detail}"}
+        text = await desk.teacher("refine", writing_question(recipe, sample, "thought_refine", variables, attempt))
         parts = read_parts(text, DRAFT)
         if isinstance(parts, CheckFailure):
             return work_fault(text, recipe.language, parts)

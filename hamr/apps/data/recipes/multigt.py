@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
-from hamr.apps.data.recipes.runner import Desk, Dropped
+from hamr.apps.data.recipes.runner import Desk, Dropped, WritingRecipe
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.bench.agreement import level
 from hamr.data.actions import parse_action
@@ -33,22 +33,20 @@ from hamr.data.samples import to_json
 from hamr.data.words import plain
 from hamr.rewards.questions import consistency_question
 from hamr.rewards.utility import read_utility, utility_question
-from hamr.types import Language, Question, Reference, Reply, ServiceSample, ToolCall
+from hamr.types import Question, Reference, Reply, ServiceSample, ToolCall
 
 SOURCES = ("online-consistency", "offline-consistency", "utility")
 _ALIKE = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiGtRecipe:
+class MultiGtRecipe(WritingRecipe):
     """Settings of the recipe. `candidates` of the light model per sample. `summary`: the key of `privileged` that the
     utility judge sees."""
 
     candidates: int = 8
     temperature: float = 1.2
-    max_new_tokens: int | None = None
     summary: str = "ticket_summary"
-    language: Language = "en"
     seed: int = 0
 
 
@@ -68,11 +66,11 @@ def multigt_items(found: Sequence[Expanding], recipe: MultiGtRecipe, by: str) ->
     ]
 
 
+@dataclass(frozen=True)
 class MultiGt:
     """The recipe's steps for one sample: kept are the added references, possibly none."""
 
-    def __init__(self, recipe: MultiGtRecipe) -> None:
-        self.recipe = recipe
+    recipe: MultiGtRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         one: Expanding = item.content
@@ -148,7 +146,7 @@ def candidate(text: str, known: Sequence[str]) -> tuple[str, str]:
         return "", "no action"
     problem = teacher_problem(action.content, language_of(known[0]), may_refuse=True)
     if problem is not None:
-        return "", problem[0].removeprefix("teacher: ")
+        return "", problem.check.removeprefix("teacher: ")
     words = plain(action.content)
     if any(_alike(words, plain(other)) for other in known):
         return "", "a duplicate"

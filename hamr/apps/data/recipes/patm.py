@@ -24,36 +24,27 @@ from hamr.apps.data.recipes.judged_checks import (
     read_planning_check,
     read_rewrite_check,
 )
-from hamr.apps.data.recipes.patm_checks import (
-    CheckFailure,
-    RewritePlan,
-    calls_of,
-    calls_text,
-    decision_at,
-    plan_fault,
-    read_plan,
-)
-from hamr.apps.data.recipes.repair import ask_until_valid
-from hamr.apps.data.recipes.runner import Desk
-from hamr.apps.data.recipes.teachers import teacher_problem
+from hamr.apps.data.recipes.patm_checks import RewritePlan, calls_of, calls_text, decision_at, plan_fault, read_plan
+from hamr.apps.data.recipes.repair import ask_until_valid, writing_question
+from hamr.apps.data.recipes.runner import Desk, WritingRecipe
+from hamr.apps.data.recipes.teachers import CheckFailure, teacher_problem
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.rendering import turns_text
 from hamr.data.samples import to_json, turn_json
 from hamr.data.sft_items import SftItem, TargetPart
 from hamr.data.trajectories import Window, action_turn
+from hamr.prompting.reading import Schema
 from hamr.rewards.questions import case_variables
 from hamr.types import Language, Question, ServiceSample
 
-
-@dataclass(frozen=True, kw_only=True)
-class PatmRecipe:
-    """Settings of the recipe. `max_new_tokens` None: the teacher pool's own."""
-
-    language: Language = "en"
-    max_new_tokens: int | None = None
+_CHECKS = (
+    ("rewrite check", "patm_rewrite_check", REWRITE_SCHEMA, read_rewrite_check),
+    ("planning check", "patm_plan_check", PLANNING_SCHEMA, read_planning_check),
+)
+"""The judge's checks: step, prompt, schema and parser of its answer."""
 
 
-def patm_items(found: Iterable[Window], recipe: PatmRecipe, by: str) -> list[WorkItem]:
+def patm_items(found: Iterable[Window], recipe: WritingRecipe, by: str) -> list[WorkItem]:
     """Return items; a window is named by its decision point."""
     items = []
     for window in found:
@@ -63,11 +54,11 @@ def patm_items(found: Iterable[Window], recipe: PatmRecipe, by: str) -> list[Wor
     return items
 
 
+@dataclass(frozen=True)
 class Patm:
     """The recipe's steps for one window."""
 
-    def __init__(self, recipe: PatmRecipe) -> None:
-        self.recipe = recipe
+    recipe: WritingRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         window: Window = item.content
@@ -84,43 +75,30 @@ class Patm:
         words = text if isinstance(plan, CheckFailure) else f"{plan.plan_1}\n{plan.plan_2}"
         problem = teacher_problem(words, language)
         if problem is not None:
-            return CheckFailure(check=problem[0], detail=problem[1])
+            return problem
         if isinstance(plan, CheckFailure):
             return plan
         fault = plan_fault(plan, window, language)
         if fault is not None:
             return fault
-        scores, violations = await desk.read_judge(
-            "rewrite check", lambda attempt: self.check_question("patm_rewrite_check", window, plan, attempt),
-            read_rewrite_check,
-        )  # fmt: skip
-        if not all(scores.values()):
-            failed = next(name for name, score in scores.items() if not score)
-            return CheckFailure(check=f"judge: {failed}", detail="; ".join(violations))
-        scores, why = await desk.read_judge(
-            "planning check", lambda attempt: self.check_question("patm_plan_check", window, plan, attempt),
-            read_planning_check,
-        )  # fmt: skip
-        if not all(scores.values()):
-            failed = next(name for name, score in scores.items() if not score)
-            return CheckFailure(check=f"judge: {failed}", detail=why)
+        for step, prompt, schema, read in _CHECKS:
+            ask = partial(self.check_question, prompt, schema, window, plan)
+            scores, why = await desk.read_judge(step, ask, read)
+            failed = next((name for name, score in scores.items() if not score), None)
+            if failed is not None:
+                return CheckFailure(check=f"judge: {failed}", detail=why)
         return plan
 
     def rewrite_question(self, window: Window, shown: dict[str, str], attempt: int) -> Question:
-        return Question(
-            variables={**window_variables(window), **shown},
-            affinity=window.sample.id,
-            prompt=f"patm_rewrite.{self.recipe.language}",
-            attempt=attempt,
-            max_new_tokens=self.recipe.max_new_tokens,
-        )
+        variables = {**window_variables(window), **shown}
+        return writing_question(self.recipe, window.sample, "patm_rewrite", variables, attempt)
 
-    def check_question(self, stem: str, window: Window, plan: RewritePlan, attempt: int) -> Question:
+    def check_question(self, prompt: str, schema: Schema, window: Window, plan: RewritePlan, attempt: int) -> Question:
         return Question(
             variables={**window_variables(window), **dataclasses.asdict(plan)},
             affinity=window.sample.id,
-            prompt=f"{stem}.{self.recipe.language}",
-            schema=REWRITE_SCHEMA if stem == "patm_rewrite_check" else PLANNING_SCHEMA,
+            prompt=f"{prompt}.{self.recipe.language}",
+            schema=schema,
             attempt=attempt,
         )
 

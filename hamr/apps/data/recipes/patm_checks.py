@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hamr.apps.data.recipes.teachers import without_thought
+from hamr.apps.data.recipes.teachers import CheckFailure, without_thought
 from hamr.data.pii import kind_by_name, private_in
 from hamr.data.samples import action_json
 from hamr.data.trajectories import Window
@@ -35,14 +35,6 @@ class RewritePlan:
     plan_1: str
     plan_2: str
     actions: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckFailure:
-    """`check` is the name of a rule or of a judge's score, `detail` describes the finding and its location."""
-
-    check: str
-    detail: str
 
 
 _TAGS = re.compile(

@@ -39,7 +39,7 @@ class PlantedReword:
         text = without_thought(await desk.teacher("reword", question))
         problem = teacher_problem(text, self.language, may_refuse=True) or facts_changed(row.response, text)
         if problem is not None:
-            raise Dropped(*problem)
+            raise Dropped(problem.check, problem.detail)
         if "\n" in text or "<" in text:
             raise Dropped("several lines or markup")
         if text == row.response:

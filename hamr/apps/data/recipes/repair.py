@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-from hamr.apps.data.recipes.patm_checks import CheckFailure
-from hamr.apps.data.recipes.runner import Desk, Dropped
-from hamr.apps.data.recipes.teachers import without_thought
-from hamr.types import Question
+from hamr.apps.data.recipes.runner import Desk, Dropped, WritingRecipe
+from hamr.apps.data.recipes.teachers import CheckFailure, without_thought
+from hamr.types import Question, ServiceSample
 
 Kept = TypeVar("Kept")
+
+
+def writing_question(
+    recipe: WritingRecipe, sample: ServiceSample, prompt: str, variables: Mapping[str, str], attempt: int
+) -> Question:
+    """Return the question to a teacher, by a prompt's name and variables."""
+    return Question(
+        variables=variables,
+        affinity=sample.id,
+        prompt=f"{prompt}.{recipe.language}",
+        attempt=attempt,
+        max_new_tokens=recipe.max_new_tokens,
+    )
 
 
 async def ask_until_valid(

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from hamr.apps.data.recipes.runner import Desk, Dropped
-from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
+from hamr.apps.data.recipes.runner import Desk, Dropped, WritingRecipe
+from hamr.apps.data.recipes.teachers import CheckFailure, teacher_problem, without_thought
 from hamr.bench.sage.judging import read_vote
 from hamr.data.customer_audit import out_of_role
 from hamr.data.progress import ItemResult, WorkItem, item_key
@@ -42,11 +42,10 @@ _SLOT = re.compile(r"\{[^}]*\}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RewordRecipe:
-    temperature: float = 0.8
+class RewordRecipe(WritingRecipe):
     max_new_tokens: int | None = 160
+    temperature: float = 0.8
     judged: bool = False
-    language: Language = "en"
     seed: int = 0
 
 
@@ -79,11 +78,11 @@ def reword_items(splits: Splits, scenarios: Mapping[str, Scenario], recipe: Rewo
     return list(items.values())
 
 
+@dataclass(frozen=True)
 class Reword:
     """The recipe's steps for one message."""
 
-    def __init__(self, recipe: RewordRecipe) -> None:
-        self.recipe = recipe
+    recipe: RewordRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         message: CustomerText = item.content
@@ -98,7 +97,7 @@ class Reword:
         text = without_thought(await desk.teacher("reword", question))
         problem = message_problem(message, text, language)
         if problem is not None:
-            raise Dropped(*problem)
+            raise Dropped(problem.check, problem.detail)
         lost = field_lost(message, text, language, judged=self.recipe.judged)
         if lost is not None:
             raise Dropped("field lost", lost)
@@ -115,32 +114,32 @@ class Reword:
 # --- checks ------------------------------------------------------------------------------------
 
 
-def message_problem(message: CustomerText, text: str, language: Language) -> tuple[str, str] | None:
-    """Return (check, finding) for a text that cannot replace the message, whatever its fields."""
+def message_problem(message: CustomerText, text: str, language: Language) -> CheckFailure | None:
+    """Return the failure of a text that cannot replace the message, whatever its fields."""
     problem = teacher_problem(text, language, may_refuse=True)
     if problem is not None:
         return problem
     strange = out_of_role(text)
     if strange is not None:
-        return "out of character", strange
+        return CheckFailure(check="out of character", detail=strange)
     if "\n" in text.strip():
-        return "several lines", ""
+        return CheckFailure(check="several lines")
     if count_words(text) > 2 * count_words(message.text) + 8:
-        return "too long", f"{count_words(text)} words for {count_words(message.text)}"
+        return CheckFailure(check="too long", detail=f"{count_words(text)} words for {count_words(message.text)}")
     if sentences(text) == sentences(message.text):
-        return "unchanged", ""
+        return CheckFailure(check="unchanged")
     lost = [name for name in message.names if name.lower() not in text.lower()]
     if lost:
-        return "name lost", ", ".join(lost)
+        return CheckFailure(check="name lost", detail=", ".join(lost))
     return facts_changed(message.text, text)
 
 
-def facts_changed(before: str, text: str) -> tuple[str, str] | None:
-    """Return (check, finding) where a rewording has other numbers, or another number of negations."""
+def facts_changed(before: str, text: str) -> CheckFailure | None:
+    """Return the failure of a rewording that has other numbers, or another number of negations."""
     if Counter(_NUMBER.findall(text)) != Counter(_NUMBER.findall(before)):
-        return "other numbers", ", ".join(_NUMBER.findall(text))
+        return CheckFailure(check="other numbers", detail=", ".join(_NUMBER.findall(text)))
     if len(_NEGATION.findall(text.lower())) != len(_NEGATION.findall(before.lower())):
-        return "other negations", ", ".join(_NEGATION.findall(text.lower()))
+        return CheckFailure(check="other negations", detail=", ".join(_NEGATION.findall(text.lower())))
     return None
 
 

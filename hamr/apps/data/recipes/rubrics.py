@@ -94,6 +94,7 @@ def rubric_items(samples: Sequence[ServiceSample], recipe: RubricRecipe, by: str
     return items
 
 
+@dataclass(frozen=True)
 class Rubrics:
     """The recipe's steps for one sample: kept is {"items", "separation"}. Every rejected candidate is a note.
 
@@ -101,8 +102,7 @@ class Rubrics:
     be retried after one.
     """
 
-    def __init__(self, recipe: RubricRecipe) -> None:
-        self.recipe = recipe
+    recipe: RubricRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         recipe, (sample, responses) = self.recipe, item.content

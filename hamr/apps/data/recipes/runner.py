@@ -20,10 +20,18 @@ from hamr.bench.answers import process_all
 from hamr.data.progress import ItemResult, WorkItem, WorkProgress
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
-from hamr.types import TRANSIENT, Answer, Question
+from hamr.types import TRANSIENT, Answer, Language, Question
 
 Read = TypeVar("Read")
 Judge = Literal["judge", "second"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WritingRecipe:
+    """Settings of a recipe whose texts a teacher writes. `max_new_tokens` None: the teacher pool's own."""
+
+    language: Language = "en"
+    max_new_tokens: int | None = None
 
 
 class Dropped(Exception):

@@ -72,6 +72,15 @@ class Teachers:
 
 # --- refused texts of teachers -----------------------------------------------------------------
 
+
+@dataclass(frozen=True, kw_only=True)
+class CheckFailure:
+    """`check` is the name of a rule or of a judge's score, `detail` describes the finding and its location."""
+
+    check: str
+    detail: str = ""
+
+
 _THOUGHT = re.compile(r"\s*<think>.*?</think>\s*", re.DOTALL)
 _REFUSAL = re.compile(
     r"^\W*(?:(?:i['’]?m|i am) (?:sorry|afraid|unable)|sorry, |i (?:must decline|apologi[sz]e)"
@@ -87,8 +96,8 @@ def without_thought(text: str) -> str:
     return _THOUGHT.sub("", text, count=1).strip() if text.lstrip().startswith("<think>") else text.strip()
 
 
-def teacher_problem(text: str, language: Language, *, may_refuse: bool = False) -> tuple[str, str] | None:
-    """Return (check, finding) for an unusable text: empty, a refusal, a loop, or the wrong language.
+def teacher_problem(text: str, language: Language, *, may_refuse: bool = False) -> CheckFailure | None:
+    """Return the failure of an unusable text: empty, a refusal, a loop, or the wrong language.
 
     With `may_refuse`, refusals are accepted, since an agent may apologise to a customer.
 
@@ -96,18 +105,18 @@ def teacher_problem(text: str, language: Language, *, may_refuse: bool = False) 
     is detected by script (`hamr.data.language`).
 
     >>> teacher_problem("我可以查询", "en")
-    ('teacher: other language', '100% of the words are Chinese')
+    CheckFailure(check='teacher: other language', detail='100% of the words are Chinese')
     """
     if not text.strip():
-        return "teacher: nothing", ""
+        return CheckFailure(check="teacher: nothing")
     if not may_refuse and _REFUSAL.match(text):
-        return "teacher: refused", text[:80]
+        return CheckFailure(check="teacher: refused", detail=text[:80])
     loop = _loop(text)
     if loop:
-        return "teacher: loops", loop[:80]
+        return CheckFailure(check="teacher: loops", detail=loop[:80])
     share = chinese_share(text)
     if share is not None and (share >= CHINESE_FROM) != (language == "zh"):
-        return "teacher: other language", f"{share:.0%} of the words are Chinese"
+        return CheckFailure(check="teacher: other language", detail=f"{share:.0%} of the words are Chinese")
     return None
 
 

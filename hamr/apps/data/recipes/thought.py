@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from hamr.apps.data.recipes.patm_checks import CheckFailure
-from hamr.apps.data.recipes.repair import ask_until_valid
-from hamr.apps.data.recipes.runner import Desk
-from hamr.apps.data.recipes.teachers import without_thought
+from hamr.apps.data.recipes.repair import ask_until_valid, writing_question
+from hamr.apps.data.recipes.runner import Desk, WritingRecipe
+from hamr.apps.data.recipes.teachers import CheckFailure, without_thought
 from hamr.apps.data.recipes.thought_checks import chain_of
 from hamr.data.actions import parse_action, render_action
 from hamr.data.progress import ItemResult, WorkItem, item_key
@@ -26,7 +25,7 @@ from hamr.data.sft_items import SftItem, decision_item
 from hamr.data.trajectories import action_turn
 from hamr.rewards.cot import CotQuality, cot_question, read_cot_quality
 from hamr.rewards.questions import case_variables
-from hamr.types import Action, Language, MalformedResponse, Question, ServiceSample
+from hamr.types import Action, MalformedResponse, Question, ServiceSample
 
 Rendering = Literal["pre", "post", "hybrid"]
 ORDERS: Mapping[Rendering, tuple[bool, ...]] = {"pre": (False,), "post": (True,), "hybrid": (False, True)}
@@ -36,15 +35,12 @@ _ANALYSIS_SHOWN = 1500
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThoughtRecipe:
+class ThoughtRecipe(WritingRecipe):
     """Settings of the recipe.
 
     `min_cot`: the minimum grade of a chain, 1 to 5. The paper gives no threshold; its chains have 4.55 on average.
-    `max_new_tokens` None: the teacher pool's own.
     """
 
-    language: Language = "en"
-    max_new_tokens: int | None = None
     min_cot: int = 4
 
 
@@ -54,12 +50,12 @@ def thought_items(samples: Sequence[ServiceSample], recipe: ThoughtRecipe, by: s
     return [WorkItem(id=s.id, key=item_key("thought", to_json(s), *settings), content=s) for s in samples]
 
 
+@dataclass(frozen=True)
 class Extraction:
     """The recipe's steps for one expert action: the sample's first reference. A faulty text is rewritten once, then
     dropped."""
 
-    def __init__(self, recipe: ThoughtRecipe) -> None:
-        self.recipe = recipe
+    recipe: ThoughtRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         sample: ServiceSample = item.content
@@ -80,17 +76,9 @@ class Extraction:
         )
 
     def question(self, sample: ServiceSample, shown: dict[str, str], attempt: int) -> Question:
-        return Question(
-            variables={
-                **case_variables(sample),
-                "first": turns_text([action_turn(sample.references[0].action)]),
-                **shown,
-            },
-            affinity=sample.id,
-            prompt=f"thought_extract.{self.recipe.language}",
-            attempt=attempt,
-            max_new_tokens=self.recipe.max_new_tokens,
-        )
+        acted = turns_text([action_turn(sample.references[0].action)])
+        variables = {**case_variables(sample), "first": acted, **shown}
+        return writing_question(self.recipe, sample, "thought_extract", variables, attempt)
 
 
 async def cot_checked(

@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hamr.apps.data.recipes.dra import hindsight_fault
-from hamr.apps.data.recipes.patm_checks import CheckFailure, known_private
-from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
+from hamr.apps.data.recipes.patm_checks import known_private
+from hamr.apps.data.recipes.teachers import CheckFailure, teacher_problem, without_thought
 from hamr.data.actions import customer_text, parse_action
 from hamr.data.pii import private_in
 from hamr.data.trajectories import fitting
@@ -81,7 +81,7 @@ def chain_of(text: str, sample: ServiceSample, language: Language, action: Actio
 def work_fault(text: str, language: Language, fault: CheckFailure) -> CheckFailure:
     """Return `fault` for a text without its parts, unless the text is unusable."""
     problem = None if fault.check == "empty_chain" else teacher_problem(without_thought(text), language)
-    return fault if problem is None else CheckFailure(check=problem[0], detail=problem[1])
+    return problem or fault
 
 
 def chain_fault(
@@ -90,7 +90,7 @@ def chain_fault(
     """Return the first fault of a chain by any author."""
     problem = teacher_problem(chain, language)
     if problem is not None:
-        return CheckFailure(check="empty_chain" if problem[0] == "teacher: nothing" else problem[0], detail=problem[1])
+        return CheckFailure(check="empty_chain") if problem.check == "teacher: nothing" else problem
     tag = _ANY_TAG.search(chain)
     if tag:
         return CheckFailure(check="tags", detail=f"{tag.group()} inside the thoughts")
@@ -128,7 +128,7 @@ def response_of(text: str, chain: str, sample: ServiceSample, language: Language
         return CheckFailure(check="tags", detail=f"{tag.group()} inside the response")
     problem = teacher_problem(words, language, may_refuse=True) if words else None
     if problem is not None:
-        return CheckFailure(check=problem[0], detail=problem[1])
+        return problem
     if isinstance(action, ToolCall) and not fitting(action, sample.tools):
         return CheckFailure(check="tool_call", detail=f"no tool of the sample admits this call of {action.name}")
     fault = chain_fault(chain, sample, language, action)

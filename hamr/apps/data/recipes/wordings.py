@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from hamr.apps.data.recipes.rewording import CustomerText, field_question, field_reader
-from hamr.apps.data.recipes.runner import Desk, Dropped
+from hamr.apps.data.recipes.runner import Desk, Dropped, WritingRecipe
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.customer_audit import out_of_role
 from hamr.data.progress import ItemResult, WorkItem, item_key
@@ -45,14 +45,13 @@ _OBJECT = re.compile(r"\{\s*\"texts\".*\}", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
-class WordingRecipe:
+class WordingRecipe(WritingRecipe):
     """Settings of the recipe. `texts`: wordings of each key in each split."""
 
+    max_new_tokens: int | None = 600
     texts: int = 2
     temperature: float = 0.9
-    max_new_tokens: int | None = 600
     judged: bool = False
-    language: Language = "en"
     seed: int = 0
 
 
@@ -73,11 +72,11 @@ def key_name(key: WordingKey) -> str:
     return ".".join(map(plain, key))
 
 
+@dataclass(frozen=True)
 class WriteWordings:
     """The recipe's steps for one key: kept is {"texts": [...]}, at least one for each split."""
 
-    def __init__(self, recipe: WordingRecipe) -> None:
-        self.recipe = recipe
+    recipe: WordingRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         scenario, key = item.content
@@ -140,7 +139,7 @@ def text_problem(text: str, known: Sequence[str], language: Language, *, custome
         return "has alternatives"
     problem = teacher_problem(text, language, may_refuse=True)
     if problem is not None:
-        return problem[0]
+        return problem.check
     return out_of_role(re.sub("[{}]", "", text)) if customer else None
 
 

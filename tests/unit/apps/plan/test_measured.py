@@ -10,9 +10,8 @@ import pytest
 from hamr.apps.plan.measured import (
     MeasuredResponse,
     MeasuredStep,
+    RunSimulation,
     _Replays,
-    compare,
-    fit,
     mean_errors,
     pool_times,
     replay,
@@ -22,6 +21,7 @@ from hamr.apps.plan.simulation import Service, Station, simulate
 
 WORKERS = Station(replicas=1, slots=16, service=Service(fixed_s=1.0))
 POOLS = dict.fromkeys(("reranker", "judge"), Station(replicas=1, slots=8, service=Service(fixed_s=1.0)))
+RUN = RunSimulation(workers=WORKERS, pools=POOLS, first="reranker")
 TRUE = Service(fixed_s=2.0, each_s=0.25)
 MEAN_TOKENS = 20.0
 
@@ -58,7 +58,7 @@ def made_steps(n: int, seed: int = 0) -> list[MeasuredStep]:
 
 
 def test_fit_recovers_the_worker_speed() -> None:
-    found = fit(made_steps(16), workers=WORKERS, pools=POOLS, first="reranker")
+    found = RUN.fit(made_steps(16))
     scale = found.mean_tokens / MEAN_TOKENS
     for n in (4, 16):
         assert found.rollout.seconds(n) == pytest.approx(TRUE.seconds(n) * scale, rel=0.1)
@@ -68,7 +68,7 @@ def test_fit_recovers_the_worker_speed() -> None:
 
 
 def test_held_out_steps_are_predicted() -> None:
-    made = compare(made_steps(16), workers=WORKERS, pools=POOLS, first="reranker")
+    made = RUN.compare(made_steps(16))
     assert [p.fitted for p in made] == [True] * 8 + [False] * 8
     assert max(mean_errors(made, fitted=False)) < 0.05
     assert len({round(p.measured_s, 3) for p in made}) == 16
@@ -76,7 +76,7 @@ def test_held_out_steps_are_predicted() -> None:
 
 def test_too_few_steps_raise_an_error() -> None:
     with pytest.raises(ValueError, match="3 steps are too few"):
-        compare(made_steps(3), workers=WORKERS, pools=POOLS, first="reranker")
+        RUN.compare(made_steps(3))
 
 
 def test_pool_times_count_only_asked_questions() -> None:
@@ -90,7 +90,7 @@ def test_pool_times_count_only_asked_questions() -> None:
 def test_outlier_step_does_not_change_the_fit() -> None:
     steps = made_steps(16)
     slow = {**vars(steps[3]), "train_s": 90.0, "total_s": steps[3].total_s + 90.0}
-    found = fit([*steps[:3], MeasuredStep(**slow), *steps[4:]], workers=WORKERS, pools=POOLS, first="reranker")
+    found = RUN.fit([*steps[:3], MeasuredStep(**slow), *steps[4:]])
     assert found.train_s(300.0) == pytest.approx(6.0, abs=0.05)
     assert found.sync_s == pytest.approx(0.7)
 
@@ -99,9 +99,9 @@ def test_outlier_step_does_not_change_the_fit() -> None:
 def test_steps_that_overlap_are_fitted_and_predicted(age: int) -> None:
     how = Overlap(batch=4, max_policy_age=age, oversample=1.0, in_flight=True, most=12)
     steps = make_overlapped(how, 24)
-    found = fit(steps, workers=WORKERS, pools=POOLS, first="reranker", overlap=how)
+    found = replace(RUN, overlap=how).fit(steps)
     assert found.rollout.seconds(16) == pytest.approx(TRUE.seconds(16) * found.mean_tokens / MEAN_TOKENS, rel=0.15)
-    made = compare(steps, workers=WORKERS, pools=POOLS, first="reranker", overlap=how)
+    made = replace(RUN, overlap=how).compare(steps)
     assert max(mean_errors(made, fitted=False)) < 0.1
     assert sum(p.measured_score_s > 0.5 for p in made) > 4, "steps wait"
 
@@ -110,8 +110,8 @@ def make_overlapped(how: Overlap, n: int) -> list[MeasuredStep]:
     """Steps of four groups, of which the trainer of a known cluster has less work than the workers."""
     taken = [replace(step, rounds=((step.rounds[0] * 2)[:4],), signal=(True,) * 4) for step in made_steps(n)]
     trained = [1.0 + 0.01 * step.trained_tokens for step in taken]
-    known = _Replays(taken, taken, MEAN_TOKENS, "reranker", POOLS, how)
-    waits = known.waits(Station(replicas=1, slots=16, service=TRUE), trained, 0.7)
+    known = _Replays(replace(RUN, overlap=how), taken, taken, MEAN_TOKENS)
+    waits = known.waits(TRUE, trained, 0.7)
     return [
         replace(step, rollout_score_s=wait, train_s=train_s, total_s=wait + train_s + 0.7)
         for step, wait, train_s in zip(taken, waits, trained, strict=True)

@@ -8,8 +8,8 @@ from itertools import cycle
 import pytest
 
 from benchmarks import simulated_time
-from hamr.apps.plan.overlap import Overlap, Overlapped, SimulatedGroup, simulate_overlap
-from hamr.apps.plan.simulation import Service, SimulatedResponse, Station
+from hamr.apps.plan.overlap import Overlap, SimulatedGroup, simulate_overlap
+from hamr.apps.plan.simulation import Service, Simulated, SimulatedResponse, Station
 from hamr.data.stream import PromptStream
 from hamr.experience import Draw, Experience
 from hamr.types import Reference, Reply, RolloutGroup, ServiceSample
@@ -23,7 +23,7 @@ def overlap(age: int = 1, batch: int = 1, **changes: object) -> Overlap:
 def play_steps(
     works: list[float], how: Overlap, *, workers: int = 1, train_s: float, sync_s: float = 0.0, steps: int = 4,
     without_signal: tuple[int, ...] = (),
-) -> Overlapped:  # fmt: skip
+) -> list[Simulated]:  # fmt: skip
     """Simulate groups of one response, on workers with one slot that need a second per unit of work."""
     station = Station(replicas=workers, slots=1, service=Service(fixed_s=1.0))
     groups: list[SimulatedGroup] = [
@@ -33,7 +33,7 @@ def play_steps(
 
 
 def waits(*args: object, **how: object) -> list[float]:
-    return [step.wait_s for step in play_steps(*args, **how).steps]  # type: ignore[arg-type]
+    return [step.rollout_s for step in play_steps(*args, **how)]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("train_s", "expected"), [(3.0, [2, 0, 0, 0]), (1.0, [2, 1, 1, 1])])
@@ -70,12 +70,12 @@ def test_group_that_got_too_old_is_replaced() -> None:
 
 
 def test_responses_end_before_weights_unless_they_are_loaded_in_flight() -> None:
-    [first, *_] = play_steps([2.0, 9.0], overlap(in_flight=False), workers=2, train_s=1.0, sync_s=0.5).steps
-    assert (first.wait_s, first.sync_s, first.step_s) == (2.0, 6.5, 9.5)
+    [first, *_] = play_steps([2.0, 9.0], overlap(in_flight=False), workers=2, train_s=1.0, sync_s=0.5)
+    assert (first.rollout_s, first.sync_s, first.step_s) == (2.0, 6.5, 9.5)
 
 
 def test_queued_groups_start_after_the_weights_unless_they_are_loaded_in_flight() -> None:
-    [first, *_] = play_steps([2.0, 9.0, 9.0], overlap(2, in_flight=False), train_s=1.0, sync_s=0.5).steps
+    [first, *_] = play_steps([2.0, 9.0, 9.0], overlap(2, in_flight=False), train_s=1.0, sync_s=0.5)
     assert first.sync_s == 8.5
 
 
@@ -98,7 +98,7 @@ def test_times_are_those_of_the_real_groups_in_flight(age: int, changes: dict[st
     how = overlap(age, 3, **changes)
     found = play_steps(works, how, workers=2, train_s=6.0, sync_s=0.5, steps=8, without_signal=dropped)
     expected = simulated_time.run(real(works, how, 2, 6.0, 0.5, 8, dropped))
-    assert [step.wait_s for step in found.steps] == pytest.approx(expected)
+    assert [step.rollout_s for step in found] == pytest.approx(expected)
 
 
 async def real(

@@ -56,7 +56,7 @@ def run(tmp_path: Path) -> Path:
     """Six steps of two groups of four; the first group of each carries no signal and is replaced in a second round."""
     config = load_config(["experiment=smoke", "rollout.samples_per_prompt=4", "experiment.name=past"])
     with RunFolder.create(tmp_path / "past", dump_config(config)) as folder, Ledger(folder.ledger) as ledger:
-        metrics = MetricsWriter(folder.metrics, strict=True)
+        metrics = MetricsWriter(folder.metrics)
         ledger.add([record(0, "x", 0, 1.0, run="r/eval-base")])
         for step in range(1, 7):
             same = [record(step, "a", i, 0.5) for i in range(4)]
@@ -91,7 +91,7 @@ def test_dialogue_is_read_as_one_long_response(tmp_path: Path) -> None:
     config = load_config(["experiment=smoke", "env=sage", "rollout.samples_per_prompt=2", "rollout.max_turns=4"])
     completed = [EpisodeResult(outcome="ended", components=(component("completion", value),)) for value in (0.0, 1.0)]
     with RunFolder.create(tmp_path / "past", dump_config(config)) as folder, Ledger(folder.ledger) as ledger:
-        metrics = MetricsWriter(folder.metrics, strict=True)
+        metrics = MetricsWriter(folder.metrics)
         for prompt in "ab":
             turns = [replace(record(1, prompt, 0, 0.5), key=key(prompt, i, turn)) for i in (0, 1) for turn in (0, 1, 2)]
             for i, end in zip((2, 5), completed, strict=True):
@@ -169,7 +169,7 @@ def read_one_step(path: Path, overrides: list[str], records: list[RewardRecord])
     with RunFolder.create(path / "past", dump_config(load_config(overrides))) as folder:
         with Ledger(folder.ledger) as ledger:
             ledger.add(records)
-        metrics = MetricsWriter(folder.metrics, strict=True)
+        metrics = MetricsWriter(folder.metrics)
         timing = {"timing/step/rollout_score": 8.0, "timing/step/train": 4.0, "timing/step/total": 13.5}
         metrics.write(1, "rl", timing | {"rollout/responses": len(records)})
         metrics.close()
@@ -390,7 +390,7 @@ def test_asynchronous_run_is_measured_and_planned(tmp_path: Path, capsys: pytest
     overrides = ["experiment=smoke", "rollout.samples_per_prompt=4", "experiment.asynchrony.max_policy_age=1"]
     config = load_config([*overrides, "experiment.name=past"])
     with RunFolder.create(tmp_path / "past", dump_config(config)) as folder, Ledger(folder.ledger) as ledger:
-        metrics = MetricsWriter(folder.metrics, strict=True)
+        metrics = MetricsWriter(folder.metrics)
         for step in range(1, 7):
             dropped = [record(step, "a", i, 0.5) for i in range(4)]
             early = [record(max(1, step - 1), f"b{step}", i, i / 4) for i in range(4)]

@@ -16,7 +16,7 @@ CONFIG = "experiment: {name: tuned}\nsft: {sets: [{path: dra.jsonl, weight: 1.0}
 
 
 def sft_run(path: Path, *, validate: bool = True) -> RunFolder:
-    with RunFolder.create(path, CONFIG) as folder, RunRecorder(folder, strict=True) as recorder:
+    with RunFolder.create(path, CONFIG) as folder, RunRecorder(folder) as recorder:
         for step in range(4):
             if step:
                 recorder.begin("sft", 3)

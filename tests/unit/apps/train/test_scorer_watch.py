@@ -239,7 +239,7 @@ async def test_prompt_with_several_clusters_calls_for_any_of_them() -> None:
 
 
 def answered(act: str, right: int, wrong: int, score: float) -> list[ScoredReply]:
-    """Replies to prompts where this act is due: right ones that score 0.9, and the goodbye, which scores `score`."""
+    """Replies to prompts where this act is expected: right ones that score 0.9, and the goodbye, with `score`."""
     due = [sample for sample in map(with_all_wordings, SPLITS.train) if sample.meta["act"] == act]
     cases = [due[i % len(due)] for i in range(right + wrong)]
     exact = [ScoredReply(case, replies_of(case)[0], 0.9) for case in cases[:right]]

@@ -134,7 +134,7 @@ async def test_labelled_pairs_are_checked_if_the_data_has_no_pairs(tmp_path: Pat
 
 @pytest.mark.parametrize(("env", "known"), [("env=sage", True), ("env=my.py:run", False)])
 async def test_rule_for_exact_acts_skips_own_dialogues(tmp_path: Path, monkeypatch, env: str, known: bool) -> None:
-    """Only the user's function knows the due act of a later turn."""
+    """Only the user's function knows the expected act of a later turn."""
     given: list[Any] = []
 
     async def held_out(*args: Any, **settings: Any) -> SimpleNamespace:

@@ -91,7 +91,7 @@ def test_labels_follow_from_the_rules(made):
             wanted = (
                 scenario.file.actions[walk.action] if walk.action else scenario.file.fields[walk.awaits]
             ).description
-            assert wanted.of(language) in step and item.nodes[-1].output == ""
+            assert wanted.of(language) in step and item.nodes[-1].output is None
         else:
             assert item.sample.tools and visible_sample(item) == item.sample
 
@@ -192,7 +192,7 @@ def test_samples_become_items_of_every_kind():
             asked = draft.item.sample.history[-1].content
             assert [node.name for node in draft.item.nodes] == ["intent", "facts", "procedure", "reply"]
             step = draft.item.sample.meta["cluster"].replace("_", " ")
-            assert [node.output for node in draft.item.nodes] == [asked, "nothing yet", step, ""]
+            assert [node.output for node in draft.item.nodes] == [asked, "nothing yet", step, None]
     planted = plant(drafts, bench_words("en"), seed=0)
     calls = Counter(row.labels.tool for row in planted if row.labels.tool)
     assert calls == {"right": 5, "wrong_parameters": 5, "missing_call": 5}

@@ -80,6 +80,8 @@ def test_items_survive_the_file_round_trip(tmp_path, changes):
             {"evidence": [{"question": "?"}]},
             r"items.jsonl:2: evidence\[0\].answer: \['question'\]: missing field; add 'answer'",
         ),
+        ({"evidence": ["x"]}, r"items.jsonl:2: evidence\[0\]: 'x': must be a JSON object"),
+        ({"evidence": [{"answer": 7}]}, r"items.jsonl:2: evidence\[0\].answer: 7: must be text"),
         ({"policy": " "}, r"items.jsonl:2: policy: ' ': is empty; give the service policy"),
         ({"policy": None}, r"items.jsonl:2: policy"),
         ({"kind": "agent"}, r"items.jsonl:2: tools: \[\]: is empty; an agent's item needs tools"),

@@ -12,7 +12,6 @@ from hamr.apps.data.build_plans import read_decided
 from hamr.apps.data.recipes.dra import (
     Decided,
     Dra,
-    DraRecipe,
     decided_item,
     dra_items,
     logged_decision,
@@ -21,7 +20,7 @@ from hamr.apps.data.recipes.dra import (
 )
 from hamr.apps.data.recipes.patm import plan_item
 from hamr.apps.data.recipes.patm_checks import RewritePlan, read_plan
-from hamr.apps.data.recipes.runner import make_one
+from hamr.apps.data.recipes.runner import WritingRecipe, make_one
 from hamr.data.progress import ItemResult
 from hamr.data.samples import to_json, write_samples
 from hamr.data.sft_items import TargetPart, decision_item, item_from_json, item_to_json, write_items
@@ -99,7 +98,7 @@ def test_chinese_rationale_rules_reject_violations() -> None:
 
 
 async def made_of(teacher: Any, judge: Any = None, one: Decided | None = None, language: Any = "en") -> ItemResult:
-    recipe = DraRecipe(language=language)
+    recipe = WritingRecipe(language=language)
     (item,) = dra_items([one or of_action()], recipe, "m")
     return await make_one(item, Dra(recipe), pools(teacher, judge))
 
@@ -154,6 +153,6 @@ def test_samples_and_items_give_the_same_decisions(tmp_path: Path) -> None:
 
 
 def test_two_decisions_of_a_sample_become_two_items() -> None:
-    names = [item.id for item in dra_items([of_action(), of_plan(), of_action()], DraRecipe(), "m")]
+    names = [item.id for item in dra_items([of_action(), of_plan(), of_action()], WritingRecipe(), "m")]
     assert names == ["decision/t-1", "patm/t-1", "decision/t-1#2"]
     assert to_json(window().sample)["id"] == "t-1"

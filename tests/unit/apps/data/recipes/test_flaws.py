@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from hamr.apps.data.recipes.dra import Dra, DraRecipe, dra_items, logged_decision
+from hamr.apps.data.recipes.dra import Dra, dra_items, logged_decision
 from hamr.apps.data.recipes.judged_checks import PLANNING_SCORES, REWRITE_SCORES
-from hamr.apps.data.recipes.patm import Patm, PatmRecipe, patm_items
-from hamr.apps.data.recipes.runner import Make, run_recipe
+from hamr.apps.data.recipes.patm import Patm, patm_items
+from hamr.apps.data.recipes.runner import Make, WritingRecipe, run_recipe
 from hamr.data.progress import WorkItem, WorkProgress, summary
 from hamr.types import Answer, Question
 from tests.unit.apps.data.recipes.plans import (
@@ -131,7 +131,7 @@ async def check_dropped_flaws(
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 async def test_each_check_of_plans_drops_exactly_its_flaw(tmp_path: Path, language) -> None:
-    kinds, recipe = plan_flaws(language), PatmRecipe(language=language)
+    kinds, recipe = plan_flaws(language), WritingRecipe(language=language)
     items = patm_items([window(f"t{n}") for n in range(1000)], recipe, "m")
     judge = await check_dropped_flaws(
         kinds, items, Patm(recipe), {"patm_rewrite": good(language)}, tmp_path / "p.jsonl"
@@ -144,6 +144,6 @@ async def test_each_check_of_plans_drops_exactly_its_flaw(tmp_path: Path, langua
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 async def test_each_check_of_rationales_drops_exactly_its_flaw(tmp_path: Path, language) -> None:
-    kinds, recipe = rationale_flaws(language), DraRecipe(language=language)
+    kinds, recipe = rationale_flaws(language), WritingRecipe(language=language)
     items = dra_items([logged_decision(window(f"t{n}").sample) for n in range(1000)], recipe, "m")
     await check_dropped_flaws(kinds, items, Dra(recipe), {"dra": WHY[language]}, tmp_path / "p.jsonl")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hamr.apps.data.recipes.migration import Migration, MigrationRecipe, zero_think_chain
-from hamr.apps.data.recipes.patm_checks import CheckFailure
+from hamr.apps.data.recipes.teachers import CheckFailure
 from hamr.data.progress import ItemResult
 from hamr.data.rendering import policy_messages
 from hamr.rewards.written import WrittenPrompt

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from hamr.apps.data.recipes.judged_checks import read_planning_check, read_rewrite_check
-from hamr.apps.data.recipes.patm import Patm, PatmRecipe, kept_plans, patm_items, plan_item
-from hamr.apps.data.recipes.patm_checks import CheckFailure, RewritePlan, calls_text, plan_fault, read_plan
-from hamr.apps.data.recipes.runner import make_one
+from hamr.apps.data.recipes.patm import Patm, kept_plans, patm_items, plan_item
+from hamr.apps.data.recipes.patm_checks import RewritePlan, calls_text, plan_fault, read_plan
+from hamr.apps.data.recipes.runner import WritingRecipe, make_one
+from hamr.apps.data.recipes.teachers import CheckFailure
 from hamr.data.progress import ItemResult
 from hamr.data.sft_items import item_from_json, item_to_json
 from hamr.errors import VerdictUnparsable
@@ -115,7 +116,7 @@ def test_window_without_a_call_requires_an_empty_action_list() -> None:
 
 def test_verdicts_are_parsed_strictly() -> None:
     scores, violations = read_rewrite_check(rewrite_verdict(phrasing_check=0))
-    assert (scores["phrasing_check"], sum(scores.values()), violations) == (0, 4, ["phrasing_check fails"])
+    assert (scores["phrasing_check"], sum(scores.values()), violations) == (0, 4, "phrasing_check fails")
     assert read_planning_check(planning_verdict(structure_score=0))[0] == {
         "compliance_score": 1, "structure_score": 0, "anonymization_score": 1,
     }  # fmt: skip
@@ -136,7 +137,7 @@ def test_verdicts_are_parsed_strictly() -> None:
 
 
 async def made_of(teacher: Any, judge: Any = None, language: Any = "en") -> ItemResult:
-    recipe = PatmRecipe(language=language)
+    recipe = WritingRecipe(language=language)
     (item,) = patm_items([window()], recipe, "m")
     return await make_one(item, Patm(recipe), pools(teacher, judge))
 
@@ -220,9 +221,9 @@ def test_target_is_split_as_in_the_paper(language: Any) -> None:
 
 
 def test_only_kept_items_are_written() -> None:
-    items = patm_items([window("a"), window("b")], PatmRecipe(), "m")
+    items = patm_items([window("a"), window("b")], WritingRecipe(), "m")
     plan = {"plan_1": EN_1, "plan_2": EN_2, "actions": "[]"}
     (item,) = kept_plans(items, {items[0].id: ItemResult(reason="tags"), items[1].id: ItemResult(kept=plan)}, "en")
     assert item.sample.id == "b-1"
-    assert items[0].key != patm_items([window("a")], PatmRecipe(language="zh"), "m")[0].key
-    assert items[0].key != patm_items([window("a")], PatmRecipe(), "another model")[0].key
+    assert items[0].key != patm_items([window("a")], WritingRecipe(language="zh"), "m")[0].key
+    assert items[0].key != patm_items([window("a")], WritingRecipe(), "another model")[0].key

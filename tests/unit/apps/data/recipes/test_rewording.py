@@ -54,7 +54,7 @@ LEAVE = CustomerText(
 )
 def test_each_message_check_rejects_its_violation(text: str, check: str | None) -> None:
     found = message_problem(LEAVE, text, "en")
-    assert (found and found[0]) == check, found
+    assert (found and found.check) == check, found
 
 
 def test_shown_fields_are_detected_in_generated_messages() -> None:

@@ -274,7 +274,7 @@ async def test_dead_teacher_receives_no_items_and_loses_none(tmp_path: Path) -> 
 )
 def test_unusable_teacher_answers_are_rejected(text: str, language, check: str | None) -> None:
     found = teacher_problem(text, language)
-    assert (found and found[0]) == check
+    assert (found and found.check) == check
 
 
 def test_leading_thought_is_ignored() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.data.recipes.patm_checks import CheckFailure
+from hamr.apps.data.recipes.teachers import CheckFailure
 from hamr.apps.data.recipes.thought import Extraction, ThoughtRecipe, renderings, to_record
 from hamr.apps.data.recipes.thought_checks import ThoughtDraft, chain_fault, chain_of, quote_fault, response_of
 from hamr.data.progress import ItemResult
