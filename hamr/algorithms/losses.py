@@ -120,6 +120,8 @@ def policy_loss(
     sampled = torch.zeros_like(mask) if behaviour is None else mask * ~behaviour.isnan()
     weights = corrected_weights(gap, correction, mask, sequences, sampled)
     objective = objective or partial(clip, clip_low=clip_low, clip_high=clip_high)
+    if not mask.any():
+        objective = _no_loss  # a user's function may divide by the number of counted tokens
     tokens = TokenTerms(
         logprobs=logprobs,
         old_logprobs=proximal,
@@ -147,6 +149,10 @@ def policy_loss(
     loss = (per_token * mask / normaliser).sum()
     sums["loss"] = loss
     return LossTerms(loss=loss, sums={name: value.detach() for name, value in sums.items()})
+
+
+def _no_loss(tokens: TokenTerms) -> Tensor:
+    return tokens.logprobs * 0.0
 
 
 def _one_response_per_row(like: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -13,7 +15,8 @@ def checked_objective(function: LoadedFunction) -> Objective:
     """Return the user's function as an objective whose returned values are checked.
 
     Raises:
-        ConfigError: On four tokens of two responses the function fails, or does not return their losses.
+        ConfigError: On four tokens of two responses, or if one of them does not count, the function fails or does not
+            return their losses.
     """
 
     def objective(tokens: TokenTerms) -> Tensor:
@@ -38,7 +41,9 @@ def checked_objective(function: LoadedFunction) -> Objective:
         mask=torch.ones(4, dtype=torch.bool),
         sequences=torch.tensor([0, 0, 1, 1]),
     )
-    losses = objective(tokens)
-    if not losses.requires_grad or not bool(losses.isfinite().all()):
-        raise function.source.error("returned losses that are not finite, or do not depend on tokens.logprobs")
+    for last_counts, case in ((True, ""), (False, " if tokens.mask leaves out a token")):
+        losses = objective(replace(tokens, mask=torch.tensor([True, True, True, last_counts])))
+        if not losses.requires_grad or not bool(losses.isfinite().all()):
+            problem = f"returned losses that are not finite{case}, or do not depend on tokens.logprobs"
+            raise function.source.error(problem)
     return objective

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hamr.types import TrainGroup
@@ -94,19 +94,47 @@ def pack(
     rounds = max(1, -(-sum(c.own for c in cost.values()) // (budget * ranks)))
     bins = _deal(order, cost, rounds * ranks, ranks, budget)
     # Rank r takes bins r, r + ranks, ... of the bins sorted by load, so the loads in each round are similar.
-    bins.sort(key=lambda b: -sum(cost[p].own for p in b))
+    bins.sort(key=lambda b: -b.load)
     return tuple(
-        tuple(tuple(sorted(b, key=lambda p: (p.group, p.sequences))) for b in bins[rank::ranks])
+        tuple(tuple(sorted(b.pieces, key=lambda p: (p.group, p.sequences))) for b in bins[rank::ranks])
         for rank in range(ranks)
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Cost:
-    """Tokens of this piece alone, and those of each shared prefix that it continues."""
+    """Tokens of this piece alone, and those of each shared prefix that it continues.
+
+    If they are padded, `rows` of `width` tokens; else these are 0.
+    """
 
     own: int
     shared: dict[int, int]
+    rows: int = 0
+    width: int = 0
+
+
+@dataclass(kw_only=True)
+class _Bin:
+    """A micro-batch under construction, which computes `load` tokens."""
+
+    pieces: list[Piece] = field(default_factory=list)
+    load: int = 0
+    shared: set[int] = field(default_factory=set)
+    rows: int = 0
+    width: int = 0
+
+    def load_with(self, cost: _Cost) -> int:
+        """Return the load after the addition of a piece."""
+        if cost.rows:
+            return (self.rows + cost.rows) * max(self.width, cost.width)
+        return self.load + cost.own + sum(length for i, length in cost.shared.items() if i not in self.shared)
+
+    def add(self, piece: Piece, cost: _Cost) -> None:
+        self.load = self.load_with(cost)
+        self.pieces.append(piece)
+        self.shared.update(cost.shared)
+        self.rows, self.width = self.rows + cost.rows, max(self.width, cost.width)
 
 
 def _costs(groups: Sequence[TrainGroup], pieces: Sequence[Piece], layout: Layout) -> dict[Piece, _Cost]:
@@ -115,41 +143,25 @@ def _costs(groups: Sequence[TrainGroup], pieces: Sequence[Piece], layout: Layout
         for i, prefix in enumerate(shared_prefixes([g.prompt_ids for g in groups])):
             for member in prefix.members:
                 shared[member][i] = prefix.end - prefix.begin
-    return {
-        p: _Cost(
-            own=tokens(groups[p.group], p.sequences, layout) - sum(shared[p.group].values()), shared=shared[p.group]
-        )
-        for p in pieces
-    }
+    costs = {}
+    for p in pieces:
+        own = tokens(groups[p.group], p.sequences, layout) - sum(shared[p.group].values())
+        rows = len(p.sequences) if layout == "padded" else 0
+        costs[p] = _Cost(own=own, shared=shared[p.group], rows=rows, width=own // rows if rows else 0)
+    return costs
 
 
-def _deal(order: Sequence[Piece], cost: dict[Piece, _Cost], count: int, ranks: int, budget: int) -> list[list[Piece]]:
+def _deal(order: Sequence[Piece], cost: dict[Piece, _Cost], count: int, ranks: int, budget: int) -> list[_Bin]:
     """Assign each piece to the one of `count` bins with the lowest resulting load. Where that would exceed the budget,
     there is one more bin for each rank."""
-    bins: list[list[Piece]] = []
-    loads: list[int] = []
-    held: list[set[int]] = []
-
-    def open_bins(more: int) -> None:
-        bins.extend([] for _ in range(more))
-        loads.extend(0 for _ in range(more))
-        held.extend(set() for _ in range(more))
-
-    open_bins(count)
+    bins = [_Bin() for _ in range(count)]
     for piece in order:
-        own, shared = cost[piece].own, cost[piece].shared
-        after = [
-            load + own + sum(length for i, length in shared.items() if i not in has)
-            for load, has in zip(loads, held, strict=True)
-        ]
-        best = min(range(len(bins)), key=after.__getitem__)
-        if bins[best] and after[best] > budget:
+        loads = [b.load_with(cost[piece]) for b in bins]
+        best = min(range(len(bins)), key=loads.__getitem__)
+        if bins[best].pieces and loads[best] > budget:
             best = len(bins)
-            after.append(own + sum(shared.values()))
-            open_bins(ranks)
-        bins[best].append(piece)
-        loads[best] = after[best]
-        held[best].update(shared)
+            bins += [_Bin() for _ in range(ranks)]
+        bins[best].add(piece, cost[piece])
     return bins
 
 

@@ -57,6 +57,8 @@ class Checkpoints:
         self.keep = keep
         self._verified: set[int] = set()
         """Steps whose checkpoints this object has written or read as a whole."""
+        self._damaged: set[int] = set()
+        """Steps whose checkpoints were found damaged by a check that also reads large files."""
         self._under_way: asyncio.Task[Checkpoint] | None = None
 
     async def __aenter__(self) -> Checkpoints:
@@ -122,6 +124,7 @@ class Checkpoints:
             await asyncio.to_thread(_seal, aside, step, state)
             await asyncio.to_thread(self._publish, aside, step)
             self._verified.add(step)
+            self._damaged.discard(step)
         await asyncio.to_thread(self._prune)
         return Checkpoint(step=step, path=self.folder / f"step_{step}", state=dict(state))
 
@@ -160,7 +163,8 @@ class Checkpoints:
         return newest
 
     def all(self) -> list[Checkpoint]:
-        """Return complete checkpoints, newest first, after a quick check: large files by their size only."""
+        """Return complete checkpoints, newest first, after a quick check: large files by their size only, but
+        without those that an earlier check found damaged."""
         return list(self._whole(quick=True))
 
     def policies(self) -> Iterator[Checkpoint]:
@@ -171,12 +175,17 @@ class Checkpoints:
     def _whole(self, part: str = "", *, quick: bool = False) -> Iterator[Checkpoint]:
         """Yield complete checkpoints. Only files whose names begin with `part` are required."""
         for step, path in sorted(self._candidates().items(), reverse=True):
+            if quick and step in self._damaged:
+                continue
             state, problem = _check(path, step, part, quick=quick or step in self._verified)
             if problem:
+                if not quick:
+                    self._damaged.add(step)
                 log.warning("checkpoint %s is skipped: %s; restore the file from a copy to use it", path, problem)
                 continue
             if not quick and not part:
                 self._verified.add(step)
+                self._damaged.discard(step)
             yield Checkpoint(step=step, path=path, state=state)
 
     def _candidates(self) -> dict[int, Path]:

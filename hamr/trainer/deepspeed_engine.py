@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+from contextlib import suppress
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -181,8 +183,9 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
     import torch
 
     trainable = [p for p in model.parameters() if p.requires_grad]
-    embedded = {id(p) for name, p in model.named_parameters() if name.endswith("embed_tokens.weight")}
-    scaled = embedded if config.embedding_rate != 1.0 else set()
+    scaled = set()
+    if config.embedding_rate != 1.0:
+        scaled.add(id(model.causal_lm.get_input_embeddings().weight))  # type: ignore[operator]
     matrices = [p for p in trainable if dimensions(p) > 1 and id(p) not in scaled]
     vectors = [p for p in trainable if dimensions(p) <= 1]
     groups: list[dict[str, Any]] = [
@@ -200,6 +203,19 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
     engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=settings)
     engine.checkpoint_engine = writer
     return engine
+
+
+def release_modules(*engines: Any) -> None:
+    """Remove the engines' models from where ZeRO-3 keeps them even after `engine.destroy`: a list and a cache."""
+    from deepspeed.runtime.zero.parameter_offload import FWD_MODULE_STACK
+    from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+
+    released = [getattr(engine, "module", None) for engine in engines]
+    FWD_MODULE_STACK[:] = [module for module in FWD_MODULE_STACK if not any(module is own for own in released)]
+    # The keys of this cache are modules of all engines, and a decorator hides it. Engines in use fill it again.
+    with suppress(AttributeError, KeyError):  # another version of DeepSpeed
+        decorated = vars(PartitionedParameterCoordinator)["_PartitionedParameterCoordinator__params_to_release"]
+        inspect.getclosurevars(decorated).nonlocals["func"].cache_clear()
 
 
 def dimensions(parameter: Any) -> int:

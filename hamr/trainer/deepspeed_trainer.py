@@ -170,6 +170,7 @@ class DeepSpeedTrainer:
         """
         if self.engine is not None:
             self.engine.destroy()
+        backend.release_modules(self.engine, self.reference)
         self.engine = self.reference = self._parked = self._parked_reference = None
         gc.collect()
 
@@ -475,6 +476,7 @@ class DeepSpeedTrainer:
         folder = Path(folder)
         self._restore_states()
         if self.reference is not None and (folder / "reference").is_dir():
+            backend.release_modules(self.reference)
             self.reference = self._parked_reference = None
             self.reference = self._load_reference(folder / "reference")
         self.progress = load_state(self.engine, folder / "trainer", self.config, self.rank, self.world)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PROBE_PROMPT = 128
 PROBE_SAMPLES = 4
+"""Responses per worker."""
 PROBE_TOKENS = 8
 """Tokens of the comparison. It compares weights, so a longer prompt would cost a second and show nothing more."""
 SHARED_MEMORY = "/dev/shm"
@@ -170,21 +171,26 @@ async def _measure(
 ) -> Metrics:
     """Return `timing/sync/{write,load}` of a transfer that ends now, in seconds, and the check of the new weights.
 
-    The check is `rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens, at temperature 1,
-    after the end of the last response's prompt. It is left out if `rollout.check_logprobs` is off or nothing was
-    generated yet.
+    The check is `rollout/logprob_diff/{mean,max}`: engine against trainer on a few fresh tokens of each worker, at
+    temperature 1, after the end of the last response's prompt. One request per worker is placed before any has ended,
+    and each goes to the worker with the fewest tokens under way, so that all idle workers get one. It is left out
+    if `rollout.check_logprobs` is off or nothing was generated yet.
     """
     times = {"timing/sync/write": written - start, "timing/sync/load": time.perf_counter() - written}
     if not rollout.config.check_logprobs or not rollout.last_prompt:
         return times
     prompt = rollout.last_prompt[-PROBE_PROMPT:]
-    request = GenerationRequest(
-        prompt_ids=prompt,
-        keys=tuple(SampleKey(run=PROBE_RUN, step=version, prompt="", sample=i) for i in range(PROBE_SAMPLES)),
-        seeds=tuple(range(PROBE_SAMPLES)),
-        sampling=SamplingConfig(temperature=1.0, top_p=1.0, max_new_tokens=PROBE_TOKENS),
-    )
-    responses = [response async for response in rollout.generate([request])]
+    requests = [
+        GenerationRequest(
+            prompt_ids=prompt,
+            keys=tuple(SampleKey(run=PROBE_RUN, step=version, prompt="", sample=i) for i in own),
+            seeds=tuple(own),
+            sampling=SamplingConfig(temperature=1.0, top_p=1.0, max_new_tokens=PROBE_TOKENS),
+        )
+        for first in range(0, rollout.config.workers * PROBE_SAMPLES, PROBE_SAMPLES)
+        for own in (range(first, first + PROBE_SAMPLES),)
+    ]
+    responses = [response async for response in rollout.generate(requests)]
     group = TrainGroup(prompt_ids=prompt, sequences=tuple(TrainSequence(token_ids=r.token_ids) for r in responses))
     [trained] = await trainers.logprobs([group])
     engine = [logprob for response in responses for logprob in response.logprobs]

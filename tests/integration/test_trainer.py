@@ -292,6 +292,24 @@ def test_checkpoint_of_other_settings_names_the_remedy(one: TrainerGroup, tiny: 
         asyncio.run(one.load(tmp_path / "policy"))
 
 
+def test_zero_3_frees_the_models_of_the_stage_before(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
+    def living(actor: Any) -> int:
+        import gc
+
+        from hamr.trainer.policy_model import PolicyModel
+
+        gc.collect()
+        return sum(isinstance(found, PolicyModel) for found in gc.get_objects())
+
+    [rank] = one._actors
+    for _ in range(2):
+        reset(one, tiny, CONFIG.model_copy(update={"zero_stage": 3}))
+        train(one)
+    asyncio.run(one.save(tmp_path))
+    asyncio.run(one.load(tmp_path))
+    assert ray.get(rank.__ray_call__.remote(living)) == 2, "policy and reference"
+
+
 # --- weights ---
 
 

@@ -166,6 +166,19 @@ def test_empty_mask_gives_a_differentiable_zero() -> None:
     assert (terms.loss.item(), new.grad.item()) == (0.0, 0.0)
 
 
+def test_own_objective_is_not_called_without_counted_tokens() -> None:
+    """A rank without work gets a placeholder, for which a mean over the counted tokens is NaN."""
+    new = tensor(-1.0, -2.0, grad=True)
+
+    def centred(tokens: TokenTerms) -> Any:
+        return -tokens.ratio * (tokens.advantages - tokens.advantages[tokens.mask].mean())
+
+    terms = policy_loss(new, None, tensor(1.0, 1.0), torch.tensor([False, False]), objective=centred)
+    terms.loss.backward()
+    assert (terms.loss.item(), new.grad.tolist()) == (0.0, [0.0, 0.0])
+    assert all(math.isfinite(value) for value in terms.sums.values())
+
+
 def test_sft_loss_is_the_mean_negative_log_likelihood_of_counted_tokens() -> None:
     new = tensor(-1.0, -2.0, -4.0, grad=True)
     terms = sft_loss(new, torch.tensor([True, True, False]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hamr.algorithms.packing import (
@@ -49,15 +49,16 @@ def test_plan_has_each_sequence_once_and_equal_micro_batches_per_rank(
 
 
 @given(groups_strategy, st.integers(1, 120), st.integers(1, 4), layouts)
+@example([group(30, 30), group(10, 10), group(10, 10)], 120, 1, "padded")
 def test_only_a_single_sequence_may_exceed_the_budget(
     groups: list[TrainGroup], budget: int, ranks: int, layout: Layout
 ) -> None:
     for rank in pack(groups, budget=budget, ranks=ranks, layout=layout):
         for microbatch in rank:
-            if sum(len(p.sequences) for p in microbatch) > 1 and layout != "padded":
-                row = build_batch(groups, microbatch, layout)
-                last = sum(len(p.sequences) for p in microbatch)  # a completion's last token is not an input
-                assert row.blocks[-1].own.stop + last <= budget
+            if (count := sum(len(p.sequences) for p in microbatch)) > 1:
+                batch = build_batch(groups, microbatch, layout)
+                computed = batch.input_ids_BT.numel() if layout == "padded" else batch.blocks[-1].own.stop
+                assert computed + count <= budget  # a completion's last token is not an input
 
 
 def test_shared_prompt_prefix_counts_once() -> None:

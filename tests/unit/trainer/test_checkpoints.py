@@ -56,6 +56,20 @@ async def test_damaged_checkpoints_do_not_count_towards_keep(tmp_path):
     assert [p.step for p in c.all()] == [4, 2]
 
 
+async def test_damaged_large_file_does_not_count_until_its_step_is_saved(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_QUICK_BYTES", 2)
+    for step in (10, 20):
+        await Checkpoints(tmp_path).save(step, writer("one"), {})
+    (tmp_path / "step_20" / "policy" / "weights.bin").write_text("eno")
+    resumed = Checkpoints(tmp_path)
+    assert resumed.newest().step == 10
+    assert [p.step for p in resumed.all()] == [10]
+    await resumed.save(13, writer("two"), {})
+    assert [p.step for p in resumed.all()] == [13, 10]
+    await resumed.save(20, writer("two"), {})
+    assert [p.step for p in resumed.all()] == [20, 13]
+
+
 async def test_policies_need_only_whole_policy_files(tmp_path):
     c = Checkpoints(tmp_path, keep=3)
     assert list(c.policies()) == []

@@ -7,16 +7,19 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import deepspeed
 import pytest
 import torch
 from deepspeed.utils import groups
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from hamr.config.schema import TrainerConfig
 from hamr.trainer.actors import trainer_env
-from hamr.trainer.deepspeed_engine import NCCL_TIMEOUT_S, engine_config, join_world
+from hamr.trainer.deepspeed_engine import NCCL_TIMEOUT_S, RATE_SCALE, build_engine, engine_config, join_world
+from hamr.trainer.policy_model import PolicyModel
 
 GPU = TrainerConfig(backend="nccl", num_gpus=1, deadline_s=7200)
 
@@ -87,3 +90,14 @@ def test_offloaded_optimizer_is_torchs_own() -> None:
     settings = engine_config(GPU.model_copy(update={"offload_optimizer": True}))
     assert settings["zero_optimization"]["offload_optimizer"] == {"device": "cpu", "pin_memory": True}
     assert settings["zero_force_ds_cpu_optimizer"] is False
+
+
+def test_embedding_rate_does_not_depend_on_the_name_of_the_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """GPT-NeoX calls it embed_in."""
+    shape = GPTNeoXConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    model = PolicyModel(GPTNeoXForCausalLM(shape), layout="padded")
+    monkeypatch.setattr(deepspeed, "initialize", lambda optimizer, **_: (SimpleNamespace(optimizer=optimizer),))
+    engine = build_engine(model, TrainerConfig(embedding_rate=0.1), {}, writer=None)
+    [embedding] = [g for g in engine.optimizer.param_groups if RATE_SCALE in g]
+    assert embedding[RATE_SCALE] == 0.1
+    assert [p is model.causal_lm.gpt_neox.embed_in.weight for p in embedding["params"]] == [True]
