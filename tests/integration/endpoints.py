@@ -39,7 +39,9 @@ class ScorerEndpoint(ThreadingHTTPServer):
         return self._pool("judge") | {"rewards.consistency.mode": "soft_judge"}
 
     def _pool(self, role: str) -> dict[str, str]:
-        return {f"pools.{role}.type": "openai", f"pools.{role}.endpoint": self.url, f"pools.{role}.model": "m"}
+        given = {"type": "openai", "endpoint": self.url, "model": "m"}
+        # It answers every question alike.
+        return {f"pools.{role}.{key}": value for key, value in given.items()} | {"scorers.accept_chance": "true"}
 
 
 @contextlib.contextmanager

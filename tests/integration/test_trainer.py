@@ -302,12 +302,15 @@ def test_zero_3_frees_the_models_of_the_stage_before(one: TrainerGroup, tiny: Pa
         return sum(isinstance(found, PolicyModel) for found in gc.get_objects())
 
     [rank] = one._actors
-    for _ in range(2):
+    counts = []  # of policies and references, those of earlier tests included
+    for _ in range(3):
         reset(one, tiny, CONFIG.model_copy(update={"zero_stage": 3}))
         train(one)
+        counts.append(ray.get(rank.__ray_call__.remote(living)))
     asyncio.run(one.save(tmp_path))
     asyncio.run(one.load(tmp_path))
-    assert ray.get(rank.__ray_call__.remote(living)) == 2, "policy and reference"
+    counts.append(ray.get(rank.__ray_call__.remote(living)))
+    assert max(counts[1:]) <= counts[0]
 
 
 # --- weights ---
