@@ -38,7 +38,7 @@ async def measure(items: int, latency_s: float, at_once: int, teachers: int, ste
     async def make(item: WorkItem, desk: Desk) -> ItemResult:
         text = await desk.teacher("write", Question(prompt="x.en", affinity=item.id))
         for _ in range(steps - 1):
-            await desk.judge("judge", Question(prompt="x.en", affinity=item.id))
+            await desk.verdict("judge", Question(prompt="x.en", affinity=item.id))
         return ItemResult(kept={"text": text})
 
     todo = [WorkItem(id=f"i{n}", key=item_key(n), content=n) for n in range(items)]

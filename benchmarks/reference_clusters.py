@@ -26,7 +26,7 @@ from sklearn.cluster import AgglomerativeClustering  # noqa: E402
 
 from hamr.config.schema import SageDataConfig  # noqa: E402
 from hamr.data.contrasts import replies_of  # noqa: E402
-from hamr.data.importers.star import import_star  # noqa: E402
+from hamr.data.importers import IMPORTERS  # noqa: E402
 from hamr.data.sage_samples import generate_samples  # noqa: E402
 from hamr.models.embedding import embed  # noqa: E402
 from hamr.types import ServiceSample  # noqa: E402
@@ -86,7 +86,8 @@ def main() -> None:
         for language in ("en", "zh")
     }
     if args.star:
-        sets["STAR"] = labelled(import_star(input=args.star, policies=args.policies), "cluster")
+        files = {"input": args.star} | ({"policies": args.policies} if args.policies else {})
+        sets["STAR"] = labelled(IMPORTERS["star"](files).samples, "cluster")
     results = {}
     for name, acts in sets.items():
         vectors = embed(list(acts), threads=os.cpu_count() or 1)

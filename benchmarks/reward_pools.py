@@ -184,7 +184,8 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 async def measure(config: Config, paths: Mapping[str, Path], splits: Any, args: argparse.Namespace) -> dict[str, Any]:
-    from hamr.pools.deployment import PoolClient, start_pools, stop_pools
+    from hamr.pools.client import PoolClient
+    from hamr.pools.deployment import start_pools, stop_pools
 
     # A whole batch waits in line here, so that no deadline may pass meanwhile.
     pools = {name: pool.model_copy(update={"deadline_s": LONGEST_S}) for name, pool in config.pools.items()}

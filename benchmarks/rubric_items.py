@@ -37,9 +37,9 @@ from hamr.calibration.search import mix_scores  # noqa: E402
 from hamr.cascade.rubric_cascade import item_question, pass_score  # noqa: E402
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig  # noqa: E402
 from hamr.config.schema import SageDataConfig  # noqa: E402
-from hamr.data.facts import facts  # noqa: E402
+from hamr.data.contrasts import STRAY  # noqa: E402
 from hamr.data.sage_samples import generate_samples  # noqa: E402
-from hamr.data.stray import STRAY  # noqa: E402
+from hamr.data.words import facts  # noqa: E402
 from hamr.models.bundled import resolve_model  # noqa: E402
 from hamr.pools.pair_training import PairExample, finetune_pairs  # noqa: E402
 from hamr.pools.scorers import build_scorer  # noqa: E402

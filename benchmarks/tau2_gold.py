@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE.parent)]
 from hamr.bench.tau2.dialogue import Tau2Dialogue  # noqa: E402
 from hamr.bench.tau2.scripted import GoldReplay  # noqa: E402
 from hamr.bench.tau2.tasks import Domain, environment_of, package_version, samples, tasks_of, tau2  # noqa: E402
-from hamr.config.tau2 import Tau2Config  # noqa: E402
+from hamr.config.benchmarks import Tau2Config  # noqa: E402
 from hamr.types import Answer, Question, ServiceSample  # noqa: E402
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from hamr.apps.data.recipes.judged_checks import PLANNING_SCORES, REWRITE_SCORES
+from hamr.apps.data.recipes.patm import PLANNING_SCORES, REWRITE_SCORES
 
 
 def answer(question: str) -> str:

@@ -48,7 +48,6 @@ from hamr.types import (
     SampleKey,
     ServiceSample,
     Stale,
-    TrainBatch,
     derive_seed,
 )
 
@@ -115,7 +114,9 @@ class Controller:
             await self.experience.close()
         lap = clock.lap("rollout_score", start)
         batch = self.batches.build(groups)
-        trained = {**describe_batch(batch), **await self.trainer.train(batch)} if batch.groups else {}
+        advantages = [s.advantage for group in batch.groups for s in group.sequences]
+        described = reduce_stats("policy/advantage", advantages, ("min", "p10", "p50", "p90", "max"))
+        trained = {**described, **await self.trainer.train(batch)} if batch.groups else {}
         lap = clock.lap("train", lap)
         async with self.pause():
             self.version += 1
@@ -142,12 +143,7 @@ class Controller:
         rounds = 0
         while len(kept) < wanted and rounds < (sampling.max_rounds if sampling.enabled else 1):
             rounds += 1
-            samples = prompts.take(wanted - len(kept))
-            requests = []
-            for sample in samples:
-                requests.append(self.request(step, sample, attempts[sample.id]))
-                attempts[sample.id] += 1
-            groups = await self.score_groups(samples, requests)
+            groups = await self.draw_groups(step, prompts.take(wanted - len(kept)), attempts)
             groups = await self.sample_more(step, groups, attempts)
             settled = await self.settle(step, groups, seen, paused[PAUSED])
             paused.update(settled.metrics)
@@ -174,7 +170,7 @@ class Controller:
         lengths: Metrics = {}
         ended = 0
         while len(kept) < wanted and ended < limit:
-            ready, dropped = await self.experience.take(step, wanted - len(kept), limit - ended)
+            ready, dropped, counted = await self.experience.take(step, wanted - len(kept), limit - ended)
             stale += [group for group in ready if self.is_stale(group)]
             fresh = [group for group in ready if not self.is_stale(group)]
             scored += dropped
@@ -183,9 +179,8 @@ class Controller:
             chosen = self.batches.trainable(settled.groups)
             self.experience.reject(len(ready) - len(chosen))
             kept += chosen
-            ended += len(dropped) + len(fresh)
+            ended += counted + len(fresh)
             flow.update(settled.metrics)
-        scored += self.experience.take_dropped_again()
         self.learn_order(prompts, scored)
         flow["rollout/stale_groups"] = len(stale)
         if not self.experience.max_policy_age:
@@ -223,8 +218,9 @@ class Controller:
 
     async def produce(self, draw: Draw) -> RolloutGroup:
         """Generate and score the group of one draw. Copies of an audited reply take its reward."""
-        groups = await self.score_groups([draw.sample], [self.request(draw.step, draw.sample, draw.attempt)])
-        [group] = await self.sample_more(draw.step, groups, Counter({draw.sample.id: draw.attempt + 1}))
+        attempts = Counter({draw.sample.id: draw.attempt})
+        groups = await self.draw_groups(draw.step, [draw.sample], attempts)
+        [group] = await self.sample_more(draw.step, groups, attempts)
         return share_audits(group)
 
     def may_train(self, group: RolloutGroup) -> bool:
@@ -244,50 +240,30 @@ class Controller:
         wrong = [g for g in groups if more and outcome(g) == "all_wrong" and not has_failures(g)]
         if not wrong:
             return list(groups)
-        requests = []
-        for group in wrong:
-            requests.append(self.request(step, group.sample, attempts[group.sample.id], n=more))
-            attempts[group.sample.id] += 1
-        further = await self.score_groups([g.sample for g in wrong], requests)
+        further = await self.draw_groups(step, [g.sample for g in wrong], attempts, n=more)
         joined = {
             id(old): replace(old, rollouts=old.rollouts + new.rollouts, records=old.records + new.records)
             for old, new in zip(wrong, further, strict=True)
         }
         return [joined.get(id(group), group) for group in groups]
 
+    async def draw_groups(
+        self, step: int, samples: Sequence[ServiceSample], attempts: Counter[str], n: int | None = None
+    ) -> list[RolloutGroup]:
+        """Generate and score a group per sample. `attempts` counts the step's draws of each prompt."""
+        requests = []
+        for sample in samples:
+            requests.append(self.request(step, sample, attempts[sample.id], n))
+            attempts[sample.id] += 1
+        return await self.score_groups(samples, requests)
+
     async def score_groups(
         self, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
     ) -> list[RolloutGroup]:
-        """Generate N responses per prompt and score each as soon as it ends, while the others are still generating.
-
-        Where prompts are customers, hold N dialogues with each and score their turns in the same way.
-        """
+        """Generate and score N responses per prompt, or hold N dialogues with each customer and score their turns."""
         if self.dialogues is not None:
             return await self.dialogues.hold(samples, requests)
-        by_key = {
-            key: (sample, len(request.keys))
-            for sample, request in zip(samples, requests, strict=True)
-            for key in request.keys
-        }
-        rollouts: dict[SampleKey, Rollout] = {}
-        scoring: dict[SampleKey, asyncio.Task[RewardRecord]] = {}
-        try:
-            async for rollout in self.engine.generate(requests):
-                sample, siblings = by_key[rollout.key]
-                rollouts[rollout.key] = rollout = replace(rollout, siblings=siblings)
-                scoring[rollout.key] = asyncio.create_task(self.rewarder.score(sample, rollout))
-            await asyncio.gather(*scoring.values())
-        finally:
-            for task in scoring.values():
-                task.cancel()
-        return [
-            RolloutGroup(
-                sample=sample,
-                rollouts=tuple(rollouts[key] for key in request.keys),
-                records=tuple(scoring[key].result() for key in request.keys),
-            )
-            for sample, request in zip(samples, requests, strict=True)
-        ]
+        return await score_responses(self.engine, self.rewarder, samples, requests)
 
     def request(self, step: int, sample: ServiceSample, attempt: int = 0, n: int | None = None) -> GenerationRequest:
         """Build a group's generation request.
@@ -327,14 +303,38 @@ class Controller:
         }
 
 
+async def score_responses(
+    engine: RolloutEngine, rewarder: Rewarder, samples: Sequence[ServiceSample], requests: Sequence[GenerationRequest]
+) -> list[RolloutGroup]:
+    """Generate the responses to each sample and score each as soon as it ends, while the others are generated."""
+    by_key = {
+        key: (sample, len(request.keys))
+        for sample, request in zip(samples, requests, strict=True)
+        for key in request.keys
+    }
+    rollouts: dict[SampleKey, Rollout] = {}
+    scoring: dict[SampleKey, asyncio.Task[RewardRecord]] = {}
+    try:
+        async for rollout in engine.generate(requests):
+            sample, siblings = by_key[rollout.key]
+            rollouts[rollout.key] = rollout = replace(rollout, siblings=siblings)
+            scoring[rollout.key] = asyncio.create_task(rewarder.score(sample, rollout))
+        await asyncio.gather(*scoring.values())
+    finally:
+        for task in scoring.values():
+            task.cancel()
+    return [
+        RolloutGroup(
+            sample=sample,
+            rollouts=tuple(rollouts[key] for key in request.keys),
+            records=tuple(scoring[key].result() for key in request.keys),
+        )
+        for sample, request in zip(samples, requests, strict=True)
+    ]
+
+
 def _as_stale(group: RolloutGroup, detail: str) -> RolloutGroup:
     """Return the group with every scored response as a typed failure."""
     stale = Stale(detail=detail)
     records = (r if isinstance(r.total, Failure) else replace(r, total=stale) for r in group.records)
     return replace(group, records=tuple(records))
-
-
-def describe_batch(batch: TrainBatch) -> dict[str, float]:
-    """Return quantiles of the batch's advantages."""
-    advantages = [s.advantage for group in batch.groups for s in group.sequences]
-    return reduce_stats("policy/advantage", advantages, ("min", "p10", "p50", "p90", "max"))

@@ -38,8 +38,8 @@ def whole_groups(batches: float, batch: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """One draw of a prompt. `step` and `attempt` are those of its responses' keys. `dropped`: its group has been scored
-    and was not kept, perhaps before the run was interrupted."""
+    """One draw of a prompt. `step` and `attempt` are those of its responses' keys. `dropped`: its group was scored and
+    not kept, before the run was interrupted."""
 
     step: int
     sample: ServiceSample
@@ -85,13 +85,9 @@ class Experience:
         self._again: deque[Draw] = deque()
         self._aborted: deque[Draw] = deque()
         for entry in unfinished:
-            draw = Draw(
-                step=entry["step"],
-                sample=prompts.find(entry["prompt"]),
-                attempt=entry["attempt"],
-                dropped=entry.get("dropped", False),  # older checkpoints lack it
-            )
-            (self._aborted if entry.get("aborted") else self._again).append(draw)
+            sample = prompts.find(entry["prompt"])
+            draw = Draw(step=entry["step"], sample=sample, attempt=entry["attempt"], dropped=entry["dropped"])
+            (self._aborted if entry["aborted"] else self._again).append(draw)
         self._step = 0
         self._attempts: Counter[str] = Counter()
         self.redrawn: set[str] = set()
@@ -100,7 +96,6 @@ class Experience:
         self._running: dict[asyncio.Task[tuple[RolloutGroup, bool]], tuple[int, Draw]] = {}
         self._ready: list[tuple[int, Draw, RolloutGroup]] = []
         self._dropped: list[tuple[Draw, RolloutGroup]] = []
-        self._dropped_again: list[tuple[Draw, RolloutGroup]] = []
         self._training = 0
         self._changed = asyncio.Event()
         self._error: BaseException | None = None
@@ -115,23 +110,16 @@ class Experience:
         """Draws whose groups no step has taken, oldest first, without aborted ones."""
         ended = [(number, draw) for number, draw, _ in self._ready]
         draws = [draw for _, draw in sorted([*self._running.values(), *ended], key=lambda pair: pair[0])]
-        return [*(draw for draw, _ in (*self._dropped_again, *self._dropped)), *draws, *self._again]
+        return [*(replace(draw, dropped=True) for draw, _ in self._dropped), *draws, *self._again]
 
     def take_dropped(self) -> list[RolloutGroup]:
         """Return the groups dropped since the last call of this or of `take`."""
         dropped, self._dropped = [group for _, group in self._dropped], []
         return dropped
 
-    def take_dropped_again(self) -> list[RolloutGroup]:
-        """Return the groups that this run has dropped and so did the run it resumes, since the last call.
-
-        They do not count for the `limit` of `take`: the resumed run had dropped them before the step.
-        """
-        dropped, self._dropped_again = [group for _, group in self._dropped_again], []
-        return dropped
-
-    async def take(self, step: int, wanted: int, limit: int) -> tuple[list[RolloutGroup], list[RolloutGroup]]:
-        """Wait for `wanted` groups. Return the oldest ready ones, and the groups dropped since the last call.
+    async def take(self, step: int, wanted: int, limit: int) -> tuple[list[RolloutGroup], list[RolloutGroup], int]:
+        """Wait for `wanted` groups. Return the oldest ready ones, the groups dropped since the last call, and how many
+        of the latter count for the limit: those that no interrupted run has dropped before.
 
         Returns fewer ready groups once `limit` groups, dropped ones included, have ended. Raises what `produce` or
         `keeps` raises.
@@ -140,14 +128,19 @@ class Experience:
             self._begin(step)
         self._closed = False
         self._fill()
-        while self._error is None and len(self._ready) < wanted and len(self._ready) + len(self._dropped) < limit:
+        while self._error is None and len(self._ready) < wanted and len(self._ready) + self._newly_dropped < limit:
             self._changed.clear()
             await self._changed.wait()
         if self._error is not None:
             raise self._error
         ready, self._ready = [group for _, _, group in self._ready[:wanted]], self._ready[wanted:]
         self._training += len(ready)
-        return ready, self.take_dropped()
+        counted = self._newly_dropped
+        return ready, self.take_dropped(), counted
+
+    @property
+    def _newly_dropped(self) -> int:
+        return sum(not draw.dropped for draw, _ in self._dropped)
 
     def abort(self) -> tuple[list[RolloutGroup], int]:
         """Start nothing until `release`. Return the groups that are ready, and the number of those under way.
@@ -268,6 +261,6 @@ class Experience:
             if kept:
                 insort(self._ready, (number, draw, group), key=lambda entry: entry[0])
             else:
-                (self._dropped_again if draw.dropped else self._dropped).append((replace(draw, dropped=True), group))
+                self._dropped.append((draw, group))
             self._fill()
         self._changed.set()

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from hamr.telemetry.prometheus import COMMON, reading
+from hamr.cluster.prometheus import COMMON, reading
 
 PANELS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Reward", ("reward/total/mean", "reward/total/p10", "reward/total/p90")),

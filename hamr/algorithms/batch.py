@@ -155,14 +155,11 @@ class BatchBuilder:
 
     def overlong(self, rollout: Rollout) -> float:
         """Return DAPO's soft overlong penalty before its weight."""
-        return overlong_penalty(_acting_tokens(rollout), self.max_new_tokens, self.algorithm.overlong.cache)
+        # Tokens after the end of the answer do not affect the reward.
+        length = len(rollout.token_ids) if rollout.answer_tokens is None else rollout.answer_tokens
+        return overlong_penalty(length, self.max_new_tokens, self.algorithm.overlong.cache)
 
     def is_in_loss(self, rollout: Rollout, reward: float | None) -> bool:
         """Return whether a response has a reward and tokens, and DAPO's overlong filtering does not take it out."""
         filtered = self.algorithm.overlong.filter and is_overlong(rollout)
         return reward is not None and bool(rollout.token_ids) and not filtered
-
-
-def _acting_tokens(rollout: Rollout) -> int:
-    """Return the number of tokens up to the end of the answer. Later tokens do not affect the reward."""
-    return len(rollout.token_ids) if rollout.answer_tokens is None else rollout.answer_tokens

@@ -82,10 +82,8 @@ def between(a: Sequence[Label | None], b: Sequence[Label | None]) -> Between:
 
 def correlation(scores: Sequence[float], values: Sequence[float], resamples: int, seed: int) -> Correlation:
     """Return Spearman's rho of scores and human labels; None where one side is constant."""
-    if not scores:
-        return Correlation(rho=None, low=None, high=None)
     x, y = np.asarray(scores, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    rho = spearman(x, y)
+    rho = spearman(x, y) if scores else math.nan
     if math.isnan(rho):
         return Correlation(rho=None, low=None, high=None)
     interval = bootstrap_interval(x, y, resamples=resamples, level=0.95, seed=seed)

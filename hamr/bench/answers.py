@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from hamr.bench.decisions import response_text
 from hamr.bench.folder import RowFolder, parsed_rows
@@ -135,10 +134,7 @@ class OpenQuestion:
 class ResponseLog(RowFolder):
     """Responses of a folder by key, appended on arrival. Transient failures are retried by the next call."""
 
-    def __init__(self, folder: Path, names: Sequence[str] = ()) -> None:
-        """`names`: other row files of a subclass. Raises BadInput where another process uses the folder or a row is
-        damaged."""
-        super().__init__(folder, (RESPONSES, *names))
+    names: ClassVar[tuple[str, ...]] = (RESPONSES,)
 
     def _load(self) -> None:
         rows = parsed_rows(self.folder / RESPONSES, PolicyResponse, "a response")

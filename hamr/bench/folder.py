@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self, TypeVar
+from typing import IO, Any, ClassVar, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,14 +23,19 @@ Parsed = TypeVar("Parsed")
 
 
 class RowFolder(ABC):
-    """Row files of an evaluation, to which a subclass appends. A context manager; locked by one process at a time."""
+    """Row files `names` of an evaluation, to which a subclass appends. A context manager; locked by one process at a
+    time."""
 
-    def __init__(self, folder: Path, names: Sequence[str], *, ascii_only: bool = True) -> None:
-        """Lock the folder, load its rows and open its files. Raises BadInput if one of these is impossible."""
+    names: ClassVar[tuple[str, ...]]
+    ascii_only: ClassVar[bool] = True
+
+    def __init__(self, folder: Path) -> None:
+        """Lock the folder, load its rows and open its files. Raises BadInput where another process uses the folder, it
+        cannot be written, or a row is damaged."""
         self.folder, self._lock = folder, lock_folder(folder)
         try:
             self._load()
-            self._files = {name: JsonlWriter(folder / name, ascii_only=ascii_only) for name in names}
+            self._files = {name: JsonlWriter(folder / name, ascii_only=self.ascii_only) for name in self.names}
         except BaseException:
             self._lock.close()
             raise

@@ -130,12 +130,9 @@ def clustered_share(held: Sequence[bool], clusters: Sequence[Hashable], *, resam
     names = list(dict.fromkeys(clusters))
     if len(names) == len(held):
         return share_interval(held)
-    sums = np.zeros(len(names))
-    sizes = np.zeros(len(names))
     index = {name: number for number, name in enumerate(names)}
-    for value, name in zip(held, clusters, strict=True):
-        sums[index[name]] += value
-        sizes[index[name]] += 1
+    at = [index[name] for name in clusters]
+    sums, sizes = np.bincount(at, weights=held), np.bincount(at)
     mean = float(sums.sum() / sizes.sum())
     if sums.sum() in (0, sizes.sum()):
         bound = share_interval([bool(mean)] * len(names))

@@ -48,10 +48,10 @@ class Cascade:
             raise ConfigError("cascade.tau_a", self.tau_a, f"is above tau_b={self.tau_b}; set tau_a <= tau_b")
 
     @staticmethod
+    @lru_cache(maxsize=64)  # It is called several times per response.
     def from_config(config: CascadeConfig) -> Cascade:
         """Return the cascade of a configuration. Equal configurations share one."""
-        # Called several times per response; validate the four numbers once.
-        return _cached_cascade(config.tau_a, config.tau_b, config.w1, config.w2)
+        return Cascade(config.tau_a, config.tau_b, config.w1, config.w2)
 
     @property
     def parameters(self) -> tuple[float, float, float, float]:
@@ -60,8 +60,7 @@ class Cascade:
 
     def put_into(self, config: ConsistencyConfig) -> ConsistencyConfig:
         """Return `config` with this cascade."""
-        fresh = CascadeConfig(tau_a=self.tau_a, tau_b=self.tau_b, w1=self.w1, w2=self.w2)
-        return config.model_copy(update={"cascade": fresh})
+        return config.model_copy(update={"cascade": CascadeConfig(**vars(self))})
 
     def band(self, s_r: float) -> CascadeBand:
         """Return the band of the reranker score. Raise ValueError unless 0 <= s_r <= 1."""
@@ -112,11 +111,6 @@ def confidence(s_r: Scores) -> Scores:
     (0.0, 1.0, 0.5)
     """
     return abs(2.0 * s_r - 1.0)
-
-
-@lru_cache(maxsize=64)
-def _cached_cascade(tau_a: float, tau_b: float, w1: float, w2: float) -> Cascade:
-    return Cascade(tau_a, tau_b, w1, w2)
 
 
 def _is_share(value: float) -> bool:

@@ -18,6 +18,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from scipy.special import stdtrit
+
 FEWEST = 20
 """Minimum number of clusters with audits for an interval."""
 
@@ -80,18 +82,9 @@ class DebiasedMean:
         )
         unseen = share * self._unseen / (audited + 1)
         variance = sum(e * e for e in errors) * len(clusters) / (len(clusters) - 1) + unseen**2
-        mean, half = value + share * residual, _quantile(audited - 1) * variance**0.5
+        mean, half = value + share * residual, float(stdtrit(audited - 1, 0.975)) * variance**0.5
         found = {"naive": value, "mean": mean, "low": mean - half, "high": mean + half}
         if self._limits is not None:
             lowest, highest = self._limits
             found = {name: min(max(figure, lowest), highest) for name, figure in found.items()}
         return {**found, "audits": float(audits)}
-
-
-def _quantile(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's distribution, within 0.001 from 19 degrees of freedom.
-
-    The first terms of the Cornish-Fisher expansion (Abramowitz and Stegun, 26.7.5).
-    """
-    z = 1.959964
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)

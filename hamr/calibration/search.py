@@ -276,14 +276,14 @@ def _climb(
     """Move to the first better neighbour until there is none. Return the last point. Every visited point is cached."""
     here, at = start, exact.point(start)
     moves = [(i, sign * stride) for stride in strides for sign in (1, -1) for i in range(4)]
-    left = steps
+    left, cuts = steps, exact.data.places.size
     while left > 0 and at is not None:
         for i, by in moves:
-            moved = [value + by * (i == j) for j, value in enumerate(here)]
-            there: Candidate = (moved[0], moved[1], moved[2], moved[3])
-            if not _on_grid(there, exact.data.places.size):
+            a, b, w1, w2 = (value + by * (i == j) for j, value in enumerate(here))
+            if not (0 <= a <= b < cuts and 0 <= w1 <= WEIGHT_STEPS and 0 <= w2 <= WEIGHT_STEPS):
                 continue
             left -= 1
+            there = a, b, w1, w2
             point = exact.point(there)
             if point and point.escalated_frac <= most_escalated and point.spearman > at.spearman + SAME:
                 here, at = there, point
@@ -291,8 +291,3 @@ def _climb(
         else:
             break
     return at
-
-
-def _on_grid(candidate: Candidate, cuts: int) -> bool:
-    a, b, w1, w2 = candidate
-    return 0 <= a <= b < cuts and 0 <= w1 <= WEIGHT_STEPS and 0 <= w2 <= WEIGHT_STEPS

@@ -85,8 +85,8 @@ class JointErrors:
     that the cascade has sent to the judge.
     """
 
-    def __init__(self, *, replies: int = REPLIES) -> None:
-        self._replies: deque[_Errors] = deque(maxlen=replies)
+    def __init__(self) -> None:
+        self._replies: deque[_Errors] = deque(maxlen=REPLIES)
 
     def add(self, replies: Iterable[tuple[RewardRecord, bool]]) -> dict[str, float]:
         """Add records, each with whether its reply is right, and return `truth/*_wrong_frac`, empty without data."""

@@ -45,11 +45,12 @@ class AuditedRouter:
     async def score(self, sample: ServiceSample, rollout: Rollout, *, cascade: Cascade | None = None) -> RewardRecord:
         """Return the router's record, with the auditor's answer if the reply is drawn for an audit."""
         record = await self.router.score(sample, rollout, cascade=cascade)
-        scored = value_of(record) is not None and isinstance(record.action, Reply)
-        if not scored or record.s_r is None or not is_audited(record.key, self.config.audit_frac):
+        reply = record.action
+        if value_of(record) is None or record.s_r is None or not isinstance(reply, Reply):
             return record
-        assert isinstance(record.action, Reply)
-        audit, label = Audit(s_r=record.s_r, by=self.config.audit.by), self._label(sample, record.action)
+        if not is_audited(record.key, self.config.audit_frac):
+            return record
+        audit, label = Audit(s_r=record.s_r, by=self.config.audit.by), self._label(sample, reply)
         if isinstance(label, Failure):
             return replace(record, audit=replace(audit, failure=label.kind))
         return replace(record, audit=replace(audit, s_j=label, best=label, mix=label))

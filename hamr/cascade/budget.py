@@ -12,13 +12,51 @@ between two reachable shares does not make it alternate.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from hamr.calibration.ranks import Floats
 from hamr.cascade.certificate import Ends
-from hamr.cascade.reply_window import ReplyWindow
+from hamr.types import CASCADE_BANDS, RewardRecord
 
 _SHARES = 101
+
+
+def score_range(record: RewardRecord) -> tuple[float, float] | None:
+    """Return the lowest and highest S_R of one reply over its references. They determine for every interval whether the
+    judge is called. None if the cascade was not used for the reward, or the reranker failed."""
+    scores = [s.s_r for s in record.reference_scores]
+    known = [s_r for s_r in scores if s_r is not None]
+    if record.band not in CASCADE_BANDS or record.s_r is None or len(known) < len(scores):
+        return None
+    return min([record.s_r, *known]), max([record.s_r, *known])
+
+
+@dataclass(frozen=True, eq=False)
+class ReplyWindow:
+    """Score ranges of a run's last replies, as columns of equal length."""
+
+    low: Floats
+    high: Floats
+
+    @classmethod
+    def of(cls, ranges: Sequence[tuple[float, float]]) -> ReplyWindow:
+        """Return the window of these replies."""
+        low, high = np.array(ranges).T
+        return cls(low, high)
+
+    def escalated_share(self, tau_a: Floats, tau_b: Floats) -> Floats:
+        """Return the share of the replies with a reference outside [tau_a[i], tau_b[i]], for every i."""
+        n = self.low.size
+        below = np.searchsorted(np.sort(self.low), tau_a)
+        above = n - np.searchsorted(np.sort(self.high), tau_b, "right")
+        if np.array_equal(self.low, self.high):
+            return (below + above) / n
+        # A reply with several references may have one below and one above; it counts once.
+        both = (self.low < tau_a[:, None]) & (self.high > tau_b[:, None])
+        return (below + above - both.sum(axis=1)) / n
 
 
 def without_audits(judge_frac: float, audit_frac: float) -> float:
@@ -45,7 +83,7 @@ def balance_interval(
 
     The interval stays unless its share is worse than the nearest reachable share by more than `tolerance`.
     """
-    pairs = _intervals(evidence, now, np.array([below]), np.linspace(0.0, 1.0, _SHARES))
+    pairs = _intervals(evidence, now, below)
     off = np.abs(evidence.escalated_share(pairs[:, 0], pairs[:, 1]) - share)
     if off[0] <= off.min() + tolerance:
         return now
@@ -55,13 +93,12 @@ def balance_interval(
     return a, b
 
 
-def _intervals(evidence: ReplyWindow, now: Ends, below: Floats, shares: Floats) -> Floats:
-    """Intervals in [0, 1] for `shares`, with each share of `below` below them: (n, 2), `now` first."""
-    first = (below[:, None] * shares).ravel()
-    second = ((1.0 - below[:, None]) * shares).ravel()
+def _intervals(evidence: ReplyWindow, now: Ends, below: float) -> Floats:
+    """Intervals in [0, 1] for _SHARES shares outside them, `below` of each share below them: (n, 2), `now` first."""
+    shares = np.linspace(0.0, 1.0, _SHARES)
     found = []
-    for a in _cuts(np.sort(evidence.low), first, now[0]):
-        for b in (-cut for cut in _cuts(np.sort(-evidence.high), second, -now[1])):
+    for a in _cuts(np.sort(evidence.low), below * shares, now[0]):
+        for b in (-cut for cut in _cuts(np.sort(-evidence.high), (1.0 - below) * shares, -now[1])):
             # If the ends cross, nearly all replies are outside: use a point on either side of the crossing.
             found += [np.stack([a, np.maximum(a, b)], axis=1), np.stack([np.minimum(a, b), b], axis=1)]
     pairs = np.concatenate([[now], *found])

@@ -19,9 +19,8 @@ from hamr.calibration.audit_correction import AuditCorrection
 from hamr.calibration.cascade import Cascade
 from hamr.cascade.audited_rewards import correct, correction_metrics, gap_of, residuals
 from hamr.cascade.auditors import CascadeRouter
-from hamr.cascade.budget import balance, balance_interval, without_audits
+from hamr.cascade.budget import ReplyWindow, balance, balance_interval, score_range, without_audits
 from hamr.cascade.certificate import Certificate, Ends
-from hamr.cascade.reply_window import ReplyWindow, WindowReply
 from hamr.config.rewards import ConsistencyConfig
 from hamr.experience import ATTEMPTS, Draw
 from hamr.types import RewardRecord, Rollout, SampleKey, ServiceSample
@@ -33,7 +32,7 @@ class CascadeController:
     def __init__(self, config: ConsistencyConfig) -> None:
         self._config = config
         self.cascade = Cascade.from_config(config.cascade)
-        self._seen: deque[WindowReply] = deque(maxlen=config.budget.window)
+        self._seen: deque[tuple[float, float]] = deque(maxlen=config.budget.window)
         self._below: float | None = None
         self._certificate = Certificate() if config.audit_frac and config.mode == "hybrid" else None
         self.correction = AuditCorrection() if config.correction == "stratified" else None
@@ -72,8 +71,7 @@ class CascadeController:
             figures["audit/bound_excess"] = excess
         if not self._config.moves_interval:
             return figures
-        found = (WindowReply.of(record) for record in ordered)
-        self._seen.extend(row for row in found if row is not None)
+        self._seen.extend(found for record in ordered if (found := score_range(record)) is not None)
         goal, known = self._next(now, excess)
         self.cascade = Cascade(*goal, self.cascade.w1, self.cascade.w2)
         moved = max(abs(to - at) for at, to in zip(now, goal, strict=True))
@@ -107,26 +105,26 @@ class CascadeController:
             "tau_a": self.cascade.tau_a,
             "tau_b": self.cascade.tau_b,
             "below": self._below,
-            "seen": [[row.low, row.high] for row in self._seen],
+            "seen": [list(found) for found in self._seen],
             "step": self._step,
             "certificate": self._certificate.state() if self._certificate is not None else None,
             "correction": self.correction.state() if self.correction is not None else None,
         }
 
     def restore(self, state: Mapping[str, Any] | None) -> None:
-        """Restore the state of a checkpoint. Parts that an older one or another configuration lacks start anew."""
+        """Restore the state of a checkpoint. Parts that another configuration lacks start anew."""
         if not state:
             return
-        self._step = state.get("step", 0)
-        if self._certificate is not None and state.get("certificate"):
+        self._step = state["step"]
+        if self._certificate is not None and state["certificate"]:
             self._certificate.restore(state["certificate"])
-        if self.correction is not None and state.get("correction"):
+        if self.correction is not None and state["correction"]:
             self.correction.restore(self._step, state["correction"])
         if self._config.moves_interval:
             self.cascade = Cascade(state["tau_a"], state["tau_b"], self.cascade.w1, self.cascade.w2)
             self._below = state["below"]
             self._seen.clear()
-            self._seen.extend(WindowReply(low=low, high=high) for low, high, *_ in state["seen"])
+            self._seen.extend((low, high) for low, high in state["seen"])
 
     def _next(self, now: Ends, excess: float) -> tuple[Ends, dict[str, float]]:
         if not self._seen:

@@ -37,7 +37,7 @@ class Consistency:
     """Consistency component of one response, with its scores and calls.
 
     `decisive`: the reference with the maximum, or the one whose failure could not be ignored. `fallback`: the failure
-    of an unavailable judge affected the outcome, so the reranker score replaced it. `escalated`: the judge was called.
+    of an unavailable judge affected the outcome, so the reranker score replaced it.
     """
 
     outcome: Outcome
@@ -46,7 +46,6 @@ class Consistency:
     fallback: Fallback | None = None
     scores: tuple[ReferenceScore, ...] = ()
     calls: tuple[ScorerCall, ...] = ()
-    escalated: bool = False
     audit: Audit | None = None
 
 

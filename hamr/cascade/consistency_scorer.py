@@ -51,7 +51,6 @@ class ConsistencyScorer:
         self._failures: dict[int, Failure] = {}
         self._calls: list[tuple[int, ScorerRole, ScorerCall]] = []
         self._questions: dict[int, Question] = {}
-        self._escalated = False
 
     async def run(self, references: Sequence[int], *, audited: bool = False) -> Consistency:
         """Score the reply against the references with these indices (at least one) and take the maximum.
@@ -73,7 +72,7 @@ class ConsistencyScorer:
         rewarded = result.outcome.ok and result.fallback is None
         audit = await self._audit(scores, result.decisive) if audited and rewarded else None
         calls = tuple(call for _, _, call in sorted(self._calls, key=_order))
-        return replace(result, scores=scores, calls=calls, escalated=self._escalated, audit=audit)
+        return replace(result, scores=scores, calls=calls, audit=audit)
 
     async def _rerank_then_judge(self, index: int) -> None:
         await self._rerank(index)
@@ -90,7 +89,6 @@ class ConsistencyScorer:
         self._scores[index] = replace(self._scores[index], s_r=answer.score)
 
     async def _judge(self, index: int) -> None:
-        self._escalated = True
         answer = await self._ask_judge(index)
         failure = self._judge_failure(answer)
         if failure is not None:
@@ -166,10 +164,7 @@ class ConsistencyScorer:
         reply = await ask(pool or self._pools[role], question, until=self._until)
         if reply.answer.call is not None:
             self._calls.append((index, role, reply.answer.call))
-        if reply.answer.retry_in_s is None:  # a refused question was not sent
-            counted = "side" if pool in self._ensemble else role
-            self._metrics.question(counted, asked=reply.asked, call=reply.answer.call)
-            self._metrics.reasks += attempt > 0 and reply.asked
+        self._metrics.question("side" if pool in self._ensemble else role, reply, again=attempt > 0)
         return reply.answer
 
 

@@ -8,12 +8,13 @@ responses already judged, whose verdicts are final.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import random
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from hamr.cascade.cached_pool import unpaid
-from hamr.rewards.comparative import order
 from hamr.types import Failure, JudgeTimeout, SampleKey, ScorerCall, ServiceSample
 
 Response = TypeVar("Response", bound=Hashable)
@@ -167,6 +168,18 @@ class GroupJudge(Generic[Response, Result]):
         for chunk, asked in zip(chunks, answers, strict=True):
             verdicts |= _share_out(chunk, asked, mine.members)
         return verdicts
+
+
+def order(count: int, *key: object) -> list[int]:
+    """Return a shuffle of range(count) that depends only on `key`.
+
+    Judges have a position bias, so the position of a response must neither depend on its arrival nor be the same in
+    every prompt.
+    """
+    seed = hashlib.sha256("/".join(map(str, key)).encode("utf-8", "surrogatepass")).digest()
+    places = list(range(count))
+    random.Random(seed).shuffle(places)
+    return places
 
 
 def deal(responses: Sequence[Response], most: int, name: GroupKey) -> list[list[Response]]:

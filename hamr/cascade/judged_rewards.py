@@ -9,14 +9,13 @@ from functools import partial
 
 from hamr.calibration.cascade import Cascade, confidence
 from hamr.cascade.cached_pool import CachedPool, failure_of, written_failure
-from hamr.cascade.group_judge import GroupAnswers, GroupJudge, GroupKey, GroupVerdict
+from hamr.cascade.group_judge import GroupAnswers, GroupJudge, GroupKey, GroupVerdict, order
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import ask_until
 from hamr.cascade.rubric_cascade import item_question, judged_value, pass_score, sample_with_items
 from hamr.config.judged import ComparedConfig, RubricConfig
 from hamr.config.rewards import RewardsConfig
 from hamr.errors import VerdictUnparsable
-from hamr.rewards.comparative import order
 from hamr.rewards.judged import VETOES, find_judged
 from hamr.rewards.questions import JudgedText
 from hamr.rewards.rubric import sample_rubric
@@ -153,8 +152,7 @@ class JudgedRewardScorer:
         replies = await asyncio.gather(*(self._put(reranker, question, until=case.until) for question in questions))
         calls = tuple(pool.answer.call for pool in replies if pool.answer.call is not None)
         for pool in replies:
-            if pool.answer.retry_in_s is None:
-                self._metrics.question("side", asked=pool.asked, call=pool.answer.call)
+            self._metrics.question("side", pool)
         failure = next((f for pool in replies if (f := failure_of("reranker", pool.answer)) is not None), None)
         if failure is not None:
             return GroupVerdict(result=failure, calls=calls)
@@ -194,9 +192,7 @@ class JudgedRewardScorer:
             question = find_judged(name).question(sample, [responses[i] for i in places], section, attempt)
             reply = await self._put(self._pools[name], question, until=until)
             calls += [reply.answer.call] if reply.answer.call else []
-            if reply.answer.retry_in_s is None:  # a refused question was not sent
-                self._metrics.question("side", asked=reply.asked, call=reply.answer.call)
-                self._metrics.reasks += attempt > 0 and reply.asked
+            self._metrics.question("side", reply, again=attempt > 0)
             read = self._read(name, question, reply.answer, sample, len(responses))
             if isinstance(read, Failure):
                 results = results or (read,) * len(responses)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hamr.types import CASCADE_BANDS, MATCH_BANDS, Failure, RewardRecord, ScorerCall, Vetoed
+from hamr.cascade.cached_pool import PoolAnswer
+from hamr.types import Failure, RewardRecord, Vetoed
 
 
 @dataclass
@@ -32,8 +33,6 @@ class RouterMetrics:
 
     requests: int = 0
     malformed: int = 0
-    cascaded: int = 0
-    escalated: int = 0
     questions: int = 0
     cache_hits: int = 0
     reasks: int = 0
@@ -42,27 +41,26 @@ class RouterMetrics:
     rubric_items: int = 0
     judged_items: int = 0
     asked: Counter[str] = field(default_factory=Counter)
-    bands: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     queue_s: dict[str, _Times] = field(default_factory=dict)
     service_s: dict[str, _Times] = field(default_factory=dict)
 
-    def question(self, role: str, *, asked: bool, call: ScorerCall | None) -> None:
-        """Count one question that a response needed. `asked`: it was sent to the pool."""
+    def question(self, role: str, reply: PoolAnswer, *, again: bool = False) -> None:
+        """Count one question that a response needed, unless it was refused and not sent. `again`: it was a retry."""
+        if reply.answer.retry_in_s is not None:
+            return
         self.questions += 1
-        self.asked[role] += asked
-        self.cache_hits += not asked
-        if asked and call is not None:
+        self.asked[role] += reply.asked
+        self.cache_hits += not reply.asked
+        self.reasks += again and reply.asked
+        if reply.asked and (call := reply.answer.call) is not None:
             self.queue_s.setdefault(call.pool, _Times()).add(call.queue_s)
             self.service_s.setdefault(call.pool, _Times()).add(call.service_s)
 
-    def record(self, record: RewardRecord, *, escalated: bool, malformed: bool) -> None:
+    def record(self, record: RewardRecord) -> None:
         """Count one finished response."""
         self.requests += 1
-        self.malformed += malformed
-        self.bands[record.band] += 1
-        self.cascaded += record.band in CASCADE_BANDS
-        self.escalated += escalated and record.band in CASCADE_BANDS
+        self.malformed += record.action is None
         self.fallbacks += record.fallback is not None
         self.vetoed += any(isinstance(component.outcome, Vetoed) for component in record.components)
         for component in record.components:
@@ -72,16 +70,15 @@ class RouterMetrics:
     def read(self) -> dict[str, float]:
         """Return the metrics since the last reading. A ratio without data is omitted instead of reported as 0.
 
+        Bands and escalation are in the records: `hamr.telemetry.metrics.router_metrics`.
+
         - router/requests: responses scored; /reranker_calls, /judge_calls: questions sent to the pools of the cascade
         - router/side_calls: questions sent for the judged side rewards, and to an ensemble for audits; /reasks:
           retries of unparseable judge answers; both only if any. /vetoed_frac: share of the responses for which a veto
           saved the other judge calls
         - router/judged_items_frac: share of the rubric items that the judge was asked about; only with their reranker
         - router/fallbacks: replies scored by the reranker alone because the judge was unavailable; only if any
-        - router/type_mismatch_frac, /tool_match_frac, /verbatim_frac, /repetition_frac, /malformed_frac: shares of the
-          responses
-        - router/escalated_frac: share of the replies in the cascade for which the judge was called (lower is cheaper)
-        - router/band/{below,inside,above}_frac: band of the decisive reference, as shares of the replies in the cascade
+        - router/malformed_frac: share of the responses
         - router/cache_hit_frac: share of the questions answered without a call
         - router/failures/<kind>: failed components
         - router/queue_s/<pool>/{mean,max}, router/service_s/<pool>/mean: seconds per question sent
@@ -102,11 +99,7 @@ class RouterMetrics:
         if self.fallbacks:
             values["router/fallbacks"] = float(self.fallbacks)
         if self.requests:
-            values |= {f"router/{band}_frac": self.bands[band] / self.requests for band in MATCH_BANDS}
             values["router/malformed_frac"] = self.malformed / self.requests
-        if self.cascaded:
-            values["router/escalated_frac"] = self.escalated / self.cascaded
-            values |= {f"router/band/{band}_frac": self.bands[band] / self.cascaded for band in CASCADE_BANDS}
         if self.questions:
             values["router/cache_hit_frac"] = self.cache_hits / self.questions
         values |= {f"router/failures/{kind}": float(count) for kind, count in self.failures.items()}

@@ -29,7 +29,7 @@ from hamr.types import (
 )
 
 
-def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | None = None) -> Total:
+def replay(record: RewardRecord, rewards: RewardsConfig) -> Total:
     """Return the total of `record` under `rewards`. Its own configuration gives exactly the recorded total.
 
     Another configuration answers "what if" questions: other weights, another mode, another scale of the judges' grades,
@@ -41,7 +41,7 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
     and gives the reply that value.
 
     The cascade is the one in force when the response was scored (it may move during a run), or that of `rewards` if the
-    record has none. `cascade` overrides it.
+    record has none.
 
     Raises:
         MissingScore: The configuration needs a score that was never requested.
@@ -50,9 +50,9 @@ def replay(record: RewardRecord, rewards: RewardsConfig, *, cascade: Cascade | N
     unasked = all(c.name == TURN_REWARD for c in record.components)
     if isinstance(record.total, Stale) or (isinstance(record.total, Failure) and unasked):
         return record.total
-    if cascade is None and record.cascade is not None:
-        cascade = Cascade(*record.cascade)
-    consistency = rewards.consistency if cascade is None else cascade.put_into(rewards.consistency)
+    consistency = rewards.consistency
+    if record.cascade is not None:
+        consistency = Cascade(*record.cascade).put_into(consistency)
     return mix([_again(component, record, rewards, consistency) for component in record.components])
 
 

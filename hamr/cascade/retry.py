@@ -42,20 +42,6 @@ async def ask_until(
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
 
 
-async def ask_again(ask: Ask, question: Question, *, attempts: int, longest_wait_s: float) -> Answer:
-    """Return the answer of the pool. Retry a refusal after the time that it states, up to `attempts` calls in total.
-
-    Retries inside the pool are already included in each answer.
-    """
-    answer = await ask(question)
-    for _ in range(attempts - 1):
-        if answer.retry_in_s is None:
-            break
-        await asyncio.sleep(min(answer.retry_in_s, longest_wait_s))
-        answer = await ask(question)
-    return answer
-
-
 class RetryOptions(Protocol):
     """Options of the questions to a pool."""
 
@@ -67,9 +53,18 @@ class RetryOptions(Protocol):
 
 
 def patient(ask: Ask, options: RetryOptions) -> Ask:
-    """Return an `Ask` that retries refusals, as `ask_again` does."""
+    """Return an `Ask` that retries a refusal after the time that it states, up to `attempts` calls in total.
+
+    Retries inside the pool are already included in each answer.
+    """
 
     async def ask_patiently(question: Question) -> Answer:
-        return await ask_again(ask, question, attempts=options.attempts, longest_wait_s=options.longest_wait_s)
+        answer = await ask(question)
+        for _ in range(options.attempts - 1):
+            if answer.retry_in_s is None:
+                break
+            await asyncio.sleep(min(answer.retry_in_s, options.longest_wait_s))
+            answer = await ask(question)
+        return answer
 
     return ask_patiently

@@ -112,7 +112,7 @@ class RewardRouter:
         until = asyncio.get_running_loop().time() + self._deadline_s
         point, spoken = as_customer_reads(sample, action)
         words = customer_text(text, asked) if point is sample or not isinstance(spoken, Reply) else spoken.content
-        components = self._side_rewards(sample, text, action, words, asked)
+        side = self._side_rewards(sample, text, action, words, asked)
         consistency = self._in_force(cascade)
         comparing = self._consistency(point, rollout.key, spoken, consistency, until)
         judged: tuple[JudgedComponent, ...] = ()
@@ -125,14 +125,13 @@ class RewardRouter:
             )
         else:
             result = await comparing
-        components += tuple(
-            Component(name=o.component, outcome=o.outcome, weight=self._rewards.judges[o.component].weight)
-            for o in judged
+        weight, judges = self._rewards.consistency.weight, self._rewards.judges
+        components = (
+            *([Component(name="consistency", outcome=result.outcome, weight=weight)] if weight else ()),
+            *side,
+            *(Component(name=o.component, outcome=o.outcome, weight=judges[o.component].weight) for o in judged),
+            *own,
         )
-        components += own
-        weight = self._rewards.consistency.weight
-        if weight:
-            components = (Component(name="consistency", outcome=result.outcome, weight=weight), *components)
         record = RewardRecord(
             key=rollout.key,
             total=mix(components),
@@ -155,8 +154,7 @@ class RewardRouter:
             answer_tokens=(len(rollout.token_ids) or None) if rollout.answer_tokens is None else rollout.answer_tokens,
             answer_s=(rollout.seconds or None) if rollout.answer_s is None else rollout.answer_s,
         )
-        malformed = isinstance(action, MalformedResponse)
-        self._metrics.record(record, escalated=result.escalated, malformed=malformed)
+        self._metrics.record(record)
         return record
 
     def metrics(self) -> dict[str, float]:

@@ -9,11 +9,12 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from hamr.cluster.cluster_preflight import REACH_S, TOKEN
+from hamr.cluster.nodes import node_names
 from hamr.cluster.placement import Node
 from hamr.errors import BadInput, HamrError
 
@@ -56,23 +57,13 @@ class JobCluster:
 
         with _only_this_address(), self._asking():
             found = [n for n in list_nodes(address=self.dashboard, limit=10_000) if n.state == "ALIVE"]
-        addresses = [n.node_ip for n in found]
-        return [
-            Node(
-                name=n.node_ip if addresses.count(n.node_ip) == 1 else f"{n.node_ip}#{n.node_id[:6]}",
-                resources=n.resources_total,
-                labels=n.labels or {},
-            )
-            for n in found
-        ]
+        names = node_names({n.node_id: n.node_ip for n in found})
+        return [Node(name=names[n.node_id], resources=n.resources_total, labels=n.labels or {}) for n in found]
 
-    def submit(self, command: str, package: Path, name: str, *, variables: Mapping[str, str]) -> str:
-        """Upload the archive and start `command` in it. Return the job's id.
-
-        All users of the cluster can read `variables`.
-        """
-        env = {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S), **variables}
-        job = {"working_dir": str(package), "env_vars": env}
+    def submit(self, command: str, package: Path, name: str) -> str:
+        """Upload the archive and start `command` in it. Return the job's id."""
+        # All users of the cluster can read the variables.
+        job = {"working_dir": str(package), "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_WAIT_S)}}
         deadline = time.monotonic() + AGENT_S
         while True:
             try:

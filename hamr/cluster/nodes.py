@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -34,15 +35,11 @@ def cluster_nodes(*, free_only: bool = True) -> list[Node]:
     from ray._private.state import available_resources_per_node
 
     free = available_resources_per_node() if free_only else {}
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    names = _names(alive)
+    alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    names = node_names({i: node["NodeManagerAddress"] for i, node in alive.items()})
     found = [
-        Node(
-            name=names[node["NodeID"]],
-            resources=free.get(node["NodeID"], node["Resources"]),
-            labels=node.get("Labels") or {},
-        )
-        for node in alive
+        Node(name=names[i], resources=free.get(i, node["Resources"]), labels=node.get("Labels") or {})
+        for i, node in alive.items()
     ]
     return sorted(found, key=lambda node: node.name)
 
@@ -51,16 +48,14 @@ def node_ids() -> dict[str, str]:
     """Return the id of every live node, by its name."""
     import ray
 
-    return {name: node for node, name in _names([node for node in ray.nodes() if node["Alive"]]).items()}
+    addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    return {name: node for node, name in node_names(addresses).items()}
 
 
-def _names(nodes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return a readable name for each node's id."""
-    addresses = [node["NodeManagerAddress"] for node in nodes]
-    return {
-        node["NodeID"]: address if addresses.count(address) == 1 else f"{address}#{node['NodeID'][:6]}"
-        for node, address in zip(nodes, addresses, strict=True)
-    }
+def node_names(addresses: Mapping[str, str]) -> dict[str, str]:
+    """Return a readable name for each node's id: its address, with the start of the id where several have it."""
+    count = Counter(addresses.values())
+    return {node: f"{address}#{node[:6]}" if count[address] > 1 else address for node, address in addresses.items()}
 
 
 async def reserve_learners(config: Config, timeout_s: float) -> tuple[Reservation | None, Reservation | None]:
@@ -127,21 +122,6 @@ def at(place: Reservation | None, unit: int, labels: Mapping[str, str]) -> dict[
     return {"scheduling_strategy": strategy}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Versions:
-    """Versions that must be the same in all processes of a run."""
-
-    python: str
-    ray: str
-    hamr: str
-
-    @classmethod
-    def here(cls) -> Versions:
-        import ray
-
-        return cls(python=".".join(map(str, sys.version_info[:2])), ray=ray.__version__, hamr=__version__)
-
-
 def check_alike(timeout_s: float) -> None:
     """Check that every node has the same versions as this process. Raises BadInput if not.
 
@@ -150,7 +130,7 @@ def check_alike(timeout_s: float) -> None:
     """
     nodes = node_ids()
     found = ask_nodes(list(nodes.values()), timeout_s, _versions)
-    refuse_unlike(Versions.here(), {name: found[node] for name, node in nodes.items()})
+    refuse_unlike(_versions(), {name: found[node] for name, node in nodes.items()})
 
 
 def ask_nodes(nodes: Sequence[str], timeout_s: float, question: Callable[..., T], *args: Any) -> dict[str, T | str]:
@@ -173,19 +153,20 @@ def ask_nodes(nodes: Sequence[str], timeout_s: float, question: Callable[..., T]
     return found
 
 
-def _versions() -> Versions:
-    return Versions.here()
+def _versions() -> dict[str, str]:
+    """Return the versions that must be the same in all processes of a run."""
+    import ray
+
+    return {"python": ".".join(map(str, sys.version_info[:2])), "ray": ray.__version__, "hamr": __version__}
 
 
-def refuse_unlike(here: Versions, found: Mapping[str, Versions | str]) -> None:
+def refuse_unlike(here: Mapping[str, str], found: Mapping[str, Mapping[str, str] | str]) -> None:
     """Raise BadInput for the first node with other versions. `found` has per node its versions or an error."""
     for node, versions in sorted(found.items()):
         if isinstance(versions, str):
             remedy = "cannot report its versions; install the same as on the others, or free memory on it"
             raise BadInput(f"node {node}", versions, remedy)
-        for name in ("python", "ray", "hamr"):
-            there, ours = getattr(versions, name), getattr(here, name)
-            if there != ours:
-                raise BadInput(
-                    f"node {node}", f"{name} {there}", f"the run itself has {ours}; install the same on every node"
-                )
+        for name, ours in here.items():
+            if versions[name] != ours:
+                remedy = f"the run itself has {ours}; install the same on every node"
+                raise BadInput(f"node {node}", f"{name} {versions[name]}", remedy)

@@ -70,17 +70,14 @@ def check_placement(config: Config, nodes: Sequence[Node]) -> list[PlacementRow]
     It checks first for units that no node can hold, then for resources that all nodes together lack, then for units
     that do not fit with the others.
     """
-    return _check_fit(demands(config), _units(config), nodes)
+    return check_demands(demands(config), nodes, _units(config))
 
 
-def check_demands(wanted: Sequence[ResourceRequest], nodes: Sequence[Node]) -> list[PlacementRow]:
-    """Return the plan of demands other than trainers and rollout workers, which belong together."""
-    return _check_fit(wanted, wanted, nodes)
-
-
-def _check_fit(
-    wanted: Sequence[ResourceRequest], units: Sequence[ResourceRequest], nodes: Sequence[Node]
+def check_demands(
+    wanted: Sequence[ResourceRequest], nodes: Sequence[Node], units: Sequence[ResourceRequest] | None = None
 ) -> list[PlacementRow]:
+    """Return the plan of demands, as `check_placement`. `units`: the same demands, joined where they belong together,
+    as those of trainers and rollout workers."""
     for demand in wanted:
         _check_one_fits(demand, nodes)
     total: dict[str, float] = {}
@@ -88,7 +85,7 @@ def _check_fit(
         for name, amount in node.resources.items():
             total[name] = total.get(name, 0.0) + amount
     check_capacity(wanted, total)
-    rows = place(units, nodes)
+    rows = place(wanted if units is None else units, nodes)
     for row in rows:
         if not row.missing:
             continue

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from hamr.config.footprint import FootprintConfig
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.schema import Config, TrainerConfig
+from hamr.config.section import FootprintConfig
 
 OPENAI_POOL_CPUS = 0.1
 """CPUs of a replica of an `openai` pool, which only waits for the endpoint."""

@@ -13,8 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,15 +33,6 @@ SHARED_MEMORY = "/dev/shm"
 """Folder of weight files, which a killed trainer leaves behind."""
 ALIKE_S = 60.0
 """Longest wait for the nodes of a cluster to report their versions."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RaySession:
-    """A running Ray. `temp_dir` is None if Ray was joined, not started."""
-
-    local: bool
-    resources: Mapping[str, float] = field(default_factory=dict)
-    temp_dir: Path | None = None
 
 
 def local_cpus(cluster: ClusterConfig) -> int:
@@ -68,7 +58,7 @@ def check_cluster(cluster: ClusterConfig) -> None:
 
 
 @contextlib.contextmanager
-def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator[RaySession]:
+def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator[None]:
     """Provide Ray while the body runs: a private local one, or the cluster at `cluster.address`.
 
     A local Ray requires its own token and uses a short private folder (socket paths hold 107 bytes). Such folders that
@@ -89,7 +79,7 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
             _init(cluster.address, address=cluster.address)
             try:
                 check_alike(ALIKE_S)
-                yield RaySession(local=False, resources=ray.cluster_resources())
+                yield
             finally:
                 ray.shutdown()
             return
@@ -104,7 +94,7 @@ def ray_session(cluster: ClusterConfig, *, logs: Path | None = None) -> Iterator
                     include_dashboard=False,
                     _temp_dir=str(folder / RAY),
                 )
-                yield RaySession(local=True, resources=ray.cluster_resources(), temp_dir=folder)
+                yield
             finally:
                 at_once = ends_at_once()
                 _own_ray.remove(folder)

@@ -128,12 +128,10 @@ def check_cascade_controller(c: Config) -> None:
                 f"audited one; there are {possible}"
             )
     if certificate.narrow and (certificate.limit is None or share is not None):
-        clash = "limit=null, the bound that the interval has to keep" if certificate.limit is None else (
-            f"budget.judge_frac={share}, which moves the interval too"
-        )  # fmt: skip
-        raise ValueError(
-            f"rewards.consistency.certificate.narrow=true contradicts {clash}; change one of them"
-        )  # fmt: skip
+        clash = f"budget.judge_frac={share}, which moves the interval too"
+        if certificate.limit is None:
+            clash = "limit=null, the bound that the interval has to keep"
+        raise ValueError(f"rewards.consistency.certificate.narrow=true contradicts {clash}; change one of them")
     if share is not None and share < wanted.judge_audit_frac:
         raise ValueError(
             f"rewards.consistency.budget.judge_frac={share} is below audit_frac={wanted.audit_frac}, which alone calls "

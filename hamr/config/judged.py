@@ -47,7 +47,7 @@ class GradedConfig(JudgedConfig):
     """A judge's grade from 1 to 5, mapped to [0, 1]."""
 
     scale: Scale = "span"
-    """`span`: (x - 1) / 4; `share`: x / 5, as in the overall score of the benchmark. See `hamr.rewards.grades`."""
+    """`span`: (x - 1) / 4; `share`: x / 5, as in the overall score of the benchmark. See `hamr.rewards.graded`."""
 
 
 class ComparedConfig(GradedConfig):

@@ -211,12 +211,7 @@ def _validate(raw: Mapping[str, Any], origin: Origin) -> Config:
 def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any], dict[str, str | None]]:
     """Return (composed values, chosen option of each group). A file is taken from the first of `roots` that has it."""
     from hydra import compose, initialize_config_dir
-    from hydra.errors import (
-        ConfigCompositionException,
-        HydraException,
-        MissingConfigException,
-        OverrideParseException,
-    )
+    from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException, OverrideParseException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -234,7 +229,10 @@ def _compose(overrides: list[str], roots: Sequence[Path]) -> tuple[dict[str, Any
             quoted = 'the texts in it in quotes, such as {city: "Zürich"}'
         raise ConfigError(key, value, f"cannot be read as a value; put {quoted}") from None
     except MissingConfigException as error:
-        raise _missing_option(error.missing_cfg_file, error.options, str(error)) from None
+        group, _, option = (error.missing_cfg_file or "").rpartition("/")
+        if not group or not error.options:
+            raise Contradiction("config", None, " ".join(str(error).split())) from None
+        raise ConfigError(group, option, no_such_choice(option, error.options)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise yaml_error(error) from None
     except RecursionError:
@@ -265,13 +263,6 @@ def _no_global_hydra() -> Iterator[None]:
         GlobalHydra.instance().clear()
         if held is not None:
             GlobalHydra.instance().initialize(held)
-
-
-def _missing_option(file: str | None, options: Sequence[str] | None, message: str) -> ConfigError:
-    group, _, option = (file or "").rpartition("/")
-    if not group or not options:
-        return Contradiction("config", None, " ".join(message.split()))
-    return ConfigError(group, option, no_such_choice(option, options))
 
 
 def _first_lines(error: BaseException) -> str:

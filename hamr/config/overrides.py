@@ -128,9 +128,9 @@ def _choice(group: str, name: str, names: Sequence[str]) -> list[str]:
     return [f"{group}={name}"]
 
 
-def no_such_choice(name: str, names: Sequence[str]) -> str:
-    """Return the remedy for an unknown option of a group."""
-    return f"no such choice; there are (nearest first): {', '.join(nearest_first(name, names))}"
+def no_such_choice(name: str, names: Sequence[str], what: str = "choice") -> str:
+    """Return the remedy for an unknown option of a group, or another unknown name."""
+    return f"no such {what}; there are (nearest first): {', '.join(nearest_first(name, names)) or 'none'}"
 
 
 def _unquote(value: str) -> str:

@@ -27,7 +27,7 @@ import yaml
 from pydantic import Field, StringConstraints
 
 from hamr.config.explain import Contradiction
-from hamr.config.overrides import nearest_first
+from hamr.config.overrides import no_such_choice
 from hamr.config.resources import resource
 from hamr.config.safe_yaml import line_of
 from hamr.config.section import Section
@@ -89,8 +89,7 @@ def find_pipeline(given: str, config_dir: Path | None = None) -> Path:
     folders = [*([config_dir / "pipeline"] if config_dir else []), resource("conf", "pipeline")]
     known = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*.yaml"))}
     if given not in known:
-        there = ", ".join(nearest_first(given, list(known)))
-        raise ConfigError("pipeline", given, f"no such pipeline; there are (nearest first): {there}")
+        raise ConfigError("pipeline", given, no_such_choice(given, list(known), "pipeline"))
     return known[given]
 
 
@@ -136,25 +135,17 @@ def check_references(source: PipelineSource, outputs: Mapping[str, Sequence[str]
 
 def _check_name(where: str, prefix: str, name: str, names: Sequence[str], what: str) -> None:
     if name not in names:
-        there = ", ".join(nearest_first(name, names)) or "none"
-        raise Contradiction(where, None, f"{prefix}{name}: no such {what}; there are (nearest first): {there}")
+        raise Contradiction(where, None, f"{prefix}{name}: {no_such_choice(name, names, what)}")
 
 
 def _too_late(stages: Sequence[StageConfig], taker: str, giver: str) -> str:
-    takes = {s.name: {name for _, name, _ in references(s.args) if name != INPUTS} for s in stages}
-    path = _way(takes, giver, taker, [giver])
-    if path is not None:
+    import networkx
+
+    takes = networkx.DiGraph({s.name: [name for _, name, _ in references(s.args)] for s in stages})
+    if networkx.has_path(takes, giver, taker):
+        path = networkx.shortest_path(takes, giver, taker)
         return f"a cycle: {' takes from '.join([taker, *path])}; no order of the stages can resolve it"
     return f"takes from {giver}, which comes later; put {giver} before it"
-
-
-def _way(takes: Mapping[str, set[str]], start: str, end: str, path: list[str]) -> list[str] | None:
-    if start == end:
-        return path
-    for name in sorted(takes[start] - set(path)):
-        if (found := _way(takes, name, end, [*path, name])) is not None:
-            return found
-    return None
 
 
 def _check_names(source: PipelineSource) -> None:

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from hamr.config.faults import BreakerConfig, HedgeConfig
-from hamr.config.footprint import FootprintConfig
-from hamr.config.lora import LoraConfig
 from hamr.config.section import (
+    FootprintConfig,
     Fraction,
+    LoraConfig,
     Megabytes,
     NonNegative,
     NonNegativeInt,

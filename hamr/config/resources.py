@@ -23,8 +23,6 @@ def roots(kind: ResourceKind) -> tuple[Path, ...]:
 def resource(kind: ResourceKind, name: str = "") -> Path:
     """Return the existing file or folder `name`, relative to the folder of its `kind` ("" is the folder itself).
 
-    ConfigError lists the existing names if there is none.
-
     >>> resource("prompts", "judge.en.yaml").name
     'judge.en.yaml'
 

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from hamr.config.agents import AnswerConfig
-from hamr.config.section import NonNegative, NonNegativeInt, PositiveFloat, PositiveInt, SampleCount, Seed
+from hamr.config.benchmarks import AnswerConfig, RetryConfig
+from hamr.config.section import NonNegative, NonNegativeInt, PositiveInt, SampleCount, Seed
 
 TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
@@ -19,7 +19,7 @@ SCRIPTED = "scripted:"
 """Prefix of the names of participants that need no pool."""
 
 
-class SageConfig(AnswerConfig):
+class SageConfig(RetryConfig, AnswerConfig):
     """Options of SAGE. Where the paper and its released code differ or are silent, there is a named choice."""
 
     language: Literal["en", "zh"] = "en"
@@ -59,8 +59,6 @@ class SageConfig(AnswerConfig):
     """Retries of a customer message that breaks character, or of an unparseable judgement."""
     attempts: PositiveInt = 3
     """Attempts per question to a pool that does not answer."""
-    longest_wait_s: PositiveFloat = 60.0
-    """Maximum wait between two attempts, if the pool states a retry time."""
     at_once: PositiveInt | None = None
     """Concurrent dialogues. null: the capacity of the pools."""
     tie: TieRule = "first"

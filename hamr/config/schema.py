@@ -10,27 +10,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from hamr.config.algorithm import (
-    AlgorithmConfig,
-)
+from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.contradictions import check_consistent
 from hamr.config.custom import CodeConfig, EpisodeFunctionConfig, HarnessConfig, ImporterConfig
-from hamr.config.experiment import (
-    ExperimentConfig,
-)
-from hamr.config.footprint import FootprintConfig
+from hamr.config.experiment import ExperimentConfig
 from hamr.config.launch import LaunchConfig
 from hamr.config.logging import LoggingConfig
-from hamr.config.lora import LoraConfig
 from hamr.config.plan import PlanConfig
 from hamr.config.pools import EngineConfig, PoolConfig, RouterConfig, default_pools
-from hamr.config.rewards import (
-    RewardsConfig,
-)
+from hamr.config.rewards import RewardsConfig
 from hamr.config.sage import SCRIPTED
 from hamr.config.scorers import ScorersConfig
 from hamr.config.section import (
+    FootprintConfig,
     Fraction,
+    LoraConfig,
     Megabytes,
     NonNegative,
     PositiveFloat,

@@ -1,11 +1,11 @@
-"""Base class and common types of the sections in the schema."""
+"""Base class, common types and common sections of the schema."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 PositiveFloat = Annotated[float, Field(gt=0.0, le=1e9)]
@@ -69,3 +69,48 @@ class Section(BaseModel):
         if isinstance(value, float):
             return f"{value:g}"
         return repr(list(value)) if isinstance(value, tuple) else repr(value)
+
+
+class FootprintConfig(Section):
+    """Logical resources of one actor: one engine, one trainer rank."""
+
+    num_cpus: NonNegative = 0.5
+    """Logical CPUs that Ray reserves, at least 0. A fraction lets actors share a CPU."""
+    num_gpus: NonNegative = 0.0
+    """A value below 1 is a share of a GPU. Ray only counts it and enforces nothing, so set the memory of the engine
+    too."""
+    custom_resources: dict[str, PositiveFloat] = Field(default_factory=dict)
+    """Further resources of the nodes, by the names that they were started with: `{big_disk: 1}`."""
+    node_labels: dict[str, str] = Field(default_factory=dict)
+    """Required node labels. A value may also be `!a`, `in(a,b)` or `!in(a,b)`."""
+
+    @model_validator(mode="after")
+    def _whole_gpus(self) -> FootprintConfig:
+        if self.num_gpus > 1 and self.num_gpus != int(self.num_gpus):
+            raise ValueError(
+                f"num_gpus={self.num_gpus:g} is more than one GPU and not a whole number; Ray shares one GPU or "
+                "assigns whole ones: round it"
+            )
+        for name in sorted({"CPU", "GPU"} & set(self.custom_resources)):
+            raise ValueError(f"custom_resources has {name!r}, which has its own key; set num_{name.lower()}s")
+        return self
+
+
+class LoraConfig(Section):
+    """A LoRA adapter, for training it instead of all weights."""
+
+    rank: SmallInt = 16
+    """Rank of the adapter matrices."""
+    alpha: PositiveFloat = 32.0
+    """Scale of the adapter: its output is multiplied by alpha / rank."""
+    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Names of the linear layers that get an adapter. `lm_head` cannot have one."""
+
+    @model_validator(mode="after")
+    def _targets_are_trained(self) -> LoraConfig:
+        for name in self.target_modules:
+            if name.rpartition(".")[2] in ("lm_head", "embed_tokens"):
+                raise ValueError(
+                    f"target_modules has {name!r}, whose adapter would not be trained or exported; remove it"
+                )
+        return self

@@ -29,7 +29,8 @@ MAX_DEPTH = 64
 recursion to some hundreds of levels, and a policy's text must not be able to crash a router."""
 
 _TAGS = ("<tool_call>", "</tool_call>", "<think>", "</think>", "<answer>", "</answer>")
-_MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
+MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
+"""Start of a tag or of a special token of a chat model: "<|name|>", "<name>" or "</name>"."""
 _CALL = re.compile(r"<tool_call>(.*)</tool_call>", re.DOTALL)
 _FENCED = re.compile(
     r"(\A|</think>|<answer>|<tool_call>)\s*```[\w-]*\s*(?=[{<])((?:(?!```).)*)```\s*(?=\Z|</answer>|</tool_call>)",
@@ -140,8 +141,7 @@ def in_order(text: str, response_format: ResponseFormat) -> bool:
 
 
 def customer_text(text: str, response_format: ResponseFormat = "plain") -> str:
-    """Return the text that a customer would see: the answer without its tool call, or the whole text if it is
-    malformed."""
+    """Return the text that a customer would see: the answer without its tool call, or a malformed text as it is."""
     answer = answer_of(text, response_format)
     return text.strip() if isinstance(answer, MalformedResponse) else _CALL.sub("", answer).strip()
 
@@ -157,9 +157,8 @@ def _render_call(call: ToolCall) -> str:
 
 
 def without_markup(body: str) -> str:
-    """Return JSON with tags and special tokens neutralised. Every "<" is inside a string, so its escape keeps the
-    value."""
-    return _MARKUP.sub(r"\\u003c", body)
+    """Return JSON with escaped tags and special tokens. Every "<" is inside a string, so this keeps the value."""
+    return MARKUP.sub(r"\\u003c", body)
 
 
 def _checked_text(what: str, text: str) -> str:

@@ -20,15 +20,16 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Literal, NamedTuple
 
+from hamr.config.safe_yaml import load_yaml
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text
 from hamr.data.samples import act_of
-from hamr.data.stray import COURTESIES, STRAY
 from hamr.data.words import REPEATED, plain, repetitions
 from hamr.errors import DataError
 from hamr.procedures.acts import Context, SageActs
@@ -43,6 +44,11 @@ _AUXILIARY = re.compile(
     r"\b(can|could|will|would|should|is|are|was|were|am|do|does|did|has|have|may|must)\b(?!'t| not)", re.I
 )
 _CHINESE_NEGATED = (("可以", "不可以"), ("能", "不能"), ("会", "不会"), ("是", "不是"), ("有", "没有"))
+_CONTENT: Mapping[str, Mapping[str, Mapping[Split, Sequence[str]]]] = load_yaml(
+    Path(__file__).with_name("stray.yaml").read_text(encoding="utf-8")
+)
+STRAY, COURTESIES = _CONTENT["stray"], _CONTENT["courtesies"]
+"""Replies that fit nowhere, and nearly everywhere, by language and split."""
 OPENINGS = {"en": "Certainly. ", "zh": "好的。"}
 COMMON_COURTESIES = {
     "en": ("Thank you, have a nice day. Goodbye!", "How can I help you?", "Sorry, I did not understand that."),
@@ -81,9 +87,8 @@ def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contr
         DataError: fewer than two acts or clusters have a reply among their references.
     """
     rng = Random(f"contrasts/{seed}")
-    with_replies = [sample for sample in samples if replies_of(sample)]
-    source = _source(with_replies)
-    clusters = source.clusters()
+    source = _source(samples)
+    clusters = source.clusters
     if len(clusters) < 2:
         remedy = "replies of one act or cluster cannot be distinguished from others; give samples of at least two"
         raise DataError("contrasts", len(clusters), remedy)
@@ -95,7 +100,7 @@ def contrasts(samples: Sequence[ServiceSample], n: int, seed: int) -> list[Contr
 
 def group_by_cluster(samples: Sequence[ServiceSample]) -> dict[str, list[ServiceSample]]:
     """Return the samples that have a reply, by their acts or clusters."""
-    return _source([sample for sample in samples if replies_of(sample)]).clusters()
+    return _source(samples).clusters
 
 
 def replies_of(sample: ServiceSample) -> list[str]:
@@ -103,21 +108,18 @@ def replies_of(sample: ServiceSample) -> list[str]:
 
 
 def _source(samples: Sequence[ServiceSample]) -> _Generated | _Logged:
-    generated = [sample for sample in samples if SageActs.of(sample) is not None]
-    return _Generated(generated) if generated else _Logged(samples)
+    with_replies = [sample for sample in samples if replies_of(sample)]
+    generated = [sample for sample in with_replies if SageActs.of(sample) is not None]
+    return _Generated(generated) if generated else _Logged(with_replies)
 
 
 class _Generated:
     """Samples of shipped scenarios, whose acts can be worded at will."""
 
     def __init__(self, samples: Sequence[ServiceSample]) -> None:
-        self.samples = samples
-
-    def clusters(self) -> dict[str, list[ServiceSample]]:
-        found: dict[str, list[ServiceSample]] = {}
-        for sample in self.samples:
-            found.setdefault(act_of(sample), []).append(sample)
-        return found
+        self.clusters: dict[str, list[ServiceSample]] = {}
+        for sample in samples:
+            self.clusters.setdefault(act_of(sample), []).append(sample)
 
     def contrast(self, sample: ServiceSample, cluster: str, rng: Random) -> Contrast:
         return generated_contrast(sample, rng)
@@ -189,14 +191,11 @@ class _Logged:
 
     def __init__(self, samples: Sequence[ServiceSample]) -> None:
         self._accept = clusters_of(samples)
-        self._groups: dict[str, list[ServiceSample]] = {}
+        self.clusters: dict[str, list[ServiceSample]] = {}
         roots = _roots(samples)
         for sample in samples:
             for name in dict.fromkeys(sample.meta.get("reply_clusters") or (roots[sample.id],)):
-                self._groups.setdefault(name, []).append(sample)
-
-    def clusters(self) -> dict[str, list[ServiceSample]]:
-        return self._groups
+                self.clusters.setdefault(name, []).append(sample)
 
     def contrast(self, sample: ServiceSample, cluster: str, rng: Random) -> Contrast:
         own = replies_of(sample)
@@ -215,9 +214,9 @@ class _Logged:
 
     def _wrong(self, sample: ServiceSample, reference: str, rng: Random) -> Iterator[Wrong]:
         accepted = self._accept[sample.id]
-        others = [name for name in self._groups if name not in accepted]
+        others = [name for name in self.clusters if name not in accepted]
         for name in rng.sample(others, min(_ACTS_PER_CONTRAST, len(others))):
-            elsewhere = [other for other in self._groups[name] if accepted.isdisjoint(self._accept[other.id])]
+            elsewhere = [other for other in self.clusters[name] if accepted.isdisjoint(self._accept[other.id])]
             if elsewhere:
                 other = rng.choice(elsewhere)
                 yield Wrong("act", rng.choice(replies_of(other)), _cluster_name(other, name))
@@ -225,7 +224,7 @@ class _Logged:
             yield Wrong("fact", other_number(reference, rng))
         if (opposite := negate(reference)) is not None:
             yield Wrong("negation", opposite)
-        alike = {other.id: other for name in accepted for other in self._groups.get(name, ())}
+        alike = {other.id: other for name in accepted for other in self.clusters.get(name, ())}
         known = {plain(text) for other in alike.values() for text in replies_of(other)}
         courtesies = [t for t in COMMON_COURTESIES[language_of(reference)] if plain(t) not in known]
         if courtesies:

@@ -117,7 +117,7 @@ class WordingReader:
         self.opens_with = frozenset(words.opens_with if words is not None else ())
         self._fixed: dict[str, list[Meaning]] = {}
         self._slotted: list[tuple[str, Meaning]] = []
-        for text, meaning in _wordings(scenario, words, splits) if words is not None else ():
+        for text, meaning in customer_wordings(scenario, words, splits) if words is not None else ():
             for variant in expansions(text):
                 if "{" in variant:
                     self._slotted.append((variant, meaning))
@@ -148,7 +148,8 @@ def _add(known: dict[str, list[Meaning]], text: str, meaning: Meaning) -> None:
             meanings.append(meaning)
 
 
-def _wordings(scenario: Scenario, words: Words, splits: Sequence[Split]) -> Iterator[tuple[str, Meaning]]:
+def customer_wordings(scenario: Scenario, words: Words, splits: Sequence[Split]) -> Iterator[tuple[str, Meaning]]:
+    """Yield each text that a customer of these splits may say, with the fields that it shows."""
     for split in splits:
         one = words.of(split)
         yield from ((text, {}) for part in (one.manner, one.adversity) for texts in part.values() for text in texts)

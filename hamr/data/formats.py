@@ -40,8 +40,7 @@ class Formats:
         return "answer_think" if drawn < self.post_share * 2**32 else "think_answer"
 
     def mark(self, sample: ServiceSample) -> str:
-        """Return the text that ends the answer of the sample if more may follow it, "" if the answer ends with the
-        response."""
+        """Return the text that ends the answer of the sample if more may follow it, else ""."""
         return ANSWER_END if self.of(sample) == "answer_think" else ""
 
 

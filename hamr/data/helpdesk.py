@@ -17,17 +17,17 @@ import html
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from hamr.data.columns import check_column, group_meta
+from hamr.data.importers.imported import Imported
 from hamr.data.names import NameFinder
 from hamr.data.shapes import Shape, check_shape
 from hamr.data.tables import Row, TicketFault, read_table
-from hamr.data.tickets import FoundTicket, Tickets, collect_tickets
+from hamr.data.tickets import FoundTicket, collect_tickets
 from hamr.errors import DataError
 
 Internal = Literal["drop", "privileged"]
@@ -121,13 +121,11 @@ class _Conversation(Shape):
     conversation_rating: _ConversationRating | None = None
 
 
-_TICKET, _COMMENTS = TypeAdapter(_Ticket), TypeAdapter(list[_Comment])
-_CONVERSATION, _PARTS = TypeAdapter(_Conversation), TypeAdapter(list[_Part])
 Converted = tuple[Sequence[_Text], Mapping[str, Any], Mapping[str, Any]]
 """(texts, facts of the ticket, facts that the agent does not know)."""
 
 
-def read_zendesk(path: Path, options: HelpdeskOptions) -> Tickets:
+def read_zendesk(path: Path, options: HelpdeskOptions) -> Imported:
     """Return the tickets. Raise DataError for an unreadable file, or if no ticket is valid.
 
     The role of an author is that of the users. Without it, the requester is the customer, and assignees and authors of
@@ -143,7 +141,7 @@ def read_zendesk(path: Path, options: HelpdeskOptions) -> Tickets:
     return _collect(path, list(export.tickets.values()), export.texts, faults, options, "Zendesk")
 
 
-def read_intercom(path: Path, options: HelpdeskOptions) -> Tickets:
+def read_intercom(path: Path, options: HelpdeskOptions) -> Imported:
     """Return the conversations. Raise DataError for an unreadable file, or if no conversation is valid."""
     objects, faults = _objects(path)
     conversations = [
@@ -151,11 +149,7 @@ def read_intercom(path: Path, options: HelpdeskOptions) -> Tickets:
         for place, row in objects
         for conversation in (row["conversations"] if isinstance(row.get("conversations"), list) else [row])
     ]
-
-    def convert(conversation: Row, where: str) -> Converted:
-        return _conversation(conversation, where, options)
-
-    return _collect(path, conversations, convert, faults, options, "Intercom")
+    return _collect(path, conversations, partial(_conversation, options=options), faults, options, "Intercom")
 
 
 def _collect(
@@ -165,7 +159,7 @@ def _collect(
     faults: list[TicketFault],
     options: HelpdeskOptions,
     name: str,
-) -> Tickets:
+) -> Imported:
     check_column("group", options.group, (ticket for _, ticket in tickets if isinstance(ticket, dict)), path.name)
     made, blank, internal = list[FoundTicket](), 0, 0
     for place, ticket in tickets:
@@ -338,8 +332,8 @@ class _ZendeskExport:
         comments = self.comments.get(str(ticket["id"]))
         if comments is None:
             raise DataError(f"{where}: comments", None, "missing; export the comments of the ticket too")
-        check_shape(_TICKET, ticket, where)
-        check_shape(_COMMENTS, comments, f"{where}: comments")
+        check_shape(_Ticket, ticket, where)
+        check_shape(list[_Comment], comments, f"{where}: comments")
         texts = []
         for i, comment in enumerate(comments):
             place = f"{where}: comments[{i}]"
@@ -405,14 +399,14 @@ def _by_ticket(place: str, comments: list[Any]) -> dict[str, list[Any]]:
 
 
 def _conversation(conversation: Row, where: str, options: HelpdeskOptions) -> Converted:
-    check_shape(_CONVERSATION, conversation, where)
+    check_shape(_Conversation, conversation, where)
     source = conversation.get("source") or conversation.get("conversation_message") or {}
     parts = conversation.get("conversation_parts")
     parts = parts.get("conversation_parts") if isinstance(parts, dict) else parts
     if not isinstance(parts, list):
         remedy = "missing; retrieve each conversation by its id, lists of conversations have no parts"
         raise DataError(f"{where}: conversation_parts", parts, remedy)
-    check_shape(_PARTS, parts, f"{where}: conversation_parts")
+    check_shape(list[_Part], parts, f"{where}: conversation_parts")
     opening = {**source, "part_type": "comment", "created_at": conversation.get("created_at")}
     texts = list(_parts([opening, *parts], where, options))
     subject = conversation.get("title") or _from_html(source.get("subject"))

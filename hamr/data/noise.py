@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
-from hamr.data.facts import facts
 from hamr.data.samples import action_json
+from hamr.data.words import facts
 from hamr.types import Action, Reference, Reply, ServiceSample
 
 WRONG_ARGUMENT = 0.25

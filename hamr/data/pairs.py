@@ -26,12 +26,11 @@ from hamr.data.contrasts import (
     generated_contrast,
     replies_of,
 )
-from hamr.data.facts import facts
 from hamr.data.language import language_of
 from hamr.data.rendering import dialogue_text, turns_text
 from hamr.data.samples import history_from_json, read_rows
 from hamr.data.shapes import NonEmptyText, Shape, check_shape
-from hamr.data.words import plain
+from hamr.data.words import facts, plain
 from hamr.errors import DataError
 from hamr.procedures.acts import SageActs
 from hamr.types import ServiceSample

@@ -300,8 +300,7 @@ _V6 = re.compile(r"(?<![\w:.])(?=[0-9A-F:]*\d)(?:[0-9A-F]{0,4}:){2,7}[0-9A-F]{0,
 
 
 def kind_by_name(name: str) -> PrivateKind | None:
-    """Return the kind of value that the name of a field or parameter indicates, or None. `phone_type` holds no
-    phone."""
+    """Return the kind of value that the name of a field indicates, or None: `phone_type` holds no phone."""
     if _ABOUT.search(name):
         return None
     return next((kind for kind, pattern in _BY_NAME if pattern.search(name)), None)
@@ -342,8 +341,7 @@ class Aliases:
                 self._alias("name", name)
 
     def learn_value(self, name: str, value: Any) -> None:
-        """Learn the values of a field or a parameter, whose name may indicate its kind. Recurses into lists and
-        objects."""
+        """Learn the values of a field, whose name may indicate its kind. Recurses into lists and objects."""
         value = _as_integer(value)
         if isinstance(value, Mapping):
             for key, inner in value.items():

@@ -19,8 +19,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class WorkItem:
-    """One unit of work. `key` tells whether an earlier result is still valid (`item_key`). `content` belongs to the
-    recipe."""
+    """One unit of work. An earlier result with this `key` is still valid. `content` belongs to the recipe."""
 
     id: str
     key: str

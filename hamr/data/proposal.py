@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hamr.config.tickets import TicketMapping
 from hamr.data.columns import value_at
@@ -306,13 +306,13 @@ def _is_object(value: Any) -> bool:
 
 
 Order = Literal["oldest", "newest", "same"]
+_ORDERS: tuple[Order, ...] = get_args(Order)
 
 
 def _time_column(columns: Sequence[_Column], tickets: Sequence[int]) -> _Column | None:
     """Return the column of the turns' times, if there is one."""
     orders = [(column, order) for column in columns if (order := _time_order(column, tickets))]
-    ranked: tuple[Order, ...] = ("oldest", "newest", "same")
-    return min(orders, key=lambda found: ranked.index(found[1]), default=(None, None))[0]
+    return min(orders, key=lambda found: _ORDERS.index(found[1]), default=(None, None))[0]
 
 
 def _time_order(column: _Column, tickets: Sequence[int]) -> Order | None:
@@ -336,8 +336,7 @@ def _time_order(column: _Column, tickets: Sequence[int]) -> Order | None:
 
 
 def _ticket_columns(columns: Sequence[_Column], tickets: Sequence[int] | None) -> dict[str, Any]:
-    """Return the parts of the mapping that describe a ticket. `tickets` has the ticket of every row if a row is a
-    turn."""
+    """Return the mapping's parts that describe a ticket. `tickets`: the ticket of every row if a row is a turn."""
     found: dict[str, Any] = {}
     facts: dict[str, dict[str, str]] = {"ticket": {}, "privileged": {}}
     for column in (c for c in columns if tickets is None or _is_constant(c, tickets)):
@@ -349,17 +348,17 @@ def _ticket_columns(columns: Sequence[_Column], tickets: Sequence[int] | None) -
             found.setdefault("group", column.name)
         elif all(isinstance(value, str | int | float) for value in column.present) and column.length <= _LONGEST_FACT:
             repeats = len(set(column.present)) < len(column.present if tickets is None else set(tickets))
-            if section := next(_section(column, repeats), None):
+            if section := _section(column, repeats):
                 key = re.sub(r"\W+", "_", column.name.rpartition(".")[2]).strip("_").lower()
                 facts[section].setdefault(key, column.name)
     return {**found, **{section: named for section, named in facts.items() if named}}
 
 
-def _section(column: _Column, repeats: bool) -> Iterator[str]:
+def _section(column: _Column, repeats: bool) -> str | None:
     if column.is_named(_LATER_NAME):
-        yield "privileged"
-    elif column.is_named(_KNOWN_NAME) or (repeats and not column.is_named(f"{_TIME_NAME}|{_PERSONAL_NAME}")):
-        yield "ticket"
+        return "privileged"
+    known = column.is_named(_KNOWN_NAME) or (repeats and not column.is_named(f"{_TIME_NAME}|{_PERSONAL_NAME}"))
+    return "ticket" if known else None
 
 
 def _is_constant(column: _Column, tickets: Sequence[int]) -> bool:

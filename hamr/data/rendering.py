@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hamr.data.actions import ResponseFormat, render_action, render_requested
+from hamr.data.actions import MARKUP, ResponseFormat, render_action, render_requested
 from hamr.data.tools import compact
 from hamr.types import ServiceSample, ToolCall, Turn
 
@@ -17,8 +16,6 @@ _INSTRUCTION = {
     "think_answer": f"First think, then act: <think>...</think><answer>a short reply or {_CALL}</answer>",
     "answer_think": f"First act, then say why: <answer>a short reply or {_CALL}</answer><think>...</think>",
 }
-# Special tokens of chat models are "<|name|>", "<name>" or "</name>". Our markup consists of tags.
-_MARKUP = re.compile(r"<(?=[|｜]|/?[a-z_])", re.IGNORECASE)
 
 
 def policy_messages(
@@ -42,10 +39,7 @@ def policy_messages(
     `tool_calls` of assistant messages, results are messages of the role `tool`.
     """
     native = native and bool(sample.tools)
-    if native and response_format == "plain" and not instruction:
-        asked = ""
-    else:
-        asked = instruction or _INSTRUCTION[response_format]
+    asked = instruction or ("" if native and response_format == "plain" else _INSTRUCTION[response_format])
     system = _system(sample, asked, native)
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     calls = _CallIds()
@@ -165,9 +159,8 @@ def _message(turn: Turn) -> str:
 
 
 def _defuse(text: str) -> str:
-    """Return untrusted text with broken markup: `<tool_call>` becomes `< tool_call>`, `<|im_end|>` becomes `<
-    |im_end|>`."""
-    return _MARKUP.sub("< ", text)
+    """Return untrusted text with broken markup: `<tool_call>` becomes `< tool_call>`."""
+    return MARKUP.sub("< ", text)
 
 
 def dialogue_text(sample: ServiceSample) -> str:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from hamr.config.schema import SageDataConfig
 from hamr.data.noise import corrupt
 from hamr.data.splits import Splits
-from hamr.errors import BadInput
+from hamr.errors import BadInput, DataError
 from hamr.procedures import Route, Scenario, Walk, load_scenario, scenario_names
 from hamr.procedures.acts import ASK, Context, SageActs
 from hamr.procedures.prompts import policy_text, service_answer, service_prompt
@@ -29,6 +29,9 @@ Form = Literal["actions", "sage"]
 """Form of the references: a reply or a tool call, or the JSON object that SAGE requires of its agents."""
 ENDS = 0.6
 """Share of samples of the form `sage` at the end of a dialogue. The others are at a question before it."""
+_FORMS = {"en": "The customer {seen}. {next}", "zh": "客户{seen}。{next}"}
+_ASKED = {"en": "I have to find out {field}.", "zh": "我需要了解{field}。"}
+_OPENING = {"en": "has just written", "zh": "刚刚来询"}
 _FILLINGS = 48
 """Draws per walk of the variables that it does not read."""
 _TRIES = 40
@@ -44,8 +47,7 @@ class Setting:
 
 
 def generate_samples(config: SageDataConfig, *, form: Form = "actions") -> Splits:
-    """Return the splits of `data.sage`, with noisy references for supervised fine-tuning if configured. Raise BadInput
-    as `generate` and `load_scenario`."""
+    """Return the splits of `data.sage`, with noisy references for SFT if configured. Raise BadInput."""
     scenarios = [load_scenario(name) for name in scenario_choices(config.scenario)]
     sizes: dict[Split, int] = {"train": config.train, "validation": config.validation, "test": config.test}
     splits = generate(scenarios, sizes, seed=config.seed, language=config.language, form=form)
@@ -143,8 +145,7 @@ def _fillings(
 def _vary_numbers(
     scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], rng: Random
 ) -> dict[str, Value]:
-    """Return the state with other numbers that give the same walk. Zero is kept, because procedures often branch on
-    it."""
+    """Return the state with other numbers that give the same walk. Zero is kept: procedures often branch on it."""
     varied = dict(system)
     for name, variable in scenario.file.system.items():
         if system[name] == 0:
@@ -346,3 +347,32 @@ class SampleMaker:
             Reply(content=service_answer(self.scenario, shown, system, text, language=self.language))
             for text in replies
         ]
+
+
+# --- reasons -----------------------------------------------------------------------------------
+
+
+def thought_of(sample: ServiceSample) -> str:
+    """Return the fact that the dialogue showed last and the resulting act, derived from the procedure.
+
+    It is correct by construction, and replaces the reasoning of a teacher if there is none.
+
+    Raises:
+        DataError: The sample is not from a shipped scenario.
+
+    >>> thought_of(sample)                                                       # doctest: +SKIP
+    'The customer wants to be rid of the package. Carry out the change or the cancellation.'
+    """
+    acts = SageActs.of(sample)
+    if acts is None:
+        raise DataError(f"sample {sample.id}", sample.meta.get("act"), "is not a dialogue of a shipped scenario")
+    file, act, language = acts.scenario.file, str(sample.meta["act"]), str(sample.meta["language"])
+    seen = _OPENING[language]
+    if shown := sample.meta["fields"]:
+        name, value = list(shown.items())[-1]
+        seen = (file.fields[name].meanings or {})[value].of(language)
+    if act.startswith(ASK):
+        follows = _ASKED[language].format(field=file.fields[act.removeprefix(ASK)].description.of(language))
+    else:
+        follows = file.actions[act].description.of(language)
+    return _FORMS[language].format(seen=seen.rstrip(".。"), next=follows)

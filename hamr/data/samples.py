@@ -127,26 +127,25 @@ def _decode(raw: bytes, where: str, encoding: str) -> str:
         raise DataError(where, raw[:40], f"byte {error.start + 1} is not UTF-8; save the file as UTF-8") from error
 
 
-def parse_line(line: str, where: str) -> Any:
-    """Parse the JSON value of a line. Raise DataError at `where` for everything that `parse_json` refuses."""
+def parse_line(line: str, where: str, fault: str = "bad JSON ({}); write one JSON object per line") -> Any:
+    """Parse the JSON value of a line.
+
+    Raises DataError at `where` with `fault`, which gets the error of the parser, for invalid JSON, deep nesting, and
+    what could not be written again: NaN, Infinity, numbers out of range, lone surrogates, a key given twice.
+    """
     try:
-        return parse_json(line)
+        value = json.loads(
+            line, parse_constant=refuse_constant, parse_float=finite_number, object_pairs_hook=unique_keys
+        )
+        if "\\ud" in line.lower():
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
     except (ValueError, RecursionError) as error:
-        raise DataError(where, line, f"bad JSON ({error}); write one JSON object per line") from error
-
-
-def parse_json(text: str) -> Any:
-    """Parse JSON. Raise ValueError for what could not be written again (NaN, Infinity, numbers out of range, lone
-    surrogates, a key given twice) and for invalid JSON, RecursionError for deep nesting."""
-    value = json.loads(text, parse_constant=refuse_constant, parse_float=finite_number, object_pairs_hook=unique_keys)
-    if "\\ud" in text.lower():
-        json.dumps(value, ensure_ascii=False).encode()
-    return value
+        raise DataError(where, line, fault.format(error)) from error
 
 
 def write_samples(path: str | Path, samples: Iterable[ServiceSample]) -> None:
-    """Write the file atomically: write a temporary file, flush it and rename it, so readers never see a partial
-    file."""
+    """Write the file atomically: readers never see a partial file."""
     write_rows(path, (to_json(sample) for sample in samples))
 
 
@@ -290,31 +289,36 @@ def _schemas(tools: tuple[Any, ...], where: str) -> dict[str, Mapping[str, Any]]
     """Return the JSON schema of the parameters by tool name."""
     schemas: dict[str, Mapping[str, Any]] = {}
     for i, tool in enumerate(tools):
-        place = f"{where}: tools[{i}]"
-        if not isinstance(tool, dict):
-            raise DataError(place, tool, "must be an object with name, description and parameters")
-        name, schema = tool_spec(tool)
-        if not isinstance(name, str) or not name:
-            raise DataError(f"{place}.name", name, "must be a non-empty text")
-        if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
-            raise DataError(f"{place}.parameters", schema, "must be a JSON schema with an object of properties")
-        for parameter, described in schema.get("properties", {}).items():
-            field = f"{place}.parameters.properties.{parameter}"
-            if not isinstance(described, dict):
-                raise DataError(field, described, 'must be an object: {"type": ...}')
-            several = described.get("anyOf") or []
-            if not isinstance(several, list) or not all(isinstance(each, dict) for each in several):
-                raise DataError(f"{field}.anyOf", several, "must be a list of objects")
-            for each in (described, *several):
-                if not isinstance(each.get("enum") or [], list):
-                    raise DataError(f"{field}.enum", each["enum"], "must be a list of the allowed values")
-        required = schema.get("required", [])
-        if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
-            raise DataError(f"{place}.parameters.required", required, "must be a list of names")
+        name, schema = check_tool(tool, f"{where}: tools[{i}]")
         if name in schemas:
-            raise DataError(f"{place}.name", name, "two tools have this name; rename one")
+            raise DataError(f"{where}: tools[{i}].name", name, "two tools have this name; rename one")
         schemas[name] = schema
     return schemas
+
+
+def check_tool(tool: Any, place: str) -> tuple[str, Mapping[str, Any]]:
+    """Return (name, JSON schema of the parameters) of a tool. Raise DataError for an invalid one."""
+    if not isinstance(tool, dict):
+        raise DataError(place, tool, "must be an object with name, description and parameters")
+    name, schema = tool_spec(tool)
+    if not isinstance(name, str) or not name:
+        raise DataError(f"{place}.name", name, "must be a non-empty text")
+    if not isinstance(schema, dict) or not isinstance(schema.get("properties", {}), dict):
+        raise DataError(f"{place}.parameters", schema, "must be a JSON schema with an object of properties")
+    for parameter, described in schema.get("properties", {}).items():
+        field = f"{place}.parameters.properties.{parameter}"
+        if not isinstance(described, dict):
+            raise DataError(field, described, 'must be an object: {"type": ...}')
+        several = described.get("anyOf") or []
+        if not isinstance(several, list) or not all(isinstance(each, dict) for each in several):
+            raise DataError(f"{field}.anyOf", several, "must be a list of objects")
+        for each in (described, *several):
+            if not isinstance(each.get("enum") or [], list):
+                raise DataError(f"{field}.enum", each["enum"], "must be a list of the allowed values")
+    required = schema.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(each, str) for each in required):
+        raise DataError(f"{place}.parameters.required", required, "must be a list of names")
+    return name, schema
 
 
 def _turn(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any]] | None) -> Turn:
@@ -338,14 +342,13 @@ def parse_reference(row: Any, where: str, schemas: Mapping[str, Mapping[str, Any
     if not isinstance(row, dict):
         raise DataError(where, row, "must be an object with an action")
     action = _action(row, where, schemas)
-    if isinstance(action, Reply) and not action.content.strip():
-        raise DataError(f"{where}.content", action.content, "an empty reply is not a reference; add text or remove it")
     if isinstance(action, ToolCall):
-        problem = parameter_problem(action.parameters, schemas[action.name])
-        if problem:
+        if problem := parameter_problem(action.parameters, schemas[action.name]):
             name, remedy = problem
             raise DataError(f"{where}.parameters.{name}", action.parameters.get(name), f"{remedy} (tool {action.name})")
-    if isinstance(action, Reply):
+    elif not action.content.strip():
+        raise DataError(f"{where}.content", action.content, "an empty reply is not a reference; add text or remove it")
+    else:
         try:
             render_action(action)
         except DataError as error:  # reject texts that no policy can generate before a run, not during it

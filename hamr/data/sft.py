@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from hamr.data.trajectories import action_of
 from hamr.protocols import AnswerEncoder, PromptEncoder
-from hamr.types import Action, Aggregation, Reply, ServiceSample, TrainBatch, TrainGroup, TrainSequence, Turn
+from hamr.types import Aggregation, ServiceSample, TrainBatch, TrainGroup, TrainSequence
 
 Turns = Literal["last", "all"]
 TokenSpan = tuple[int, int]
@@ -55,15 +56,8 @@ def _agent_spans(
     shows earlier turns differently (without their reasoning, or joined with a neighbour).
     """
     for index, turn in enumerate(sample.history):
-        action = _action(turn)
-        if action is None or not index:
+        if turn.role != "agent" or not index:
             continue
-        before, target = encode(replace(sample, history=sample.history[:index])), answer(action)
+        before, target = encode(replace(sample, history=sample.history[:index])), answer(action_of(turn))
         if tuple(prompt[: len(before) + len(target)]) == (*before, *target):
             yield len(before), len(before) + len(target)
-
-
-def _action(turn: Turn) -> Action | None:
-    if turn.role != "agent":
-        return None
-    return turn.tool_call or Reply(content=turn.content)

@@ -36,8 +36,7 @@ class MixOrder:
     seed: int
 
     def take(self, start: int, count: int) -> tuple[Place, ...]:
-        """Return `count` places from number `start` on, counted over all epochs. Raise ValueError if the mix is
-        empty."""
+        """Return `count` places from number `start` on, over all epochs. Raise ValueError for an empty mix."""
         if not any(size * weight for size, weight in zip(self.sizes, self.weights, strict=True)):
             raise ValueError(f"a mix of sizes {self.sizes} with weights {self.weights} has no items")
         epoch, before = 0, 0

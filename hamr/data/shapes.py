@@ -22,10 +22,10 @@ class Shape(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
-def check_shape(shape: TypeAdapter[T] | type[T], value: Any, where: str) -> T:
+def check_shape(shape: type[T], value: Any, where: str) -> T:
     """Return the value in its shape. Raise DataError at the place of the first fault if it does not have it."""
     try:
-        return (shape if isinstance(shape, TypeAdapter) else _adapter(shape)).validate_python(value)
+        return _adapter(shape).validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         parts = [part for part in first["loc"] if part not in _UNION]

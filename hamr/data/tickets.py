@@ -6,10 +6,11 @@ reason.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,33 +18,20 @@ from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
 from hamr.config.yaml_files import read_checked
 from hamr.data.columns import check_column, group_meta, value_at
 from hamr.data.hiding import without_pii
+from hamr.data.importers.imported import Imported, from_trajectories
 from hamr.data.importers.messages import read_chat_rows
 from hamr.data.importers.widen import calls_in, tools_from_calls
 from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
-from hamr.data.samples import parse_json, parse_line
+from hamr.data.samples import parse_line
 from hamr.data.tables import ExportTable, Row, TicketFault, read_table
 from hamr.data.times import DateOrder, date_order, moment
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
 from hamr.errors import DataError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tickets:
-    """Content of an export. `hidden` counts the aliases by kind, `blank` the turns without text or call."""
-
-    trajectories: tuple[Trajectory, ...]
-    faults: tuple[TicketFault, ...] = ()
-    duplicates: tuple[str, ...] = ()
-    hidden: Mapping[str, int] = field(default_factory=dict)
-    blank: int = 0
-    form: str = ""
-    """Detected form of the file: format, delimiter, encoding, order of day and month."""
-
-
 def read_mapping(path: Path) -> TicketMapping:
-    """Read a mapping. Raise ConfigError (no such file, not YAML, a key that is unknown, missing or of the wrong
-    type)."""
+    """Read a mapping. Raise ConfigError (no such file, not YAML, an invalid key or value)."""
     return read_checked(path, TicketMapping, "mapping")[0]
 
 
@@ -59,7 +47,7 @@ def read_tickets(
     dates: DateOrder | None = None,
     group: str | None = None,
     most: int | None = None,
-) -> Tickets:
+) -> Imported:
     """Read every ticket of the export.
 
     Args:
@@ -101,13 +89,15 @@ def read_tickets(
         except DataError as error:
             faults.append(TicketFault(line=line, message=str(error), row=[dict(t) for t in turns]))
     if mapping.tools is None:
-        _tools_from_calls([row for *_, row in made])
+        calls = calls_in(row["turns"] for *_, row in made)
+        tools = tools_from_calls(calls, calls)
+        made = [(line, where, {**row, "tools": tools}) for line, where, row in made]
     form = f"{table.form}, dates with the {order.partition('_')[0]} first" if order else table.form
     form += ", the newest turn first" if turned else ""
     return collect_tickets(made, faults, path, hide, blank, names, form=form)
 
 
-def read_chats(path: Path, *, group: str | None = None, hide: bool = True, names: NameFinder | None = None) -> Tickets:
+def read_chats(path: Path, *, group: str | None = None, hide: bool = True, names: NameFinder | None = None) -> Imported:
     """Read every chat of a file or folder (`hamr.data.importers.messages`). Faulty ones are left out and reported.
 
     Raises:
@@ -166,14 +156,14 @@ def collect_tickets(
     *,
     form: str,
     same: Sequence[str] = ("turns",),
-) -> Tickets:
+) -> Imported:
     """Return the tickets without private values and duplicates. Faulty ones join `faults`.
 
     `same` are the fields in which duplicates agree. Raises DataError if no ticket is valid.
     """
     kept: dict[str, Trajectory] = {}
     seen: dict[str, str] = {}
-    duplicates, hidden = [], dict[str, int]()
+    duplicates, hidden = [], Counter[str]()
     for line, where, row in made:
         try:
             aliases = Aliases(names=names)
@@ -192,15 +182,14 @@ def collect_tickets(
             continue
         seen[content] = trajectory.id
         kept[trajectory.id] = trajectory
-        for kind, count in aliases.counts.items():
-            hidden[kind] = hidden.get(kind, 0) + count
+        hidden.update(aliases.counts)
     if not kept:
         if not faults:
             raise DataError("input", str(path), "contains no ticket; give an export with rows")
         first = min(faults, key=lambda fault: fault.line).message
         raise DataError(str(path), f"{len(faults)} tickets", f"none of them is valid; the first: {first}")
-    return Tickets(
-        trajectories=tuple(kept.values()),
+    return dataclasses.replace(
+        from_trajectories(tuple(kept.values())),
         faults=tuple(
             sorted((_redact_fault(fault, names) if hide else fault for fault in faults), key=lambda fault: fault.line)
         ),
@@ -335,13 +324,11 @@ def _convert_ticket(
     if isinstance(mapping.tools, str):
         tools = value_at(ticket, mapping.tools)
         tools = parse_line(tools, f"{where}: {mapping.tools}") if isinstance(tools, str) and tools else tools
-    named = {
-        section: {key: value_at(ticket, column) for key, column in getattr(mapping, section).items()}
-        for section in ("ticket", "privileged")
-    }
-    present = {section: {k: v for k, v in values.items() if v not in (None, "")} for section, values in named.items()}
-    present["meta"] = group_meta(ticket, mapping.group)
-    return {"id": str(identity), **present, "policy": policy, "tools": tools or [], "turns": converted}, blank
+    row = {"id": str(identity), "meta": group_meta(ticket, mapping.group)}
+    for section in ("ticket", "privileged"):
+        named = {key: value_at(ticket, column) for key, column in getattr(mapping, section).items()}
+        row[section] = {key: value for key, value in named.items() if value not in (None, "")}
+    return {**row, "policy": policy, "tools": tools or [], "turns": converted}, blank
 
 
 def _converted_turns(
@@ -402,18 +389,7 @@ def _parameters(value: Any, place: str) -> dict[str, Any]:
     if value in (None, ""):
         return {}
     if isinstance(value, str):
-        try:
-            value = parse_json(value)
-        except (ValueError, RecursionError) as error:
-            raise DataError(place, value, f"the call's parameters are not JSON ({error})") from error
+        value = parse_line(value, place, "the call's parameters are not JSON ({})")
     if not isinstance(value, dict):
         raise DataError(place, value, "the call's parameters must be an object")
     return value
-
-
-def _tools_from_calls(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Derive tools from the calls of the export, the same for every ticket."""
-    calls = calls_in(row["turns"] for row in rows)
-    tools = tools_from_calls(calls, calls)
-    for row in rows:
-        row["tools"].extend(tools)

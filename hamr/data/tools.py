@@ -15,8 +15,7 @@ _TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
 
 
 def tool_spec(tool: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return (name, JSON schema of the parameters) of a bare or a {"type": "function", ...} tool. A missing schema is
-    {}."""
+    """Return (name, JSON schema of the parameters or {}) of a bare or a {"type": "function", ...} tool."""
     inner = tool.get("function", tool)
     if not isinstance(inner, Mapping):
         return None, {}

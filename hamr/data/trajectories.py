@@ -91,8 +91,7 @@ def decision_points(trajectory: Trajectory) -> Iterator[tuple[int, ServiceSample
 
 
 def windows(trajectory: Trajectory) -> Iterator[Window | str]:
-    """Yield the window of every decision point, or the reason why it has none: `the ticket ends`, or `the agent acts
-    again at once` (nothing came between its two actions, so there is nothing to predict)."""
+    """Yield the window of every decision point, or the reason why it has none: there is nothing to predict."""
     turns = trajectory.turns
     for i, sample in decision_points(trajectory):
         after = next((j for j in range(i + 1, len(turns)) if turns[j].role == "agent"), None)

@@ -1,5 +1,4 @@
-"""Calibration data of the cascade: scores of the reranker, the judge and the teacher per reply, as JSONL, CSV or
-Parquet."""
+"""Calibration data of the cascade as JSONL, CSV or Parquet: scores of reranker, judge and teacher per reply."""
 
 from __future__ import annotations
 

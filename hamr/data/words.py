@@ -1,17 +1,30 @@
-"""Words of a text: plain, without its facts, and those that it says twice."""
+"""Words and facts of a text: its plain words, its numbers with the names before them, and the words that it repeats."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 
-from hamr.data.facts import FACT, HAN
-
+HAN = r"\u4e00-\u9fff"
+_NO_NAME = r"(?!(?:A|An|At|For|From|In|It|My|Of|On|Only|The|With|Your)\s)"
+"""Sentence openings before a number that are not names: "For 29 a month" contains no name."""
+_FACT = re.compile(rf"(?<![^\W{HAN}])(?:{_NO_NAME}[A-Z][^\W{HAN}]*\s)?\d[^\W{HAN}]*(?:[.,]\d+)*")
 REPEATED = 3
 """Words in a row, or twice as many Chinese characters, that a short reply should not say twice."""
 _WORD = re.compile(rf"[{HAN}]|[^\W\d_{HAN}]+")
 """A word, or one Chinese character."""
 _HAN = re.compile(f"[{HAN}]")
+
+
+def facts(text: str) -> set[str]:
+    """Return the numbers of a text, each with the capitalised word directly before it.
+
+    >>> sorted(facts("Ring 400min at $55 would suit you."))
+    ['55', 'Ring 400min']
+    >>> sorted(facts("推荐Surf 40GB，每月29元。"))
+    ['29', 'Surf 40GB']
+    """
+    return set(_FACT.findall(text))
 
 
 def words_of(text: str) -> list[str]:
@@ -20,7 +33,7 @@ def words_of(text: str) -> list[str]:
     >>> words_of("Take Surf 40GB, it is 29.")
     ['take', 'it', 'is']
     """
-    return [word.lower() for word in _WORD.findall(FACT.sub(" ", text))]
+    return [word.lower() for word in _WORD.findall(_FACT.sub(" ", text))]
 
 
 def plain(text: str) -> str:

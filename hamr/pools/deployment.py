@@ -24,11 +24,10 @@ from hamr.cluster.session import ends_at_once, enter_folder
 from hamr.config.pools import PoolConfig
 from hamr.errors import EngineDied, ScorerUnavailable
 from hamr.garbage import collect_rarely
-from hamr.pools.client import DEPLOYMENT, PoolClient, app_name, import_serve, split_app_name
-from hamr.pools.scorers import Scorer, build_scorer, check_scorer, scorer_env
+from hamr.pools.client import DEPLOYMENT, app_name, import_serve, split_app_name
+from hamr.pools.scorer_base import Scorer
+from hamr.pools.scorers import build_scorer, check_scorer, scorer_env
 from hamr.types import Answer, Question
-
-__all__ = ["PoolClient", "ScorerFactory", "pool_status", "resize_pools", "start_pools", "stop_pools"]
 
 log = logging.getLogger(__name__)
 

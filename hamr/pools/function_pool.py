@@ -187,14 +187,12 @@ class FunctionPool:
         if not isinstance(reply, Failure):
             try:
                 message = ReplyMessage.model_validate(reply["message"])
-                return Answer(text=message.text, tool_calls=message.tool_requests, call=self._call(reply["seconds"]))
+                call = ScorerCall(pool=self._source.path, model=self._source.path, service_s=reply["seconds"])
+                return Answer(text=message.text, tool_calls=message.tool_requests, call=call)
             except ValidationError as error:
                 reply = self._source.failure(f"returned no valid message ({first_fault(error)})")
         timeout = isinstance(reply, FunctionTimeout)
         return Answer(failure="function_timeout" if timeout else "function_failed", detail=reply.detail)
-
-    def _call(self, seconds: float) -> ScorerCall:
-        return ScorerCall(pool=self._source.path, model=self._source.path, service_s=seconds)
 
     async def _answer(self, *request: Any) -> dict[str, Any] | Failure:
         try:

@@ -7,7 +7,6 @@ cannot compare their magnitude. The model's config.json records the setting (`ma
 
 from __future__ import annotations
 
-import math
 import random
 import re
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hamr.config.pools import ScorerTrainingConfig
+from hamr.models.scorer_optimiser import optimise
 
 SCORING_BATCH = 64
 MARKED = "marked_numbers"
@@ -44,8 +44,7 @@ def finetune_pairs(
     """Train the encoder at `base` (its first `config.layers` layers) with one logit on `examples`; write it to `out`.
 
     `base` is any encoder that transformers can put a classification head on; a missing head is initialised randomly.
-    AdamW with linear warm-up and linear decay; float32 weights, matrix products in `config.dtype`. The write is atomic:
-    `out` is complete or absent.
+    Weights are float32, matrix products in `config.dtype`. The write is atomic: `out` is complete or absent.
     """
     import torch
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
@@ -63,27 +62,15 @@ def finetune_pairs(
         shape.num_hidden_layers = min(config.layers, shape.num_hidden_layers)
     model = AutoModelForSequenceClassification.from_pretrained(base, config=shape, dtype=torch.float32).train()
     model.get_input_embeddings().requires_grad_(config.train_embeddings)
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = torch.optim.AdamW(weights, lr=config.learning_rate, weight_decay=0.0, fused=True)
     batches = [batch for epoch in range(config.epochs) for batch in _batches(examples, config.batch_size, seed + epoch)]
-    warmup = max(1, int(len(batches) * config.warmup_frac))
-    for step, batch in enumerate(batches):
-        left = (len(batches) - step) / max(1, len(batches) - warmup)
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * min(1.0, (step + 1) / warmup, left)
+
+    def loss_of(batch: list[PairExample]) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=config.dtype == "bfloat16"):
             logits = model(**_encode(tokenizer, batch)).logits[:, 0].float()
         targets = torch.tensor([example.target for example in batch])
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(weights, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if not math.isfinite(loss.item()):
-            raise FloatingPointError(
-                f"scorer training diverged at step {step}: loss {loss.item()}; lower finetune.learning_rate"
-            )
-        progress(step + 1, len(batches), loss.item())
+        return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
+
+    optimise(model, batches, loss_of, config, progress)
     model.save_pretrained(scratch)
     tokenizer.save_pretrained(scratch)
     scratch.rename(out)

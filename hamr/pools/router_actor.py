@@ -203,24 +203,20 @@ class RouterClient:
 
     async def metrics(self) -> Metrics:
         """Return the router's metrics, with counts of this side's repeated (/rescored) and failed (/unrouted) calls."""
-        async with asyncio.timeout(self._wait_s):
-            metrics = await self._call("metrics")
+        metrics = await self._call("metrics")
         return metrics | {"router/rescored": float(self._asked_again), "router/unrouted": float(self._failed)}
 
     async def describe(self) -> dict[str, dict[str, Any]]:
         """Return per pool its breaker's state, the seconds until it admits questions, and the hedging budget."""
-        async with asyncio.timeout(self._wait_s):
-            return await self._call("describe")
+        return await self._call("describe")
 
     async def resize(self, replicas: Mapping[str, int]) -> None:
         """Set the pools' numbers of replicas. A restarted actor uses the configuration's numbers again."""
-        async with asyncio.timeout(self._wait_s):
-            await self._call("resize", dict(replicas))
+        await self._call("resize", dict(replicas))
 
     async def forget(self) -> None:
         """Clear the router's answer cache, e.g. after a change of a scorer's model or prompt."""
-        async with asyncio.timeout(self._wait_s):
-            await self._call("forget")
+        await self._call("forget")
 
     async def shutdown(self) -> None:
         """End the actor and its requests to the pools."""
@@ -234,7 +230,8 @@ class RouterClient:
         ray.kill(self.actor)
 
     async def _call(self, method: str, *args: Any) -> Any:
-        return await self._again_after_deaths(lambda: getattr(self.actor, method).remote(*args))
+        async with asyncio.timeout(self._wait_s):
+            return await self._again_after_deaths(lambda: getattr(self.actor, method).remote(*args))
 
     async def _again_after_deaths(self, call: Callable[[], Awaitable[Any]], *, rescoring: bool = False) -> Any:
         """Return the result of `call`, repeating it after every death of the actor. Runs until it is cancelled."""

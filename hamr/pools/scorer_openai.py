@@ -27,9 +27,9 @@ from pydantic import ValidationError
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput, ConfigError, VerdictUnparsable, first_fault
 from hamr.pools.chat_reply import ChatReply, Choice, ReplyUsage
-from hamr.pools.scorer_call import record_call
+from hamr.pools.scorer_base import Scorer, record_call
 from hamr.pools.scorer_prompt import LabelReading, read_labels
-from hamr.pools.scorer_written import NO_PROMPT, conversation, cut_off, longest, temperature
+from hamr.pools.scorer_written import NO_PROMPT, conversation, cut_off, temperature
 from hamr.prompting.labels import LABEL_VALUES
 from hamr.prompting.templates import PromptTemplate
 from hamr.rewards.verdict import parse_verdict, verdict_place
@@ -62,8 +62,9 @@ NO_KEY = "none"
 """Placeholder key if the configuration names none. The client requires a key, local servers do not."""
 
 
-class OpenAIScorer:
-    """Client of an endpoint. Transport errors become failures of the one question; the pool decides on retries."""
+class OpenAIScorer(Scorer):
+    """Client of an endpoint. Transport errors become failures of the one question; the pool decides on retries. An
+    endpoint's outage is no reason to restart the replica."""
 
     def __init__(self, pool: str, config: PoolConfig) -> None:
         from openai import AsyncOpenAI, DefaultAsyncHttpxClient
@@ -105,12 +106,6 @@ class OpenAIScorer:
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
         return list(await asyncio.gather(*(self._write(q) if q.is_written else self._answer(q) for q in questions)))
-
-    async def check(self) -> None:
-        """Do nothing: an endpoint's outages are typed failures of its questions, which no restart would cure."""
-
-    def close(self) -> None:
-        """Do nothing. Connections end with the process."""
 
     async def _answer(self, question: Question) -> Answer:
         if self.template is None:
@@ -160,7 +155,7 @@ class OpenAIScorer:
         reply = await self._ask(
             prompt,
             messages=messages,
-            **self._sampling(question, longest(question, self.config.answer_tokens)),
+            **self._sampling(question, question.max_new_tokens or self.config.answer_tokens),
             seed=question.seed + question.attempt,
             **held,
         )

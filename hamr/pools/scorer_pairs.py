@@ -33,7 +33,7 @@ from hamr.errors import BadInput
 from hamr.files import encodable
 from hamr.models.bundled import PAIRS_INSTALL, resolve_model
 from hamr.pools.pair_training import MARKED, mark_numbers
-from hamr.pools.scorer_call import record_call
+from hamr.pools.scorer_base import Scorer, record_call
 from hamr.types import Answer, Question
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class PairModel(Protocol):
     def scores(self, pairs: Sequence[Pair]) -> list[float]: ...
 
 
-class PairScorer:
+class PairScorer(Scorer):
     """Scores the agreement of `statement_a` and `statement_b`, one call at a time, off the replica's event loop.
 
     A text that the model would truncate is a failure, because the score would not cover all of it.
@@ -66,12 +66,6 @@ class PairScorer:
         started = time.monotonic()
         async with self._turn:
             return await asyncio.to_thread(self._answers, questions, started)
-
-    async def check(self) -> None:
-        """Do nothing. The model lives in this process."""
-
-    def close(self) -> None:
-        """Do nothing. All resources are memory of this process."""
 
     def _answers(self, questions: Sequence[Question], started: float) -> list[Answer]:
         pairs = [_pair(question) for question in questions]

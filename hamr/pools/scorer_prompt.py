@@ -68,17 +68,17 @@ class ScorerPrompt:
         return read_labels({label: math.exp(logprobs[token]) for label, token in self.labels.items()})
 
 
-def read_labels(mass: Mapping[str, float], floor: float = MIN_LABEL_MASS) -> LabelReading:
+def read_labels(mass: Mapping[str, float]) -> LabelReading:
     """Return the score P(Yes) + 0.5 P(Part) and the hard verdict from the labels' probabilities.
 
-    Ties go to the label that the template lists first. Raises VerdictUnparsable below `floor`.
+    Ties go to the label that the template lists first. Raises VerdictUnparsable below MIN_LABEL_MASS.
 
     >>> read_labels({"yes": 0.3, "part": 0.2, "no": 0.1}).verdict
     'yes'
     """
     total = math.fsum(mass.values())
-    if not total >= floor:
-        raise VerdictUnparsable(f"the labels hold {total:.2e} of the probability, less than {floor:.0e}")
+    if not total >= MIN_LABEL_MASS:
+        raise VerdictUnparsable(f"the labels hold {total:.2e} of the probability, less than {MIN_LABEL_MASS:.0e}")
     probabilities = {label: p / total for label, p in mass.items()}
     return LabelReading(
         score=soft_score(probabilities),

@@ -6,7 +6,6 @@ The answer comes from a local engine or, in `scorer_openai`, from an endpoint.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hamr.config.pools import PoolConfig
 from hamr.models.tokenizer import Tokenizer
-from hamr.pools.scorer_call import record_call
+from hamr.pools.scorer_base import record_call
 from hamr.pools.structured import bound_lengths
 from hamr.protocols import SamplingConfig
 from hamr.rewards.written import WrittenPrompt
@@ -28,8 +27,6 @@ REASK_TEMPERATURE = 0.7
 """Temperature of retries without a configured one. The first attempt is greedy; a greedy retry would repeat it."""
 
 NO_PROMPT = "a grader has no prompt of its own, and the question has none"
-
-
 CHAT = "chat"
 """Name recorded as template and version if a question brings a whole conversation."""
 
@@ -61,11 +58,6 @@ def conversation(question: Question) -> tuple[Sequence[Mapping[str, Any]], str]:
     return prompt.render(question.variables, question.each), prompt.id
 
 
-def longest(question: Question, answer_tokens: int) -> int:
-    """Return the maximum number of tokens of the answer."""
-    return question.max_new_tokens or answer_tokens
-
-
 def cut_off(tokens: int, text: str, call: ScorerCall, remedy: str = "") -> Answer:
     """Return the failure of a truncated answer, which lacks the verdict at its end."""
     detail = f"cut off after {tokens} tokens{f'; {remedy}' if remedy else ''}"
@@ -88,11 +80,8 @@ class Writer:
         ids = self.tokenizer.chat_ids(messages, tools=question.tools)
         room = self.config.max_context - len(ids)
         if room < 1:
-            detail = (
-                f"the question has {len(ids)} tokens, which leaves no room in max_context={self.config.max_context}"
-            )
-            return Answer(failure="unparsable", detail=detail, call=self._call(prompt, started, 0, 0))
-        budget = min(longest(question, self.config.answer_tokens), room)
+            return self.too_long(prompt, started, len(ids))
+        budget = min(question.max_new_tokens or self.config.answer_tokens, room)
         completion = await self.engine.complete(
             ids,
             sampling(question, self.config, budget),
@@ -101,35 +90,20 @@ class Writer:
             logprobs=question.logprobs,
         )
         logprob = mean_logprob(completion.logprobs) if question.logprobs else None
-        call = self._call(prompt, started, len(ids), len(completion.token_ids), completion.cached_tokens)
+        call = self.charge(prompt, started, len(ids), len(completion.token_ids), completion.cached_tokens)
         if completion.finish_reason != "stop":
             return replace(cut_off(len(completion.token_ids), completion.text, call), mean_logprob=logprob)
         return Answer(text=completion.text, call=call, mean_logprob=logprob)
 
-    def _call(
+    def too_long(self, prompt: str, started: float, tokens: int) -> Answer:
+        """Return the failure of a question that leaves no room for an answer."""
+        detail = f"the question has {tokens} tokens, which leaves no room in max_context={self.config.max_context}"
+        return Answer(failure="unparsable", detail=detail, call=self.charge(prompt, started, 0, 0))
+
+    def charge(
         self, prompt: str, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0
     ) -> ScorerCall:
+        """Return `record_call` of a question to this model. `prompt` is the recorded version."""
         return record_call(
             self.pool, self.config, self.model, prompt, started, prompt_tokens, output_tokens, cached_tokens
         )
-
-
-class GraderScorer:
-    """Pool that only writes answers."""
-
-    def __init__(self, writer: Writer) -> None:
-        self.writer = writer
-
-    async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        return list(await asyncio.gather(*(self._answer(question) for question in questions)))
-
-    async def check(self) -> None:
-        await self.writer.engine.count_unfinished()
-
-    def close(self) -> None:
-        self.writer.engine.close()
-
-    async def _answer(self, question: Question) -> Answer:
-        if not question.is_written:
-            return Answer(failure="unparsable", detail=NO_PROMPT)
-        return await self.writer.answer(question)

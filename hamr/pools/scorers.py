@@ -13,50 +13,31 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput, ConfigError, VerdictUnparsable
 from hamr.models.tokenizer import load_tokenizer
-from hamr.pools.scorer_call import record_call
+from hamr.pools.scorer_base import Scorer
 from hamr.pools.scorer_openai import OpenAIScorer
 from hamr.pools.scorer_pairs import check_pair_model, load_pair_scorer
 from hamr.pools.scorer_prompt import ScorerPrompt
-from hamr.pools.scorer_written import GraderScorer, Writer, sampling
+from hamr.pools.scorer_written import NO_PROMPT, Writer, sampling
 from hamr.prompting.templates import PromptTemplate
-from hamr.types import Answer, Question, ScorerCall
+from hamr.types import Answer, Question
 
 if TYPE_CHECKING:
     from hamr.rollout.vllm_engine import VllmEngine
-
 
 QUESTION_VARIABLES = frozenset({"history", "statement_a", "statement_b"})
 """Variables that `hamr.rewards.questions.consistency_question` passes to a scorer with its own prompt."""
 
 
-class Scorer(Protocol):
-    """Interface of a scorer, run by each replica of a pool."""
+class _EngineScorer(Scorer, ABC):
+    """Base of the scorers on a local engine. The questions of a call are asked concurrently."""
 
-    async def score(self, questions: Sequence[Question]) -> list[Answer]:
-        """Return one answer per question, in order. An invalid model output is a failure in its answer.
-
-        Raises EngineDied if the questions have to be sent to another replica.
-        """
-        ...
-
-    async def check(self) -> None:
-        """Raise EngineDied if this scorer cannot answer any more."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _EngineScorer(ABC):
-    """Base of the two scorers on a local engine: prompt, cost accounting, and concurrent questions of a call."""
-
-    def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, prompt: ScorerPrompt, model: str) -> None:
-        self.pool, self.config, self.engine, self.prompt, self.model = pool, config, engine, prompt, model
-        self.writer = Writer(pool, config, engine, prompt.tokenizer, model)
+    def __init__(self, writer: Writer) -> None:
+        self.writer, self.config, self.engine = writer, writer.config, writer.engine
 
     async def score(self, questions: Sequence[Question]) -> list[Answer]:
         answers = (self.writer.answer(q) if q.is_written else self._answer(q) for q in questions)
@@ -72,7 +53,22 @@ class _EngineScorer(ABC):
 
     @abstractmethod
     async def _answer(self, question: Question) -> Answer:
-        """Answer one question, from prompt to score."""
+        """Answer one question without a prompt of its own."""
+
+
+class GraderScorer(_EngineScorer):
+    """Pool that only writes answers."""
+
+    async def _answer(self, question: Question) -> Answer:
+        return Answer(failure="unparsable", detail=NO_PROMPT)
+
+
+class _LabelScorer(_EngineScorer):
+    """Base of the two scorers that read the probabilities of labels."""
+
+    def __init__(self, pool: str, config: PoolConfig, engine: VllmEngine, prompt: ScorerPrompt, model: str) -> None:
+        super().__init__(Writer(pool, config, engine, prompt.tokenizer, model))
+        self.prompt = prompt
 
     async def _verdict(
         self,
@@ -91,7 +87,8 @@ class _EngineScorer(ABC):
                 cache hits are the question's own tokens and do not count.
         """
         logprobs, found = await self.engine.classify(ids, list(self.prompt.labels.values()))
-        call = self._call(started, spent[0], spent[1] + 1, found if cached is None else cached)
+        cached = found if cached is None else cached
+        call = self.writer.charge(self.prompt.template.id, started, spent[0], spent[1] + 1, cached)
         try:
             reading = self.prompt.read(logprobs)
         except VerdictUnparsable as e:
@@ -105,35 +102,19 @@ class _EngineScorer(ABC):
             call=call,
         )
 
-    def _too_long(self, tokens: int, started: float) -> Answer:
-        detail = f"the question has {tokens} tokens, which leaves no room in max_context={self.config.max_context}"
-        return Answer(failure="unparsable", detail=detail, call=self._call(started, 0, 0))
 
-    def _call(self, started: float, prompt_tokens: int, output_tokens: int, cached_tokens: int = 0) -> ScorerCall:
-        return record_call(
-            self.pool,
-            self.config,
-            self.model,
-            self.prompt.template.id,
-            started,
-            prompt_tokens,
-            output_tokens,
-            cached_tokens,
-        )
-
-
-class RerankerScorer(_EngineScorer):
+class RerankerScorer(_LabelScorer):
     """S_R = P(yes) at the first token of the answer, without reasoning, over the template's labels."""
 
     async def _answer(self, question: Question) -> Answer:
         started = time.monotonic()
         ids = self.prompt.question_ids(question.variables) + self.prompt.verdict_ids(after_thinking=False)
         if len(ids) + 1 > self.config.max_context:
-            return self._too_long(len(ids), started)
+            return self.writer.too_long(self.prompt.template.id, started, len(ids))
         return await self._verdict(ids, started, spent=(len(ids), 0))
 
 
-class JudgeScorer(_EngineScorer):
+class JudgeScorer(_LabelScorer):
     """S_J = P(Yes) + 0.5 P(Part) at the verdict position, after at most `thinking_tokens` tokens of reasoning.
 
     Without a configured temperature, reasoning is greedy on the first attempt and sampled on retries. It is shortened
@@ -148,7 +129,7 @@ class JudgeScorer(_EngineScorer):
         closing = self.prompt.verdict_ids(after_thinking=self.prompt.template.thinks)
         room = self.config.max_context - len(opened) - len(closing) - 1
         if room < 0:
-            return self._too_long(len(asked), started)
+            return self.writer.too_long(self.prompt.template.id, started, len(asked))
         budget = min(self.config.thinking_tokens, room) if self.prompt.template.thinks else 0
         if not budget:
             return await self._verdict(opened + closing, started, spent=(len(opened) + len(closing), 0))

@@ -13,7 +13,7 @@ from random import Random
 from hamr.errors import BadInput
 from hamr.procedures import Scenario, load_scenario, scenario_names
 from hamr.procedures.schema import ScenarioAction, Value
-from hamr.procedures.words import ByValue, Relation, Split, Words, expansions, fitting, load_words, one_of
+from hamr.procedures.words import ByValue, Relation, Split, Texts, Words, expansions, fitting, load_words, one_of
 from hamr.types import Action, Reply, ServiceSample, ToolCall
 
 ASK = "ask "
@@ -55,10 +55,7 @@ class SageActs:
 
     def texts(self, act: str, context: Context) -> list[str]:
         """Return every reference text of the act. Empty if its wordings do not fit the context."""
-        wordings = self.words.of(context.split)
-        field = act.removeprefix(ASK)
-        own = fitting(wordings.ask[field], context.shown) if act.startswith(ASK) else wordings.say[act]
-        return list(self._fill(act, own, context))
+        return list(self._fill(act, self._own_wordings(act, context), context))
 
     def right(self, act: str, context: Context) -> list[str]:
         """Return every right text of the act: those of its references and its further wordings."""
@@ -77,9 +74,13 @@ class SageActs:
             return []
         if action is not None and not action.reply:
             return [call_of(act, action, values)]
+        return [Reply(content=one_of((text,), values, rng)) for text in self._own_wordings(act, context)]
+
+    def _own_wordings(self, act: str, context: Context) -> Texts:
         wordings = self.words.of(context.split)
-        own = wordings.say[act] if action is not None else fitting(wordings.ask[act.removeprefix(ASK)], context.shown)
-        return [Reply(content=one_of((text,), values, rng)) for text in own]
+        if act.startswith(ASK):
+            return fitting(wordings.ask[act.removeprefix(ASK)], context.shown)
+        return wordings.say[act]
 
     def complete(self, context: Context, rng: Random) -> Context:
         """Return the context with every field shown and no amount of zero, so that each act has a text."""
@@ -118,7 +119,7 @@ class SageActs:
             return dict(context.values)
         try:
             return {**context.values, "amount": self.scenario.amount(action.amount, context.values)}
-        except (BadInput, StopIteration):
+        except BadInput:
             return None
 
 
@@ -135,9 +136,7 @@ def _shipped_acts(name: str, language: str) -> SageActs:
 
 def call_of(name: str, action: ScenarioAction, values: Mapping[str, Value]) -> ToolCall:
     """Return the tool call of a scenario's action; `values` has its amount."""
-    parameters: dict[str, Value] = {}
-    if action.amount is not None:
-        parameters["amount"] = values["amount"]
+    parameters = {"amount": values["amount"]} if action.amount is not None else {}
     if action.option is not None:
         parameters["option"] = action.option
     return ToolCall(name=action.tool(name), parameters=parameters)

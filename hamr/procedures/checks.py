@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from hamr.errors import did_you_mean
@@ -45,9 +45,12 @@ def _names(file: ScenarioFile) -> Iterator[ScenarioFault]:
     yield from _check_doubles({"stages": file.stages, "actions": file.actions})
     yield from _tools(file)
     if file.start not in file.stages:
-        yield ScenarioFault(
-            ("start",), file.start, f"is not a stage; {did_you_mean(file.start, file.stages)}known: {list(file.stages)}"
-        )
+        yield _unknown(("start",), file.start, "is not a stage", file.stages)
+
+
+def _unknown(where: tuple[str | int, ...], name: str, what: str, known: Collection[str]) -> ScenarioFault:
+    """Return the fault of a name that is none of the known ones."""
+    return ScenarioFault(where, name, f"{what}; {did_you_mean(name, known)}known: {list(known)}")
 
 
 def _check_doubles(kinds: Mapping[str, Iterable[str]]) -> Iterator[ScenarioFault]:
@@ -87,14 +90,9 @@ def _stages(file: ScenarioFile) -> Iterator[ScenarioFault]:
         for index, target in enumerate(stage.targets):
             where = ("stages", name, "next") if stage.next else ("stages", name, "branches", index, "to")
             if target not in places:
-                yield ScenarioFault(
-                    where, target, f"is neither a stage nor an action; {did_you_mean(target, places)}known: {places}"
-                )
+                yield _unknown(where, target, "is neither a stage nor an action", places)
         if stage.reads is not None and stage.reads not in variables:
-            hint = did_you_mean(stage.reads, variables)
-            yield ScenarioFault(
-                ("stages", name, "reads"), stage.reads, f"is not a variable; {hint}known: {list(variables)}"
-            )
+            yield _unknown(("stages", name, "reads"), stage.reads, "is not a variable", variables)
         elif stage.reads is not None:
             yield from _branches(name, stage, variables[stage.reads])
 
@@ -125,12 +123,13 @@ def _edges(tests: Iterable[Condition]) -> list[int]:
 
 
 def _condition(where: tuple[str | int, ...], test: Condition, variable: Variable | Fact) -> Iterator[ScenarioFault]:
-    """Check that the variable can satisfy the condition."""
-    if test.above is not None and (variable.options is not None if isinstance(variable, Variable) else False):
+    """Check that the variable can satisfy the condition; a fact may have any value."""
+    if isinstance(variable, Fact):
+        return
+    if test.above is not None and variable.options is not None:
         yield ScenarioFault((*where, "above"), test.above, "the variable is not a number; give values")
     for index, value in enumerate(test.values or ()):
-        problem = variable.problem(value) if isinstance(variable, Variable) else None
-        if problem:
+        if problem := variable.problem(value):
             yield ScenarioFault((*where, "values", index), value, problem)
 
 
@@ -167,11 +166,7 @@ def _values(file: ScenarioFile) -> Iterator[ScenarioFault]:
         for name, test in refusal.when.items():
             where = ("refused", index, "when", name)
             if name not in file.system:
-                yield ScenarioFault(
-                    where,
-                    name,
-                    f"is not a system variable; {did_you_mean(name, file.system)}known: {list(file.system)}",
-                )
+                yield _unknown(where, name, "is not a system variable", file.system)
             else:
                 yield from _condition(where, test, file.system[name])
     for index, state in enumerate(file.listed_states or ()):
@@ -218,10 +213,9 @@ def _check_reference(
 ) -> Iterator[ScenarioFault]:
     """Check that the variable exists and may have `value` (None: check only the name)."""
     if name not in variables:
-        yield ScenarioFault(where, name, f"no such variable; {did_you_mean(name, variables)}known: {list(variables)}")
+        yield _unknown(where, name, "no such variable", variables)
         return
-    problem = None if value is None else variables[name].problem(value)
-    if problem:
+    if value is not None and (problem := variables[name].problem(value)):
         yield ScenarioFault(where, value, problem)
 
 
@@ -230,23 +224,21 @@ def _amounts(file: ScenarioFile) -> Iterator[ScenarioFault]:
     numbers = {name for name, fact in file.facts.items() if fact.number}
     numbers |= {name for name, variable in file.system.items() if variable.options is None}
     readable: dict[str, Variable | Fact] = {**file.system, **file.facts}
+    unreadable = "a formula can read the numbers among system and facts"
     for name, formula in file.formulas.items():
         for index, case in enumerate(formula.cases):
             where = ("formulas", name, "cases", index)
             for variable, test in case.when.items():
                 if variable not in readable:
-                    yield ScenarioFault((*where, "when", variable), variable, _no_readable(variable, readable))
+                    yield _unknown((*where, "when", variable), variable, unreadable, sorted(readable))
                 else:
                     yield from _condition((*where, "when", variable), test, readable[variable])
             for variable in sorted(case.value.names - numbers):
-                yield ScenarioFault((*where, "value"), variable, _no_readable(variable, numbers))
+                yield _unknown((*where, "value"), variable, unreadable, sorted(numbers))
         yield from _divisions(name, formula, file)
     for name, action in file.actions.items():
         if action.amount is not None and action.amount not in file.formulas:
-            hint = did_you_mean(action.amount, file.formulas)
-            yield ScenarioFault(
-                ("actions", name, "amount"), action.amount, f"is not a formula; {hint}known: {list(file.formulas)}"
-            )
+            yield _unknown(("actions", name, "amount"), action.amount, "is not a formula", file.formulas)
 
 
 def _divisions(name: str, formula: Formula, file: ScenarioFile) -> Iterator[ScenarioFault]:
@@ -277,10 +269,6 @@ def _inputs(entry: Variable | Fact, tests: Iterable[Condition]) -> list[Value]:
         return [*entry.values]
     borders = (0, int(entry.values[0]), int(entry.values[-1]), *_edges(tests))
     return [value for value in entry.values if any(abs(int(value) - border) <= entry.step for border in borders)]
-
-
-def _no_readable(name: str, known: Iterable[str]) -> str:
-    return f"a formula can read the numbers among system and facts; {did_you_mean(name, known)}known: {sorted(known)}"
 
 
 def _logic(file: ScenarioFile) -> Iterator[ScenarioFault]:

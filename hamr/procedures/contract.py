@@ -159,12 +159,7 @@ def label(value: object, variable: Variable) -> Value | None:
 
 
 def _checked_object(text: str) -> dict[str, Any]:
-    raw = _object(_THOUGHT.sub("", text, count=1).strip())
-    _check_types(raw)
-    return raw
-
-
-def _object(text: str) -> dict[str, Any]:
+    text = _THOUGHT.sub("", text, count=1).strip()
     if not text:
         raise _Unread("empty")
     start = text.find("{")
@@ -177,7 +172,7 @@ def _object(text: str) -> dict[str, Any]:
     around = text[:start] + text[end:]
     if around.strip():
         raise _Unread("text_around", around.strip()[:60])
-    assert isinstance(found, dict)
+    _check_types(found)
     return found
 
 

@@ -24,7 +24,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {"min": min, "max": max}
 
 @dataclass(frozen=True)
 class Expression:
-    """One expression of a scenario file. Raises ValueError that names the disallowed part for any other text.
+    """One expression of a scenario file.
 
     >>> Expression("max(0, Paid - Paid * Taken / Total)").value({"Paid": 100, "Taken": 1, "Total": 3})
     Fraction(200, 3)

@@ -9,15 +9,16 @@ untrusted text.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+
+from pydantic import StrictStr
 
 from hamr.errors import BadInput, did_you_mean
 from hamr.procedures.graph import Scenario
-from hamr.procedures.procedure import plain, sop_text
 from hamr.procedures.rules import stage_name
-from hamr.procedures.schema import Fact, Value, Variable
-from hamr.procedures.templates import Phrases, TextPrompt, phrases_in
+from hamr.procedures.schema import LANGUAGES, Condition, Fact, Formula, ProcedureStage, Value, Variable
+from hamr.prompting.templates import PromptFile, TaggedText, fill_template
 
 END_MARK = "[END]"
 """Mark that the simulated customer writes after the last message."""
@@ -43,6 +44,36 @@ DIMENSIONS: Mapping[str, int] = {
 GRADES = (3, 6, 9)
 
 
+class TextPrompt(PromptFile):
+    """A text with variables, each alone in a tag.
+
+    >>> TextPrompt.load("sage_user.en").language
+    'en'
+    """
+
+    text: TaggedText
+
+    def render(self, variables: Mapping[str, str]) -> str:
+        """Return the text with the variables. Raise DataError for a variable that is missing or not a text."""
+        return fill_template(self.text, variables, self.name)
+
+
+class Phrases(PromptFile):
+    """Sentences by name."""
+
+    phrases: dict[StrictStr, StrictStr]
+
+    def say(self, phrase: str, **values: object) -> str:
+        return self.phrases[phrase].format(**values)
+
+
+def phrases_in(language: str) -> Phrases:
+    """Return the shipped sentences of a language. Raise BadInput for an unknown language."""
+    if language not in LANGUAGES:
+        raise BadInput("language", language, f"known: {list(LANGUAGES)}")
+    return Phrases.load(f"sage_phrases.{language}")
+
+
 def prompt_ids(language: str) -> dict[str, str]:
     """Return name, version and digest of every template used in this language, for the records."""
     phrases = phrases_in(language).id
@@ -57,16 +88,9 @@ def service_prompt(scenario: Scenario, system: Mapping[str, Value], *, language:
     them.
     """
     words = phrases_in(language)
-    variables = {
-        "desk": _desk(scenario, words, language),
-        "fields": _fields(scenario, words, language),
-        "system": _known_facts(scenario, system, words, language),
-        "catalogue": _catalogue(scenario, words, language),
-        "procedure": sop_text(scenario, language=language),
-        "actions": _actions(scenario, words, language),
-        "answer": _service_answer(scenario, words),
-    }
-    return TextPrompt.load(f"sage_service.{language}").render(variables)
+    parts = ("desk", "fields", "catalogue", "procedure", "actions")
+    own = {"system": _known_facts(scenario, system, words, language), "answer": _service_answer(scenario, words)}
+    return _render("sage_service", scenario, language, *parts, **own)
 
 
 def user_prompt(
@@ -85,9 +109,10 @@ def user_prompt(
     Facts that the system hides from customers are omitted.
 
     Raises:
-        BadInput: The scenario does not have the intent, persona or level, or the intent excludes the fields.
+        BadInput: The scenario does not have the intent, persona, level or a variable, or the intent excludes the
+            fields.
     """
-    words, file = phrases_in(language), scenario.file
+    words, file, read = phrases_in(language), scenario.file, scenario.walk(fields, system).read
     for key, name, known in (
         ("intent", intent, file.intents),
         ("persona", persona, file.personas),
@@ -97,50 +122,41 @@ def user_prompt(
             raise BadInput(f"{scenario.name}.{key}", name, f"{did_you_mean(name, known)}known: {list(known)}")
     if not file.intents[intent].allows(fields):
         raise BadInput(f"{scenario.name}.intent", intent, f"pins {dict(file.intents[intent].pins)}; the fields differ")
+    # Fillers of the fields that the path does not read may contradict the others.
+    meanings = [(file.fields[name].meanings or {})[value] for name, value in fields.items() if name in read]
     shown = {name: value for name, value in system.items() if not _entry(scenario, name).hidden}
-    variables = {
-        "desk": _desk(scenario, words, language),
-        "person": file.personas[persona].description.of(language),
-        "wish": file.intents[intent].description.of(language),
-        "difficulty": words.say("difficulty", level=level, description=file.adversity[level].of(language)),
-        "behaviour": _behaviour(scenario, fields, system, words, language),
-        "known": _known_facts(scenario, shown, words, language),
-        "end_mark": END_MARK,
-    }
-    return TextPrompt.load(f"sage_user.{language}").render(variables)
+    return _render(
+        "sage_user",
+        scenario,
+        language,
+        "desk",
+        person=file.personas[persona].description.of(language),
+        wish=file.intents[intent].description.of(language),
+        difficulty=words.say("difficulty", level=level, description=file.adversity[level].of(language)),
+        behaviour="\n".join(words.say("behaviour", meaning=meaning.of(language)) for meaning in meanings),
+        known=_known_facts(scenario, shown, words, language),
+        end_mark=END_MARK,
+    )
 
 
 @lru_cache(maxsize=256)
 def wording_prompt(scenario: Scenario, *, persona: str, level: str, language: str) -> str:
     """Return the system prompt of a model that words a customer's messages. An empty `level` is none."""
-    words, file = phrases_in(language), scenario.file
-    variables = {
-        "desk": _desk(scenario, words, language),
-        "person": file.personas[persona].description.of(language),
-        "difficulty": file.adversity[level].of(language) if level else "",
-    }
-    return TextPrompt.load(f"sage_wording.{language}").render(variables)
+    person = scenario.file.personas[persona].description.of(language)
+    difficulty = scenario.file.adversity[level].of(language) if level else ""
+    return _render("sage_wording", scenario, language, "desk", person=person, difficulty=difficulty)
 
 
 @lru_cache(maxsize=64)
 def judge_prompt(scenario: Scenario, *, language: str) -> str:
     """Return the system prompt of a judge, who classifies the fields at one turn and grades the reply to it."""
-    words = phrases_in(language)
-    variables = {
-        "desk": _desk(scenario, words, language),
-        "fields": _fields(scenario, words, language),
-        "procedure": sop_text(scenario, language=language),
-        "actions": _actions(scenario, words, language),
-        "answer": _judge_answer(scenario, words),
-    }
-    return TextPrompt.load(f"sage_judge.{language}").render(variables)
+    answer = _judge_answer(scenario, phrases_in(language))
+    return _render("sage_judge", scenario, language, "desk", "fields", "procedure", "actions", answer=answer)
 
 
 def customer_reading_prompt(scenario: Scenario, *, language: str) -> str:
     """Return the system prompt of a judge that reads off a customer's messages which fields they show."""
-    words = phrases_in(language)
-    variables = {"desk": _desk(scenario, words, language), "fields": _fields(scenario, words, language)}
-    return TextPrompt.load(f"sage_customer.{language}").render(variables)
+    return _render("sage_customer", scenario, language, "desk", "fields")
 
 
 def service_answer(
@@ -179,17 +195,23 @@ def policy_text(scenario: Scenario, *, language: str) -> str:
         values = {"name": name, "tool": action.tool(name), "amount": action.amount, "option": action.option}
         kind = "by_call_option" if action.option else kind
         lines.append(words.say(kind, **values, description=action.description.of(language)))
-    variables = {
-        "desk": _desk(scenario, words, language),
-        "fields": _fields(scenario, words, language),
-        "catalogue": _catalogue(scenario, words, language),
-        "procedure": sop_text(scenario, language=language),
-        "actions": "\n".join(lines),
-    }
-    return TextPrompt.load(f"sage_policy.{language}").render(variables)
+    parts = ("desk", "fields", "catalogue", "procedure")
+    return _render("sage_policy", scenario, language, *parts, actions="\n".join(lines))
 
 
-# --- other parts -------------------------------------------------------------------------------
+def sop_text(scenario: Scenario, *, language: str) -> str:
+    """Return the procedure as text: every stage with its successors, and every amount with its formula."""
+    return _procedure(scenario, phrases_in(language), language)
+
+
+# --- parts of the scenario ---------------------------------------------------------------------
+
+
+def _render(template: str, scenario: Scenario, language: str, *parts: str, **own: str) -> str:
+    """Return the template in a language, with these parts of the scenario (`_PARTS`) and its own variables."""
+    words = phrases_in(language)
+    common = {part: _PARTS[part](scenario, words, language) for part in parts}
+    return TextPrompt.load(f"{template}.{language}").render(common | own)
 
 
 def _desk(scenario: Scenario, words: Phrases, language: str) -> str:
@@ -220,12 +242,7 @@ def _known_facts(scenario: Scenario, system: Mapping[str, Value], words: Phrases
 
 
 def _entry(scenario: Scenario, name: str) -> Variable | Fact:
-    known: dict[str, Variable | Fact] = {**scenario.file.system, **scenario.file.facts}
-    if name not in known:
-        raise BadInput(
-            f"{scenario.name}.system.{name}", name, f"no such variable; {did_you_mean(name, known)}known: {list(known)}"
-        )
-    return known[name]
+    return scenario.file.system.get(name) or scenario.file.facts[name]
 
 
 def _catalogue(scenario: Scenario, words: Phrases, language: str) -> str:
@@ -241,20 +258,56 @@ def _actions(scenario: Scenario, words: Phrases, language: str) -> str:
     return "\n".join(lines)
 
 
-def _behaviour(
-    scenario: Scenario, fields: Mapping[str, Value], system: Mapping[str, Value], words: Phrases, language: str
-) -> str:
-    """Return the facts that the customer shows: the fields of its path. Fillers of other fields may contradict them."""
-    lines = {}
-    for name, value in fields.items():
-        problem = scenario.file.fields[name].problem(value) if name in scenario.file.fields else "no such field"
-        if problem:
-            raise BadInput(f"{scenario.name}.fields.{name}", value, problem)
-        meanings = scenario.file.fields[name].meanings
-        assert meanings is not None
-        lines[name] = words.say("behaviour", meaning=meanings[value].of(language))
-    read = scenario.walk(fields, system).read
-    return "\n".join(line for name, line in lines.items() if name in read)
+def _procedure(scenario: Scenario, words: Phrases, language: str) -> str:
+    lines = [_stage(scenario, node, stage, words, language) for node, stage in scenario.file.stages.items()]
+    sided = next((node for node in scenario.file.stages if "@" in node), None)
+    if sided is not None:
+        lines.append(words.say("sides", node=sided, name=stage_name(sided)))
+    if scenario.file.formulas:
+        lines.append(words.say("amounts"))
+        lines += [_formula(name, formula, words, language) for name, formula in scenario.file.formulas.items()]
+    return "\n".join(lines)
+
+
+def _stage(scenario: Scenario, node: str, stage: ProcedureStage, words: Phrases, language: str) -> str:
+    title = stage.title.of(language)
+    if stage.next is not None:
+        return words.say("go", stage=node, title=title, to=stage.next)
+    assert stage.reads is not None
+    kind = "reads_field" if stage.reads in scenario.file.fields else "reads_system"
+    lines = [words.say(kind, stage=node, title=title, variable=stage.reads)]
+    for branch in stage.branches:
+        end = "to_action" if branch.to in scenario.file.actions else "to_stage"
+        lines.append(words.say(end, when=_condition(stage.reads, branch, words), to=branch.to))
+    return "\n".join(lines)
+
+
+def _condition(variable: str, test: Condition, words: Phrases) -> str:
+    if test.above is not None:
+        return words.say("above", variable=variable, number=test.above)
+    return words.say("equals", variable=variable, values=words.say("or").join(map(plain, test.values or ())))
+
+
+def _formula(name: str, formula: Formula, words: Phrases, language: str) -> str:
+    lines = [words.say("formula", name=name, description=formula.description.of(language))]
+    for case in formula.cases:
+        when = words.say("and").join(_condition(variable, test, words) for variable, test in case.when.items())
+        kind = "formula_case" if when else "formula_rest" if len(formula.cases) > 1 else "formula_only"
+        lines.append(words.say(kind, when=when, value=case.value.text))
+    return "\n".join(lines)
+
+
+def plain(value: Value) -> str:
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+_PARTS: Mapping[str, Callable[[Scenario, Phrases, str], str]] = {
+    "desk": _desk,
+    "fields": _fields,
+    "catalogue": _catalogue,
+    "procedure": _procedure,
+    "actions": _actions,
+}
 
 
 # --- answer formats ----------------------------------------------------------------------------

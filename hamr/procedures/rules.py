@@ -44,10 +44,10 @@ def walk(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[s
             combination of system variables.
     """
     known = _check_fields(scenario, fields, system)
-    at = scenario.start
+    at, awaits = scenario.start, None
     nodes: list[str] = []
     read: list[str] = []
-    while at in scenario.stages:
+    while at in scenario.stages and awaits is None:
         nodes.append(at)
         stage = scenario.stages[at]
         if stage.next is not None:
@@ -56,15 +56,17 @@ def walk(scenario: ScenarioFile, fields: Mapping[str, object], system: Mapping[s
         assert stage.reads is not None
         value = known.get(stage.reads)
         if value is None:
-            return _walk(nodes, read, awaits=stage.reads)
-        read.append(stage.reads)
-        at = next(branch.to for branch in stage.branches if branch.holds(value))
-    return _walk(nodes, read, action=at)
-
-
-def _walk(nodes: list[str], read: list[str], *, action: str | None = None, awaits: str | None = None) -> Walk:
-    path = tuple(map(stage_name, nodes))
-    return Walk(path=path, action=action, awaits=awaits, read=tuple(read), nodes=tuple(nodes))
+            awaits = stage.reads
+        else:
+            read.append(stage.reads)
+            at = next(branch.to for branch in stage.branches if branch.holds(value))
+    return Walk(
+        path=tuple(map(stage_name, nodes)),
+        action=at if awaits is None else None,
+        awaits=awaits,
+        read=tuple(read),
+        nodes=tuple(nodes),
+    )
 
 
 def _check_fields(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from hamr.config.sage import ActionForm, PathForm
 from hamr.procedures.contract import AgentOutput
@@ -120,12 +121,8 @@ def path_score(given: Sequence[str], reference: Sequence[str], form: PathForm = 
 
 def departure(given: Sequence[str], reference: Sequence[str]) -> int:
     """Return the length of the common prefix in stages."""
-    common = 0
-    for label, right in zip(given, reference, strict=False):
-        if label != right:
-            break
-        common += 1
-    return common
+    pairs = zip(given, reference, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def action_score(given: str, reference: str, scenario: Scenario, form: ActionForm = "exact") -> float:

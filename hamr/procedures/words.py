@@ -135,12 +135,10 @@ def _with_adversity(words: Words, language: str) -> Words:
     if any(words.of(split).adversity for split in SPLITS) or not path.is_file():
         return words
     shipped = read_checked(path, _Adversity, "words")[0]
-    return Words(
-        opens_with=words.opens_with,
-        train=words.train.model_copy(update={"adversity": shipped.train}),
-        validation=words.validation.model_copy(update={"adversity": shipped.validation}),
-        test=words.test.model_copy(update={"adversity": shipped.test}),
-    )
+    added: dict[str, Wordings] = {}
+    for split in SPLITS:
+        added[split] = words.of(split).model_copy(update={"adversity": getattr(shipped, split)})
+    return words.model_copy(update=added)
 
 
 def wording_at(wordings: Wordings, key: WordingKey) -> ByValue:
@@ -307,11 +305,7 @@ def _check_shared(words: Words) -> Iterator[WordingFault]:
         for where, text in all_texts(words.of(split).model_dump()):
             for sentence in (s for variant in expansions(text) for s in sentences(variant)):
                 if home.setdefault(sentence, split) != split:
-                    yield (
-                        (split, *where),
-                        sentence,
-                        f"is also in {home[sentence]}; use different wordings",
-                    )
+                    yield (split, *where), sentence, f"is also in {home[sentence]}; use different wordings"
 
 
 def all_texts(part: object, where: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:

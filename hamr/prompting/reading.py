@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hamr.errors import VerdictUnparsable
@@ -63,6 +63,18 @@ def final_object(text: str, keys: Sequence[str]) -> dict[str, Any]:
     if not all(f'"{key}"' in written for key in value):
         raise VerdictUnparsable(f"a key of the JSON object is escaped: {answer[-_SHOWN:]!r}")
     return named
+
+
+def json_values(text: str, opening: str = r"[\[{]") -> Iterator[Any]:
+    """Yield every outermost JSON value in a text that starts with one of `opening` (a pattern), in order."""
+    decoder, start, position = json.JSONDecoder(), re.compile(opening), 0
+    while (found := start.search(text, position)) is not None:
+        try:
+            value, position = decoder.raw_decode(text, found.start())
+        except (ValueError, RecursionError):
+            position = found.start() + 1
+            continue
+        yield value
 
 
 def grade(value: Any) -> int:

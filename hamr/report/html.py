@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hamr.files import write_atomic
 from hamr.report.drawing import PALETTE
 from hamr.report.values import Page, format_value
 from hamr.security.redaction import redact_text
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 RELOAD = '<meta http-equiv="refresh" content="10">'
 """Makes a browser reload the page every 10 s."""
@@ -31,15 +27,11 @@ def write_page(page: Page, folder: Path, *, live: bool = False) -> Path:
 
 def render_page(page: Page, *, live: bool = False) -> str:
     """Return the page as HTML. All text is escaped."""
-    return _environment().get_template("page.html.j2").render(page=page, reload=RELOAD if live else "")
+    return render("page.html.j2", page=page, reload=RELOAD if live else "")
 
 
 def render(template: str, **values: object) -> str:
-    """Return another page of `templates/`. All values are escaped."""
-    return _environment().get_template(template).render(**values)
-
-
-def _environment() -> Environment:
+    """Return a page of `templates/`. All values are escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
@@ -55,4 +47,4 @@ def _environment() -> Environment:
         "palette": PALETTE,
         "format_value": format_value,
     }
-    return made
+    return made.get_template(template).render(**values)

@@ -131,9 +131,9 @@ class Table:
                 raise ValueError(f"table {self.title!r} has {len(self.columns)} columns but a row of {len(row)} cells")
 
     @classmethod
-    def pairs(cls, title: str, pairs: Mapping[str, Cell], *, note: str = "") -> Table:
+    def pairs(cls, title: str, pairs: Mapping[str, Cell]) -> Table:
         """Return a table of names and values without a head, half a page wide."""
-        return cls(title, (Column("name"), Column("value")), tuple(pairs.items()), note=note, head=False, half=True)
+        return cls(title, (Column("name"), Column("value")), tuple(pairs.items()), head=False, half=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,8 +44,34 @@ class TimedSource(FunctionSource, ABC):
     deadline_s: float
 
     @abstractmethod
-    def load(self) -> UserFunction:
-        """Load the function. Call it in a process of its own. Raises ConfigError."""
+    def load(self) -> LoadedFunction:
+        """Import the module or file and return the function. Call it in a process of its own.
+
+        Raises ConfigError if the function does not fit.
+        """
+
+    @abstractmethod
+    async def answer(self, function: LoadedFunction, *request: Any) -> dict[str, Any]:
+        """Return the reply of the loaded function to a request, as JSON."""
+
+    async def run(self, function: LoadedFunction, *given: Any, convert: Callable[[Any], T]) -> T | Failure:
+        """Call the function and convert its value. `convert` may raise _Unusable.
+
+        The deadline ends an async function only. The caller has to end the process of one that does not return.
+        """
+        limit = asyncio.timeout(self.deadline_s)
+        try:
+            async with limit:
+                value = function(*given)
+                if inspect.isawaitable(value):
+                    value = await value
+            return convert(value)
+        except _Unusable as error:
+            return self.failure(str(error))
+        except (Exception, SystemExit) as error:
+            if limit.expired():
+                return self.timeout()
+            return self.failure(f"raised {describe_error(error, self)}")
 
     def failure(self, what: str) -> FunctionFailed:
         """Return the failure of a call that the function did not answer as it has to. `what` continues its name."""
@@ -68,87 +94,43 @@ class RewardSource(TimedSource):
         key = f"rewards.custom.{name}"
         return cls.of_config(key, config, name=name, deadline_s=config.deadline_s, batch=config.batch)
 
-    def load(self) -> RewardFunction:
-        """Import the module or file and return the function. Raises ConfigError if it does not fit."""
-        arguments = ("samples", "responses") if self.batch else ("sample", "response")
-        return RewardFunction(self, load_function(self, arguments))
+    def load(self) -> LoadedFunction:
+        return load_function(self, ("samples", "responses") if self.batch else ("sample", "response"))
+
+    async def answer(self, function: LoadedFunction, *request: Any) -> dict[str, Any]:
+        return {"outcomes": [_as_reply(outcome) for outcome in await self.score(function, *request)]}
+
+    async def score(
+        self, function: LoadedFunction, sample: ServiceSample, responses: Sequence[str]
+    ) -> tuple[FunctionOutcome, ...]:
+        """Return the outcome of each response. Without `batch` there is one response."""
+        count = len(responses)
+        given = ([sample] * count, list(responses)) if self.batch else (sample, *responses)
+        values = await self.run(
+            function, *given, convert=lambda value: _values(value, count) if self.batch else [value]
+        )
+        if isinstance(values, Failure):
+            return (values,) * count
+        return tuple(self._outcome(value) for value in values)
+
+    def _outcome(self, value: Any) -> FunctionOutcome:
+        if (number := read_number(value)) is not None:
+            return Scored(value=number)
+        return self.failure(f"returned {describe_value(value)}; return a finite number")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AgentSource(TimedSource):
-    """An agent. `name` is the option that names it."""
+    """An agent: `reply(messages, tools)` returns its text, or a message {"content", "tool_calls"}. `name` is the option
+    that names it."""
 
-    def load(self) -> AgentFunction:
-        """Import the module or file and return the function. Raises ConfigError if it does not fit."""
-        return AgentFunction(self, load_function(self, ("messages", "tools")))
+    def load(self) -> LoadedFunction:
+        return load_function(self, ("messages", "tools"))
 
-
-@dataclass(frozen=True)
-class UserFunction(ABC):
-    """A loaded function."""
-
-    source: TimedSource
-    loaded: LoadedFunction
-
-    @property
-    def is_async(self) -> bool:
-        """True if several calls may run concurrently."""
-        call = self.loaded.call
-        return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
-
-    @abstractmethod
-    async def answer(self, *request: Any) -> dict[str, Any]:
-        """Return the reply to a request, as JSON."""
-
-    async def run(self, *given: Any, convert: Callable[[Any], T]) -> T | Failure:
-        """Call the function and convert its value. `convert` may raise _Unusable.
-
-        The deadline ends an async function only. The caller has to end the process of one that does not return.
-        """
-        source = self.source
-        limit = asyncio.timeout(source.deadline_s)
-        try:
-            async with limit:
-                value = self.loaded(*given)
-                if inspect.isawaitable(value):
-                    value = await value
-            return convert(value)
-        except _Unusable as error:
-            return source.failure(str(error))
-        except (Exception, SystemExit) as error:
-            if limit.expired():
-                return source.timeout()
-            return source.failure(f"raised {describe_error(error, source)}")
-
-
-@dataclass(frozen=True)
-class RewardFunction(UserFunction):
-    """A loaded reward function."""
-
-    source: RewardSource
-
-    async def answer(self, *request: Any) -> dict[str, Any]:
-        """Return the outcomes of `score` as JSON, for the parent process."""
-        return {"outcomes": [_as_reply(outcome) for outcome in await self.score(*request)]}
-
-    async def score(self, sample: ServiceSample, responses: Sequence[str]) -> tuple[FunctionOutcome, ...]:
-        """Return the outcome of each response. Without `batch` there is one response."""
-        source, count = self.source, len(responses)
-        given = ([sample] * count, list(responses)) if source.batch else (sample, *responses)
-        values = await self.run(*given, convert=lambda value: _values(value, count) if source.batch else [value])
-        if isinstance(values, Failure):
-            return (values,) * count
-        return tuple(_outcome(source, value) for value in values)
-
-
-@dataclass(frozen=True)
-class AgentFunction(UserFunction):
-    """A loaded agent: `reply(messages, tools)` returns its text, or a message {"content", "tool_calls"}."""
-
-    async def answer(self, *request: Any) -> dict[str, Any]:
-        """Return the message and the seconds of the call as JSON, or its failure."""
+    async def answer(self, function: LoadedFunction, *request: Any) -> dict[str, Any]:
+        """Return the message and the seconds of the call, or its failure."""
         begun = time.monotonic()
-        message = await self.run(*request, convert=_message)
+        message = await self.run(function, *request, convert=_message)
         if isinstance(message, Failure):
             return _as_reply(message)
         return {"message": message, "seconds": time.monotonic() - begun}
@@ -184,9 +166,3 @@ def _values(returned: Any, count: int) -> list[Any]:
     if len(values) != count:
         raise _Unusable(f"returned {len(values)} values for {count} responses")
     return values
-
-
-def _outcome(source: RewardSource, value: Any) -> FunctionOutcome:
-    if (number := read_number(value)) is not None:
-        return Scored(value=number)
-    return source.failure(f"returned {describe_value(value)}; return a finite number")

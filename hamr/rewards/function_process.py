@@ -20,7 +20,8 @@ import traceback
 from typing import Any, BinaryIO
 
 from hamr.errors import ConfigError
-from hamr.rewards.custom import FunctionOutcome, TimedSource, UserFunction
+from hamr.rewards.custom import FunctionOutcome, TimedSource
+from hamr.security.functions import LoadedFunction
 from hamr.types import Failure, FunctionFailed, FunctionTimeout, Scored
 
 HEADER = struct.Struct(">I")
@@ -73,11 +74,11 @@ def main(descriptor: int) -> None:
         except ConfigError as error:
             reply({"error": error.remedy})
             return
-        reply({"sha256": function.loaded.sha256, "is_async": function.is_async})
-        asyncio.run(_serve(function, requests, reply))
+        reply({"sha256": function.sha256, "is_async": function.is_async})
+        asyncio.run(_serve(source, function, requests, reply))
 
 
-async def _serve(function: UserFunction, requests: BinaryIO, reply: Any) -> None:
+async def _serve(source: TimedSource, function: LoadedFunction, requests: BinaryIO, reply: Any) -> None:
     """Answer requests until the process ends.
 
     A separate thread reads them, so that the process ends with its parent even if the function does not return.
@@ -86,7 +87,7 @@ async def _serve(function: UserFunction, requests: BinaryIO, reply: Any) -> None
     running: set[asyncio.Task[None]] = set()
 
     async def answer(number: int, request: tuple[Any, ...]) -> None:
-        reply({"number": number, **await function.answer(*request)})
+        reply({"number": number, **await source.answer(function, *request)})
 
     def begin(number: int, request: tuple[Any, ...]) -> None:
         task = loop.create_task(answer(number, request))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hamr.prompting.reading import TEXT, object_schema
+from hamr.prompting.reading import TEXT, json_values, object_schema
 from hamr.rewards.questions import judge_question
 from hamr.types import Question, ServiceSample
 
@@ -89,7 +88,7 @@ def _line_fields(line: str) -> dict[str, str] | None:
 def _json_items(text: str) -> list[dict[str, Any]]:
     lists: list[list[dict[str, Any]]] = []
     single: list[dict[str, Any]] = []
-    for value in _json_values(text):
+    for value in json_values(text):
         if isinstance(value, dict) and "title" in value:
             single.append(value)
             continue
@@ -98,19 +97,6 @@ def _json_items(text: str) -> list[dict[str, Any]]:
             if any("title" in item for item in items):
                 lists.append(items)
     return lists[-1] if lists else single
-
-
-def _json_values(text: str) -> Iterator[Any]:
-    """Yield every outermost JSON object or array in a text, in order."""
-    decoder = json.JSONDecoder()
-    position = 0
-    while (found := re.compile(r"[\[{]").search(text, position)) is not None:
-        try:
-            value, position = decoder.raw_decode(text, found.start())
-        except (ValueError, RecursionError):
-            position = found.start() + 1
-            continue
-        yield value
 
 
 def sample_rubric(sample: ServiceSample) -> tuple[RubricItem, ...]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from hamr.config.judged import RubricConfig
 from hamr.errors import MissingScore, VerdictUnparsable
 from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
-from hamr.rewards.grades import SCHEMA, graded_value, read_grade
+from hamr.rewards.graded import SCHEMA, graded_value, read_grade
 from hamr.rewards.questions import JudgedText, judge_question
 from hamr.rewards.rubric import sample_rubric
 from hamr.types import Judgement, Question, ServiceSample

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hamr.config.matching import MatchingConfig
-from hamr.data.facts import facts
-from hamr.data.words import repetitions, words_of
+from hamr.data.words import facts, repetitions, words_of
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.types import Action, Reply, ServiceSample, ToolCall
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, Field
 
 from hamr.data.actions import parse_action, parse_arguments
+from hamr.data.rendering import call_message
 from hamr.types import MalformedResponse, Rollout, ServiceSample, ToolCall, Turn
 
 _CALL = re.compile(r"<tool_call>.*?</tool_call>", re.DOTALL)
@@ -100,7 +101,8 @@ def completion(rollout: Rollout, request: ChatRequest, first_call: int) -> dict[
     content, calls = read_calls(rollout.text) if request.shown_tools else (rollout.text, [])
     message: dict[str, Any] = {"role": "assistant", "content": content}
     if calls:
-        message["tool_calls"] = [_call_json(call, number) for number, call in enumerate(calls, start=first_call)]
+        numbered = enumerate(calls, start=first_call)
+        message["tool_calls"] = [call_message(call, f"call{n:05d}")["tool_calls"][0] for n, call in numbered]
     finish = "length" if rollout.finish_reason == "length" else "tool_calls" if calls else "stop"
     asked, sampled = len(rollout.prompt_ids), len(rollout.token_ids)
     return {
@@ -111,11 +113,6 @@ def completion(rollout: Rollout, request: ChatRequest, first_call: int) -> dict[
         "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
         "usage": {"prompt_tokens": asked, "completion_tokens": sampled, "total_tokens": asked + sampled},
     }
-
-
-def _call_json(call: ToolCall, number: int) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": json.dumps(dict(call.parameters), ensure_ascii=False)}
-    return {"id": f"call{number:05d}", "type": "function", "function": function}
 
 
 def events(answer: Mapping[str, Any], request: ChatRequest) -> str:

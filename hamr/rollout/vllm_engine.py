@@ -33,7 +33,6 @@ from hamr.rollout.vllm_requests import (
     Completion,
     Letter,
     Ticket,
-    Waiter,
     finish_reason,
     logprobs_of,
     settle,
@@ -90,7 +89,7 @@ class VllmEngine:
         self._on_gpu = engine.num_gpus > 0
         self._own_core = False
         self._ids = itertools.count()
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Letter] = queue.SimpleQueue()
         self._tickets: dict[str, Ticket] = {}
         self._closing = self._reloading = False
         self._error: BaseException | None = None
@@ -233,7 +232,7 @@ class VllmEngine:
     def close(self) -> None:
         """Stop the thread and free the engine. Pending calls raise EngineDied."""
         self._closing = True
-        self._inbox.put(lambda: None)
+        self._inbox.put(Letter(action=lambda: None))
         if self._thread is not threading.current_thread():
             self._thread.join(CLOSE_TIMEOUT_S)
 
@@ -262,7 +261,7 @@ class VllmEngine:
 
     async def _submit(self, tickets: Sequence[Ticket]) -> list[str]:
         ids = [str(next(self._ids)) for _ in tickets]
-        self._post(lambda engine: self._add(engine, ids, tickets), tickets)
+        self._post(lambda engine: self._add(engine, ids, tickets), [ticket.fail for ticket in tickets])
         return ids
 
     def _add(self, engine: Any, ids: Sequence[str], tickets: Sequence[Ticket]) -> None:
@@ -286,7 +285,7 @@ class VllmEngine:
                 engine.abort_request(unfinished)
 
         if self.alive:
-            self._inbox.put(lambda: abort(self._engine))
+            self._inbox.put(Letter(action=lambda: abort(self._engine)))
 
     async def _call(self, action: Callable[[Any], Any]) -> Any:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -302,15 +301,15 @@ class VllmEngine:
             except Exception as error:
                 deliver(error)
 
-        self._post(run, [Waiter(fail=deliver)])
+        self._post(run, [deliver])
         return await future
 
-    def _post(self, action: Callable[[Any], None], waiters: Sequence[Any]) -> None:
-        """Put `action` into the thread's inbox. If the thread dies before it runs, the waiters get EngineDied."""
+    def _post(self, action: Callable[[Any], None], fails: Sequence[Callable[[BaseException], None]]) -> None:
+        """Put `action` into the thread's inbox. If the thread dies before it runs, `fails` get EngineDied."""
         with self._guard:
             if self._error is not None or self._closing:
                 raise EngineDied(f"the engine has stopped: {self._error or 'closed'}")
-            self._inbox.put(Letter(action=lambda: action(self._engine), waiters=waiters))
+            self._inbox.put(Letter(action=lambda: action(self._engine), fails=fails))
 
     # --- the thread ---
 
@@ -372,8 +371,8 @@ class VllmEngine:
             while not self._inbox.empty():
                 letters.append(self._inbox.get())
         died = error if isinstance(error, EngineDied) else EngineDied(f"{type(error).__name__}: {error}")
-        for waiter in (*self._tickets.values(), *(w for letter in letters for w in getattr(letter, "waiters", ()))):
-            waiter.fail(died)
+        for fail in (*(t.fail for t in self._tickets.values()), *(f for letter in letters for f in letter.fails)):
+            fail(died)
         self._tickets.clear()
 
     def _swap(self, engine: Any, load: Callable[[Any], None], version: int) -> float:

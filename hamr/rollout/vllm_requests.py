@@ -50,23 +50,18 @@ class Ticket:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiter:
-    fail: Callable[[BaseException], None]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Letter:
-    """An action in the inbox, with the waiters to notify if it can never run or ends the engine."""
+    """An action in the inbox, and what to call with EngineDied if it can never run or ends the engine."""
 
     action: Callable[[], None]
-    waiters: Sequence[Any]
+    fails: Sequence[Callable[[BaseException], None]] = ()
 
     def __call__(self) -> None:
         try:
             self.action()
         except BaseException as error:
-            for waiter in self.waiters:
-                waiter.fail(EngineDied(f"{type(error).__name__}: {error}"))
+            for fail in self.fails:
+                fail(EngineDied(f"{type(error).__name__}: {error}"))
             raise
 
 

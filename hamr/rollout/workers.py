@@ -107,10 +107,6 @@ class _Slot:
     replacement: asyncio.Task[None] | None = None
 
 
-class _StartFailed(Exception):
-    """A replacement died while it started, and may be replaced in turn."""
-
-
 class RolloutWorkers:
     """All workers behind one `generate` (protocols.RolloutEngine). Needs a running Ray."""
 
@@ -265,24 +261,18 @@ class RolloutWorkers:
         The file must exist until the next call, because a worker that is replaced later starts from it. Hold
         `weight_file` to overwrite it.
         """
-        await self._load_everywhere(("load_weights", str(path)), version)
+        await self._load_everywhere("load_weights", str(path), version)
 
     async def load_adapter(self, files: Mapping[str, bytes], version: int) -> None:
         """Load the adapter of a PEFT folder with these files into every engine as policy `version`."""
         import ray
 
-        await self._load_everywhere(("load_adapter", ray.put(files)), version)
+        await self._load_everywhere("load_adapter", ray.put(files), version)
 
-    async def _load_everywhere(self, newest: tuple[str, Any], version: int) -> None:
-        self._newest, self.version = newest, version
-        await asyncio.gather(*(self._load(slot, newest, version) for slot in self._slots))
-
-    async def _load(self, slot: _Slot, newest: tuple[str, Any], version: int) -> None:
-        life, (method, argument) = slot.life, newest
-        try:
-            await self._in_time(getattr(slot.actor, method).remote(argument, version), "load weights")
-        except EngineDied as error:
-            await asyncio.shield(self._replace(slot, life, error))
+    async def _load_everywhere(self, method: str, argument: Any, version: int) -> None:
+        self._newest, self.version = (method, argument), version
+        loads = [self._answer_or_replace(slot, "load weights", method, argument, version) for slot in self._slots]
+        await asyncio.gather(*loads)
 
     async def commit_version(self, version: int) -> None:
         """Set the version of weights received over NCCL in every engine, and drop the old ones' KV cache.
@@ -297,14 +287,14 @@ class RolloutWorkers:
 
         Raises EngineDied if one dies too often.
         """
-        await asyncio.gather(*(self._settle_slot(slot) for slot in self._slots))
+        await asyncio.gather(*(asyncio.shield(s.replacement) for s in self._slots if s.replacement is not None))
+        await asyncio.gather(*(self._answer_or_replace(slot, "answer", "check") for slot in self._slots))
 
-    async def _settle_slot(self, slot: _Slot) -> None:
-        if slot.replacement is not None:
-            await asyncio.shield(slot.replacement)
+    async def _answer_or_replace(self, slot: _Slot, doing: str, method: str, *args: Any) -> None:
+        """Wait for a worker's answer. If the worker dies or fails, wait until it is replaced."""
         life = slot.life
         try:
-            await self._in_time(slot.actor.check.remote(), "answer")
+            await self._in_time(getattr(slot.actor, method).remote(*args), doing)
         except EngineDied as error:
             await asyncio.shield(self._replace(slot, life, error))
 
@@ -335,32 +325,26 @@ class RolloutWorkers:
         return slot.replacement
 
     async def _start_replacement(self, slot: _Slot, error: Exception) -> None:
+        """Start an actor with the newest weights instead of the one that died of `error`, with a back-off after starts
+        that fail.
+
+        Raises EngineDied, with the reason of the last death, once the worker has died too often within `WINDOW_S`.
+        """
+        backoff_s = FIRST_BACKOFF_S
         try:
-            await self._start_new(slot, error)
+            self._count_death(slot, error)
+            while True:
+                try:
+                    await self._start_again(slot)
+                    break
+                except EngineDied as failed:
+                    self._count_death(slot, failed)
+                await asyncio.sleep(backoff_s)
+                backoff_s = min(2 * backoff_s, LONGEST_BACKOFF_S)
         except Exception as failed:
             self._dispatcher.fail(failed)
             raise
         self._dispatcher.set_up(self._slots.index(slot), True)
-
-    async def _start_new(self, slot: _Slot, error: Exception) -> None:
-        """Start an actor with the newest weights instead of the one that died of `error`.
-
-        Raises EngineDied, with the reason of the last death, once the worker has died too often within `WINDOW_S`.
-        """
-        from tenacity import AsyncRetrying, retry_if_exception_type, wait_exponential
-
-        self._count_death(slot, error)
-        tries = AsyncRetrying(
-            retry=retry_if_exception_type(_StartFailed),
-            wait=wait_exponential(multiplier=FIRST_BACKOFF_S, max=LONGEST_BACKOFF_S),
-        )
-        async for attempt in tries:
-            with attempt:
-                try:
-                    await self._start_again(slot)
-                except EngineDied as failed:
-                    self._count_death(slot, failed)
-                    raise _StartFailed from failed
 
     def _count_death(self, slot: _Slot, error: Exception) -> None:
         now = time.monotonic()

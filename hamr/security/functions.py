@@ -101,6 +101,11 @@ class LoadedFunction:
     call: Callable[..., Any]
     sha256: str | None
 
+    @property
+    def is_async(self) -> bool:
+        """True if several calls may run concurrently."""
+        return inspect.iscoroutinefunction(self.call) or inspect.iscoroutinefunction(type(self.call).__call__)
+
     def __call__(self, *args: Any) -> Any:
         return self.call(*args, **self.source.kwargs)
 

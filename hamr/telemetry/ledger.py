@@ -124,18 +124,17 @@ class Ledger:
 
         A run that resumes from a checkpoint of that step repeats the later steps with a new policy.
         """
-        mine = "(run = ? OR substr(run, 1, ?) = ?)"
         within = f"{run}/"
-        with self._disk_errors_named(), self._lock, self._db:
-            found = self._db.execute(f"DELETE FROM records WHERE {mine} AND step > ?", (run, len(within), within, step))
-            return found.rowcount
+        return self._delete("(run = ? OR substr(run, 1, ?) = ?) AND step > ?", run, len(within), within, step)
 
     def discard(self, run: str, step: int, prompt: str, attempts: range) -> int:
         """Delete the records of these attempts at one prompt. Return the number of rows."""
-        mine = "run = ? AND step = ? AND prompt = ? AND attempt >= ? AND attempt < ?"
+        these = "run = ? AND step = ? AND prompt = ? AND attempt >= ? AND attempt < ?"
+        return self._delete(these, run, step, prompt, attempts.start, attempts.stop)
+
+    def _delete(self, these: str, *values: object) -> int:
         with self._disk_errors_named(), self._lock, self._db:
-            values = (run, step, prompt, attempts.start, attempts.stop)
-            return self._db.execute(f"DELETE FROM records WHERE {mine}", values).rowcount
+            return self._db.execute(f"DELETE FROM records WHERE {these}", values).rowcount
 
     def rows(
         self, *, run: str | None = None, step: int | None = None, since: int | None = None

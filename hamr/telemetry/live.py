@@ -74,15 +74,14 @@ class LiveStatus:
         return not is_visible(vars(self)) or alive(self.pid)
 
 
-def find_run(text: str, root: Path | None = None) -> Path:
+def find_run(text: str) -> Path:
     """Return the folder of a run from its path or its id (the folder's name under `runs/`). The run may be starting.
 
     Raises RunFolderError, which names the closest existing run.
     """
-    root = root or Path(RUNS)
-    for path in (Path(text), root / text):
+    for path in (Path(text), Path(RUNS) / text):
         if (path / "config.yaml").is_file() or (path / "status.json").is_file():
             return path.absolute()
-    there = [p.parent.name for p in root.glob("*/config.yaml")]
-    near = f"; the closest match in {root}/ is {nearest_first(text, there)[0]}" if there else ""
-    raise RunFolderError("run", text, f"not a run folder (no config.yaml in it) and not a run of {root}/{near}")
+    there = [p.parent.name for p in Path(RUNS).glob("*/config.yaml")]
+    near = f"; the closest match in {RUNS}/ is {nearest_first(text, there)[0]}" if there else ""
+    raise RunFolderError("run", text, f"not a run folder (no config.yaml in it) and not a run of {RUNS}/{near}")

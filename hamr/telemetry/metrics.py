@@ -180,6 +180,15 @@ def router_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     return metrics
 
 
+PACE_STEPS = 5
+"""Number of last steps that determine the pace. Earlier ones are ignored, since a run may be resized."""
+
+
+def left_s(seconds: Sequence[float], step: int, total: int) -> float | None:
+    """Return the seconds until step `total`, at the pace of the last steps' `seconds`; None without a step."""
+    return fmean(seconds[-PACE_STEPS:]) * max(0, total - step) if seconds and total else None
+
+
 def is_escalated(record: RewardRecord) -> bool:
     """Return whether the cascade sent this reply to the judge, for any of its references."""
     asked = record.band in ("below", "above") or any(s.s_j is not None for s in record.reference_scores)

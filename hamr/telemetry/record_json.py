@@ -8,7 +8,7 @@ them is read back as a list.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -37,18 +37,12 @@ _RECORD = TypeAdapter(RewardRecord)
 
 def failure_kinds() -> dict[str, type[Failure]]:
     """Return every kind of failure by its `kind`."""
-
-    def walk(cls: type[Failure]) -> Iterator[type[Failure]]:
-        yield cls
-        for sub in cls.__subclasses__():
-            yield from walk(sub)
-
-    return {cls.kind: cls for cls in walk(Failure)}
+    kinds: tuple[type[Failure], ...] = (Failure, *Failure.__subclasses__())
+    return {cls.kind: cls for cls in kinds}
 
 
 def record_to_dict(record: RewardRecord) -> dict[str, Any]:
-    encoded: dict[str, Any] = _encode(record)
-    return encoded
+    return dict(_encode(record))
 
 
 def _encode(value: Any) -> Any:
@@ -64,7 +58,7 @@ def _encode(value: Any) -> Any:
 
 
 def record_from_dict(data: Mapping[str, Any]) -> RewardRecord:
-    """Inverse of `record_to_dict`. Fields that older ledgers lack have their defaults.
+    """Inverse of `record_to_dict`.
 
     Raises ValueError for data that are not a record, and HamrError for a kind that this version of hamr does not know.
     """

@@ -23,18 +23,22 @@ from hamr.telemetry.callbacks import Callbacks
 from hamr.telemetry.console import Console
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import (
+    PACE_STEPS,
     MetricsWriter,
     dialogue_reward,
     episode_metrics,
+    left_s,
     reward_metrics,
     router_metrics,
     total_rewards,
 )
-from hamr.telemetry.pace import PACE_STEPS, left_s
 from hamr.telemetry.run_folder import RunFolder
-from hamr.telemetry.sinks import Sink
+from hamr.telemetry.sinks import Sink, Sinks
 from hamr.telemetry.watch import ActTruthWindow, RecentReplies, TruthWindow, alarms, watch_metrics
 from hamr.types import Action, RewardRecord, ServiceSample, ToolCall
+
+SAMPLE_ROWS = 8
+"""Number of sampled responses per step and evaluation."""
 
 
 class RunRecorder:
@@ -47,7 +51,6 @@ class RunRecorder:
         truth: Rule for exact acts, if the data allow one.
         wandb: Sink for metrics, histograms and sampled responses in addition to the folder: W&B, or several combined.
         prompts: Samples by id; sampled responses then show the customer's message and the closest reference.
-        sample_rows: Number of sampled responses per step.
         limits: Limits beyond which metrics raise alarms.
         audited: The section of the audited reward. None: nothing is audited.
         callbacks: The user's functions, called after each step and each evaluation.
@@ -60,7 +63,6 @@ class RunRecorder:
         console: Console | None = None,
         wandb: Sink | None = None,
         prompts: Mapping[str, ServiceSample] | None = None,
-        sample_rows: int = 8,
         limits: AlarmsConfig | None = None,
         audited: ConsistencyConfig | None = None,
         truth: ExactAct | None = None,
@@ -68,10 +70,9 @@ class RunRecorder:
     ) -> None:
         self.stage = ""
         self._total = 0
-        self._console = console
-        self._wandb = wandb
+        self._console = console or Console(enabled=False)
+        self._wandb: Sink = wandb or Sinks({})
         self._prompts = prompts or {}
-        self._sample_rows = sample_rows
         self._ledger = Ledger(folder.ledger)
         self._metrics = MetricsWriter(folder.metrics)
         self._samples = JsonlWriter(folder.samples)
@@ -111,13 +112,8 @@ class RunRecorder:
         self._standing.update(values)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Record that a step has ended. The display counts steps from 1.
-
-        The router counts the responses of evaluations too, so its shares give way to those of the step's records.
-        """
-        of_records = self._pending.pop(step, {})
-        shares = {name: value for name, value in of_records.items() if name.startswith("router/")}
-        merged = {**self._standing, **of_records, **values, **shares}
+        """Record that a step has ended. The display counts steps from 1."""
+        merged = {**self._standing, **self._pending.pop(step, {}), **values}
         if "timing/step/total" in merged:
             self._seconds.append(merged["timing/step/total"])
         if (left := left_s(list(self._seconds), step, self._total)) is not None:
@@ -128,12 +124,10 @@ class RunRecorder:
                 raised[name] += f": {found}"
         merged |= {f"alarm/{name}": flag for name, flag in flags.items()}
         self._metrics.write(step, self.stage, merged)
-        if self._wandb:
-            self._wandb.metrics(step, self.stage, merged)
-        if self._console:
-            self._console.step(step, self._total, merged)
-            for line in raised.values():
-                self._console.note(line)
+        self._wandb.metrics(step, self.stage, merged)
+        self._console.step(step, self._total, merged)
+        for line in raised.values():
+            self._console.note(line)
         if self._callbacks:
             self._callbacks.call("on_step_end", self.stage, step, merged)
 
@@ -147,9 +141,8 @@ class RunRecorder:
             **watch_metrics(records),
             **self._window_metrics(records),
         }
-        if self._wandb:
-            self._wandb.records(step, records)
-        self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step))
+        self._wandb.records(step, records)
+        self.samples(step, pick_samples(records, self._prompts, SAMPLE_ROWS, seed=step))
 
     def _window_metrics(self, records: Sequence[RewardRecord]) -> dict[str, float]:
         """Add the records of a step to the windows, and return the metrics that need them."""
@@ -176,8 +169,7 @@ class RunRecorder:
         staged = [{"stage": stage or self.stage, **row} for row in rows]
         for row in staged:
             self._samples.write({"step": step, **row})
-        if self._wandb:
-            self._wandb.samples(step, staged)
+        self._wandb.samples(step, staged)
 
     def evaluation(
         self, name: str, step: int, values: Mapping[str, float], records: Sequence[RewardRecord] = ()
@@ -188,11 +180,9 @@ class RunRecorder:
         """
         self._ledger.add(records)
         self._metrics.write(step, f"eval-{name}", values)
-        if self._wandb:
-            self._wandb.metrics(step, f"eval-{name}", values)
-        if self._console:
-            self._console.evaluation(name, values)
-        self.samples(step, pick_samples(records, self._prompts, self._sample_rows, seed=step), f"eval-{name}")
+        self._wandb.metrics(step, f"eval-{name}", values)
+        self._console.evaluation(name, values)
+        self.samples(step, pick_samples(records, self._prompts, SAMPLE_ROWS, seed=step), f"eval-{name}")
         if self._callbacks:
             self._callbacks.call("on_evaluation_end", name, step, dict(values), tuple(records))
 
@@ -202,8 +192,7 @@ class RunRecorder:
         self._metrics.close()
         self._samples.close()
         self._ledger.close()
-        if self._wandb:
-            self._wandb.close(failed=failed)
+        self._wandb.close(failed=failed)
 
     def __enter__(self) -> RunRecorder:
         return self

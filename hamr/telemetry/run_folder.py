@@ -146,10 +146,10 @@ class RunFolder:
         self.close()
 
 
-def owner_of(path: Path) -> dict[str, Any] | None:
-    """Return the `identity` of the process that holds a run folder, which may have ended, or None."""
+def owner_of(path: Path, lock: str = _LOCK) -> dict[str, Any] | None:
+    """Return the `identity` of the process that holds a folder, by default of a run, or None. It may have ended."""
     try:
-        return json.loads((path / _LOCK).read_text(encoding="utf-8"))
+        return json.loads((path / lock).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
 

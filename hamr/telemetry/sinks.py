@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any
 
 from hamr.errors import BadInput
 from hamr.types import RewardRecord
@@ -24,29 +24,24 @@ def check_library(sink: str) -> None:
         raise BadInput("logging.sinks", sink, f"is not installed; pip install '{sink}{LIBRARIES[sink]}'")
 
 
-class Sink(Protocol):
-    """Receives the content of metrics.jsonl, under the same names. A sink ignores what it cannot show."""
+class Sink:
+    """Receives the content of metrics.jsonl, under the same names."""
 
-    def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None: ...
-
-    def records(self, step: int, records: Sequence[RewardRecord]) -> None: ...
-
-    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
-
-    def close(self, *, failed: bool = False) -> None: ...
-
-
-class FiguresOnly:
-    """Base of sinks for metrics only; records and sampled responses stay in the run folder."""
+    def metrics(self, step: int, stage: str, values: Mapping[str, float]) -> None:
+        """Show the metrics of a step, or of an evaluation as the stage `eval-<name>`."""
+        raise NotImplementedError
 
     def records(self, step: int, records: Sequence[RewardRecord]) -> None:
-        del step, records
+        """Show the records of a step. By default they stay in the run folder."""
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        del step, rows
+        """Show sampled responses. By default they stay in the run folder."""
+
+    def close(self, *, failed: bool = False) -> None:
+        """End the record of the run. By default nothing is left to do."""
 
 
-class Sinks:
+class Sinks(Sink):
     """Several sinks as one. A sink that raises gets no further calls, so its error costs the run only that sink."""
 
     def __init__(self, sinks: Mapping[str, Sink]) -> None:

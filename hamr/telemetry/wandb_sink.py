@@ -25,6 +25,7 @@ from hamr.config.logging import WandbConfig
 from hamr.errors import BadInput
 from hamr.security.redaction import redact
 from hamr.telemetry.metrics import histogram, total_rewards
+from hamr.telemetry.sinks import Sink
 from hamr.types import RewardRecord
 
 Mode = Literal["offline", "online", "disabled"]
@@ -44,7 +45,7 @@ def check_wandb(mode: Mode, environ: Mapping[str, str] | None = None) -> None:
         raise BadInput("logging.wandb.mode", mode, "needs a key; set WANDB_API_KEY in the environment, or mode=offline")
 
 
-class WandbSink:
+class WandbSink(Sink):
     """One W&B run per run folder; its id is in `wandb/id`, so that a resumed run continues it.
 
     `folder` is the run folder; wandb writes under `folder/wandb/`. Send offline runs later by `wandb sync

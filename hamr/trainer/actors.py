@@ -148,19 +148,12 @@ class TrainerGroup:
         group = cls(config, model, [spawn(rank) for rank in range(config.ranks)])
         try:
             host, port = await group.meeting_point()
+            meeting_point = f"tcp://{host}:{port}"
             settings = dict(
-                total_steps=total_steps,
-                seed=seed,
-                temperature=temperature,
-                init_method=f"tcp://{host}:{port}",
-                loss=loss,
+                total_steps=total_steps, seed=seed, temperature=temperature, init_method=meeting_point, loss=loss
             )
-            group.pids = tuple(
-                await group._wait(
-                    [a.set_up.remote(config, algorithm, Path(model_path), **settings) for a in group._actors],
-                    start_timeout_s,
-                )
-            )
+            starts = [a.set_up.remote(config, algorithm, Path(model_path), **settings) for a in group._actors]
+            group.pids = tuple(await group._wait(starts, start_timeout_s))
         except BaseException:
             await group.shutdown()
             raise
@@ -229,7 +222,7 @@ class TrainerGroup:
         if self._shared is not None:
             (path, node), self._shared = self._shared, None
             limit = REMOVE_S if signals.pending_signal() is None else REMOVE_STOPPED_S
-            await asyncio.to_thread(ask_nodes, [node], limit, _unlink, path)
+            await asyncio.to_thread(ask_nodes, [node], limit, lambda: path.unlink(missing_ok=True))
 
     async def reset(self, model_path: Path, *, config: TrainerConfig, total_steps: int) -> None:
         """Start a new stage from the model in `model_path`, in the same processes.
@@ -280,7 +273,7 @@ class TrainerGroup:
             return []
         limit_s = max(self.config.deadline_s, at_least_s)
         keys = "cluster.start_timeout_s and trainer.deadline_s" if at_least_s else "trainer.deadline_s"
-        tasks = [asyncio.ensure_future(_result(ref)) for ref in refs]
+        tasks = [asyncio.ensure_future(ref) for ref in refs]
         try:
             done, pending = await asyncio.wait(tasks, timeout=limit_s, return_when=asyncio.FIRST_EXCEPTION)
             if pending and any(t.exception() for t in done):
@@ -298,18 +291,10 @@ class TrainerGroup:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _unlink(path: Path) -> None:
-    path.unlink(missing_ok=True)
-
-
 def _rank_0s(results: Sequence[Any]) -> Any:
     if not results:
         raise EngineDied("the trainer group was shut down")
     return results[0]
-
-
-async def _result(ref: Any) -> Any:
-    return await ref
 
 
 def _explaining(errors: dict[int, BaseException]) -> BaseException:

@@ -32,11 +32,6 @@ class Adapter:
     targets: tuple[str, ...]
     base: str | None = None
 
-    @property
-    def is_zero(self) -> bool:
-        """True if every up matrix is 0, so that the adapter changes nothing."""
-        return not any(up.any() for _, up in self.pairs.values())
-
     def join(self, later: Adapter) -> Adapter:
         """Return the sum of both as one adapter of scale 1, whose last rows are those of `later`."""
         pairs = {}
@@ -53,19 +48,11 @@ class Adapter:
         targets = tuple(dict.fromkeys((*self.targets, *later.targets)))
         return Adapter(pairs=pairs, rank=rank, alpha=rank, targets=targets, base=self.base)
 
-    def without_first(self, rows: int) -> Adapter:
-        """Return the adapter that was joined to one of `rows`."""
-        pairs = {name: (down[rows:], up[:, rows:]) for name, (down, up) in self.pairs.items()}
-        rank = self.rank - rows
+    def part(self, begin: int, end: int) -> Adapter:
+        """Return the adapters with the rows `begin` to `end` of those that were joined to this one."""
+        pairs = {name: (down[begin:end], up[:, begin:end]) for name, (down, up) in self.pairs.items()}
+        rank = end - begin
         return Adapter(pairs=pairs, rank=rank, alpha=rank, targets=self.targets, base=self.base)
-
-    def without_last(self, rows: int) -> Adapter | None:
-        """Return the adapter before one of `rows` was joined, or None."""
-        keep = self.rank - rows
-        if keep <= 0:
-            return None
-        pairs = {name: (down[:keep], up[:, :keep]) for name, (down, up) in self.pairs.items()}
-        return Adapter(pairs=pairs, rank=keep, alpha=keep, targets=self.targets, base=self.base)
 
 
 def trained_adapter(model: PolicyModel) -> Adapter:
@@ -110,7 +97,7 @@ def adapter_files(adapter: Adapter) -> dict[str, bytes]:
 
 
 def read_adapter(folder: Path) -> Adapter | None:
-    """Read the adapter of a folder that `write_adapter` wrote, or None if there is no such folder."""
+    """Read the adapter of a folder that `write_adapter` wrote, or None if it changes nothing or is missing."""
     if not (folder / SETTINGS).is_file():
         return None
     from safetensors.torch import load_file
@@ -118,7 +105,7 @@ def read_adapter(folder: Path) -> Adapter | None:
     settings = json.loads((folder / SETTINGS).read_text())
     tensors = load_file(folder / WEIGHTS)
     downs = {name: tensor for name, tensor in tensors.items() if name.endswith(".lora_A.weight")}
-    return Adapter(
+    adapter = Adapter(
         pairs={
             name.removeprefix(_PREFIX).removesuffix(".lora_A.weight"): (down, tensors[name.replace("lora_A", "lora_B")])
             for name, down in downs.items()
@@ -128,3 +115,4 @@ def read_adapter(folder: Path) -> Adapter | None:
         targets=tuple(settings["target_modules"]),
         base=settings["base_model_name_or_path"],
     )
+    return adapter if any(up.any() for _, up in adapter.pairs.values()) else None

@@ -138,7 +138,10 @@ def load_model(path: Path, config: TrainerConfig, temperature: float, settings: 
         liger=uses_liger(config),
     )
     if config.zero_stage < 3:
-        return _on_device(load_policy(path, **arguments), device_of(config))
+        model = load_policy(path, **arguments)
+        if device_of(config) == "cpu":
+            use_cpu_kernels(model)
+        return model.to(device_of(config))
     from transformers.integrations import HfDeepSpeedConfig
 
     # While this object exists, from_pretrained partitions what it loads.
@@ -162,14 +165,6 @@ def load_reference(path: Path, config: TrainerConfig, temperature: float) -> Any
     return deepspeed.initialize(model=model, config=settings)[0]
 
 
-def _on_device(model: PolicyModel, device: str) -> PolicyModel:
-    import torch
-
-    if device == "cpu":
-        use_cpu_kernels(model)
-    return model.to(torch.device(device))
-
-
 RATE_SCALE = "rate_scale"
 """Key of a parameter group whose learning rate is a multiple of the scheduled one."""
 
@@ -183,19 +178,14 @@ def build_engine(model: PolicyModel, config: TrainerConfig, settings: dict[str, 
     import torch
 
     trainable = [p for p in model.parameters() if p.requires_grad]
-    scaled = set()
-    if config.embedding_rate != 1.0:
-        scaled.add(id(model.causal_lm.get_input_embeddings().weight))  # type: ignore[operator]
-    matrices = [p for p in trainable if dimensions(p) > 1 and id(p) not in scaled]
+    scaled = model.causal_lm.get_input_embeddings().weight if config.embedding_rate != 1.0 else None  # type: ignore[operator]
+    matrices = [p for p in trainable if dimensions(p) > 1 and p is not scaled]
     vectors = [p for p in trainable if dimensions(p) <= 1]
+    embeddings = [p for p in trainable if p is scaled]
     groups: list[dict[str, Any]] = [
         {"params": matrices, "weight_decay": config.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
-        {
-            "params": [p for p in trainable if id(p) in scaled],
-            "weight_decay": config.weight_decay,
-            RATE_SCALE: config.embedding_rate,
-        },
+        {"params": embeddings, "weight_decay": config.weight_decay, RATE_SCALE: config.embedding_rate},
     ]
     optimizer = torch.optim.AdamW(
         [g for g in groups if g["params"]], lr=config.learning_rate, betas=config.betas, fused=True

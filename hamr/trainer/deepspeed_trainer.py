@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -104,7 +105,7 @@ class DeepSpeedTrainer:
                 backend.join_world(config, rank, world, init_method)
         self.writer = StateFiles()
         self.reset(model_path, config=config, total_steps=total_steps)
-        self._merged_rank = 0 if self._earlier is None or self._earlier.is_zero else self._earlier.rank
+        self._merged_rank = 0 if self._earlier is None else self._earlier.rank
 
     @property
     def model(self) -> PolicyModel:
@@ -177,7 +178,7 @@ class DeepSpeedTrainer:
     def close(self) -> None:
         """Close the transfer of weights, release the engine and leave the group of ranks."""
         if self._sender is not None:
-            self._sender.close()
+            self._sender.shutdown()
         self._release()
         dist.destroy_process_group()
 
@@ -202,18 +203,16 @@ class DeepSpeedTrainer:
         parts = split_minibatches(batch.groups, self.algorithm.minibatches) if policy else (batch.groups,)
         with self._reference_at_hand() if policy and self._measures_kl else nullcontext():
             steps = [self._share(batch, part, proximal=policy and epochs * len(parts) > 1) for part in parts]
-        sums: dict[str, float] = {}
+        sums: Counter[str] = Counter()
         norms: list[float] = []
         before = self._watched_weights()
-        seconds = {"forward_backward": 0.0, "optimizer": 0.0}
-        seconds["forward_backward"] += time.perf_counter() - start
+        seconds = {"forward_backward": time.perf_counter() - start, "optimizer": 0.0}
         rate = 0.0
         for _ in range(epochs):
             for step in steps:
                 rate = self._set_learning_rate()
                 begun = time.perf_counter()
-                for name, value in self._forward_backward(step, policy).items():
-                    sums[name] = sums.get(name, 0.0) + value
+                sums.update(self._forward_backward(step, policy))
                 done = time.perf_counter()
                 norms.append(self._optimizer_step(policy))
                 seconds["forward_backward"] += done - begun
@@ -237,8 +236,8 @@ class DeepSpeedTrainer:
     def _share(self, whole: TrainBatch, groups: Sequence[TrainGroup], proximal: bool) -> _Step:
         """Return this rank's micro-batches of one optimiser step, with the log-probabilities that the loss needs."""
         work = []
-        for batch in self._batches(groups):
-            fixed = {}
+        for microbatch in self._plan(groups):
+            batch, fixed = build_batch(groups, microbatch, self.model.layout, self.device), {}
             if proximal:
                 fixed["proximal_N"] = self._logprobs(batch)
             if whole.loss == "policy" and self._measures_kl:
@@ -246,13 +245,10 @@ class DeepSpeedTrainer:
             work.append(_Work(batch=batch, **fixed))
         return _Step(work=tuple(work), whole=replace(whole, groups=tuple(groups)))
 
-    def _plan(self, groups: Sequence[TrainGroup]) -> tuple[tuple[Microbatch, ...], ...]:
+    def _plan(self, groups: Sequence[TrainGroup]) -> tuple[Microbatch, ...]:
+        """Return this rank's micro-batches."""
         budget = self.config.tokens_per_microbatch
-        return pack(groups, budget=budget, ranks=self.world, layout=self.model.layout)
-
-    def _batches(self, groups: Sequence[TrainGroup]) -> Iterator[PolicyBatch]:
-        for microbatch in self._plan(groups)[self.rank]:
-            yield build_batch(groups, microbatch, self.model.layout, self.device)
+        return pack(groups, budget=budget, ranks=self.world, layout=self.model.layout)[self.rank]
 
     def _forward_backward(self, step: _Step, policy: bool) -> dict[str, float]:
         """Compute the gradients of the whole step. Return sums over this rank's tokens."""
@@ -332,9 +328,9 @@ class DeepSpeedTrainer:
             self.engine.optimizer.zero_grad()
         return norm
 
-    def _over_ranks(self, sums: dict[str, float]) -> dict[str, float]:
+    def _over_ranks(self, sums: Mapping[str, float]) -> dict[str, float]:
         if self.world == 1:
-            return sums
+            return dict(sums)
         names = sorted(sums)
         values = torch.tensor([sums[n] for n in names], dtype=torch.float64, device=self.device)
         dist.all_reduce(values)
@@ -361,7 +357,7 @@ class DeepSpeedTrainer:
         self.model.head.temperature, usual = temperature, self.model.head.temperature
         found: list[tuple[int, int, tuple[float, ...]]] = []
         try:
-            for microbatch in self._plan(groups)[self.rank]:
+            for microbatch in self._plan(groups):
                 batch = build_batch(groups, microbatch, self.model.layout, self.device)
                 values = self._logprobs(batch).tolist()
                 for piece in microbatch:
@@ -408,12 +404,12 @@ class DeepSpeedTrainer:
 
     def open_transfer(self, address: Any, client: Any) -> None:
         """Connect to the engines, over CUDA IPC if there is no address. Blocks until every engine has joined."""
-        from hamr.models.weights import WeightSender
+        from hamr.models.weights import open_sender
 
         dtype = getattr(torch, self.config.dtype)
         if self._sender is not None:
-            self._sender.close()
-        self._sender = WeightSender(
+            self._sender.shutdown()
+        self._sender = open_sender(
             address,
             self.rank,
             client,
@@ -423,7 +419,7 @@ class DeepSpeedTrainer:
 
     def send_weights(self) -> None:
         """Send the present weights to the engines over NCCL or CUDA IPC. All ranks take part."""
-        self._sender.send()
+        self._sender.send_weights()
 
     def copy_state(self, folder: Path) -> None:
         """Copy what `save` writes to host memory, for `write_copy`. Small files are written immediately."""
@@ -450,22 +446,21 @@ class DeepSpeedTrainer:
         """Write `folder/policy` only, which suffices to start a stage; also the LoRA adapter that is merged into it."""
         dtype, policy = getattr(torch, self.config.dtype), Path(folder) / "policy"
         write_model_folder(self.model, policy, dtype, self.rank, self.files, self.writer.open)
-        if self.config.lora is None:
-            return
-        adapter = self._joined_adapter()
-        if self.rank == 0:
-            adapters.write_adapter(adapter, policy / adapters.FOLDER)
+        if self.config.lora is not None:
+            adapter = self._joined_adapter()
+            if self.rank == 0:
+                adapters.write_adapter(adapter, policy / adapters.FOLDER)
 
-    def _joined_adapter(self, without: int = 0) -> adapters.Adapter:
-        """Return the trained adapter joined to those of earlier stages, `without` their first rows. Collective."""
+    def _joined_adapter(self) -> adapters.Adapter:
+        """Return the trained adapter joined to those of earlier stages. Collective."""
         adapter = adapters.trained_adapter(self.model)
-        if self._earlier is not None and not self._earlier.is_zero:
-            return self._earlier.join(adapter).without_first(without)
-        return adapter
+        return adapter if self._earlier is None else self._earlier.join(adapter)
 
     def adapter_files(self) -> dict[str, bytes]:
         """Return the files of the adapter on the model that this trainer started from. Collective under ZeRO-3."""
-        adapter = self._joined_adapter(without=self._merged_rank)
+        adapter = self._joined_adapter()
+        if self._merged_rank:
+            adapter = adapter.part(self._merged_rank, adapter.rank)
         return adapters.adapter_files(adapter) if self.rank == 0 else {}
 
     def load(self, folder: Path) -> None:
@@ -481,8 +476,8 @@ class DeepSpeedTrainer:
             self.reference = self._load_reference(folder / "reference")
         self.progress = load_state(self.engine, folder / "trainer", self.config, self.rank, self.world)
         if self.config.lora is not None:
-            written = adapters.read_adapter(folder / "policy" / adapters.FOLDER)
-            self._earlier = None if written is None else written.without_last(self.config.lora.rank)
+            written, own = adapters.read_adapter(folder / "policy" / adapters.FOLDER), self.config.lora.rank
+            self._earlier = written.part(0, written.rank - own) if written and written.rank > own else None
 
 
 def _update_ratio(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:

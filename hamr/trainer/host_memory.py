@@ -36,11 +36,6 @@ class Parked:
         for storage, _, _ in self._parked:
             storage.resize_(0)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of host memory that the tensors take."""
-        return sum(size for _, size, _ in self._parked)
-
     def restore(self) -> None:
         """Move the tensors back to where they were."""
         for storage, size, pieces in self._parked:

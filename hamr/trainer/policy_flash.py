@@ -34,8 +34,8 @@ class Part:
 
 def parts_of(blocks: Sequence[Block], device: torch.device | str) -> tuple[Part, ...]:
     """Return the call within the stretches, and that of blocks to their prefixes if any has one."""
-    own = [(length, [*range(at, at + length)]) for b in blocks for at, length in _stretches(b)]
-    parts = [_part([tokens for _, tokens in own], [tokens for _, tokens in own], True, device)]
+    own = [[*range(at, at + length)] for b in blocks for at, length in _stretches(b)]
+    parts = [_part(own, own, True, device)]
     behind = [b for b in blocks if b.prefix]
     if behind:
         asking = [[*range(b.own.start, b.own.stop)] for b in behind]

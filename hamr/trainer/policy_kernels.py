@@ -5,6 +5,7 @@ Shape legend: T rows, I and O in and out features, E width of a norm.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -20,11 +21,11 @@ def use_cpu_kernels(model: nn.Module) -> None:
     """Replace the forward functions of the plain linear layers, gated MLPs and RMS norms that this module supports."""
     for module in model.modules():
         if _is_gated_mlp(module):
-            module.forward = _GatedForward(module)  # type: ignore[method-assign]
+            module.forward = partial(_gated_forward, module)  # type: ignore[method-assign]
         elif type(module) is nn.Linear:
-            module.forward = _LinearForward(module)  # type: ignore[method-assign]
+            module.forward = partial(_linear_forward, module)  # type: ignore[method-assign]
         elif _is_rms_norm(module):
-            module.forward = _NormForward(module)  # type: ignore[method-assign]
+            module.forward = partial(_norm_forward, module)  # type: ignore[method-assign]
 
 
 def _is_rms_norm(module: nn.Module) -> bool:
@@ -54,18 +55,14 @@ def _is_gated_mlp(module: nn.Module) -> bool:
         return bool((theirs - ours).norm() <= 0.02 * ours.norm())
 
 
-class _LinearForward:
-    def __init__(self, layer: nn.Linear) -> None:
-        self.layer = layer
-
-    def __call__(self, x: Tensor) -> Tensor:
-        weight, bias = self.layer.weight, self.layer.bias
-        if torch.is_autocast_enabled("cpu"):
-            dtype = torch.get_autocast_dtype("cpu")
-            x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
-        if x.dtype is not torch.bfloat16 or not torch.is_grad_enabled():
-            return F.linear(x, weight, bias)
-        return _Linear.apply(x, weight, bias)
+def _linear_forward(layer: nn.Linear, x: Tensor) -> Tensor:
+    weight, bias = layer.weight, layer.bias
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    if x.dtype is not torch.bfloat16 or not torch.is_grad_enabled():
+        return F.linear(x, weight, bias)
+    return _Linear.apply(x, weight, bias)
 
 
 class _Linear(torch.autograd.Function):
@@ -84,17 +81,12 @@ class _Linear(torch.autograd.Function):
         return d_x, d_weight, grad_TO.sum(0) if ctx.needs_input_grad[2] else None
 
 
-class _GatedForward:
-    def __init__(self, mlp: nn.Module) -> None:
-        self.mlp: Any = mlp
-
-    def __call__(self, x: Tensor) -> Tensor:
-        mlp = self.mlp
-        gate, up, down = mlp.gate_proj(x), mlp.up_proj(x), mlp.down_proj
-        if gate.dtype is not torch.bfloat16 or not torch.is_grad_enabled():
-            return down(F.silu(gate) * up)
-        bias = None if down.bias is None else down.bias.to(gate.dtype)
-        return _GatedDown.apply(gate, up, down.weight.to(gate.dtype), bias)
+def _gated_forward(mlp: Any, x: Tensor) -> Tensor:
+    gate, up, down = mlp.gate_proj(x), mlp.up_proj(x), mlp.down_proj
+    if gate.dtype is not torch.bfloat16 or not torch.is_grad_enabled():
+        return down(F.silu(gate) * up)
+    bias = None if down.bias is None else down.bias.to(gate.dtype)
+    return _GatedDown.apply(gate, up, down.weight.to(gate.dtype), bias)
 
 
 class _GatedDown(torch.autograd.Function):
@@ -138,12 +130,8 @@ def weight_gradient(grad_TO: Tensor, x_TI: Tensor) -> Tensor:
     return total
 
 
-class _NormForward:
-    def __init__(self, norm: nn.Module) -> None:
-        self.norm = norm
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.norm.weight, self.norm.variance_epsilon)  # type: ignore[arg-type]
+def _norm_forward(norm: Any, x: Tensor) -> Tensor:
+    return rms_norm(x, norm.weight, norm.variance_epsilon)
 
 
 def rms_norm(x: Tensor, weight_E: Tensor, eps: float) -> Tensor:

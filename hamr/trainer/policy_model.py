@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from hamr.algorithms.packing import Layout, padding_reason
-from hamr.config.lora import LoraConfig
 from hamr.config.schema import AttentionKernel, Checkpointing, choose_kernel
+from hamr.config.section import LoraConfig
 from hamr.errors import ConfigError
 from hamr.trainer.host_memory import activations_on_host
 from hamr.trainer.policy_attention import NAME, SharedRow, shared_prompt_attention
@@ -47,7 +46,6 @@ class PolicyModel(nn.Module):
         self.kernel, self.liger = kernel, liger
         self.offload_activations = offload_activations
         self.causal_lm = causal_lm
-        self.temperature = temperature
         self.head = _Head(causal_lm.get_output_embeddings(), temperature)  # type: ignore[operator]
         self.layout = _use_attention(_base(causal_lm), layout)
 
@@ -73,11 +71,9 @@ class PolicyModel(nn.Module):
         logprobs, entropies = self.head(hidden_BTE.flatten(0, 1)[read], targets)
         return logprobs[:count], entropies[:count]
 
-    @contextmanager
-    def without_adapter(self) -> Iterator[None]:
+    def without_adapter(self) -> AbstractContextManager[None]:
         """Disable the LoRA adapter while the body runs: the base model is the reference policy, at no extra memory."""
-        with self.causal_lm.disable_adapter():  # type: ignore[operator]
-            yield
+        return self.causal_lm.disable_adapter()  # type: ignore[operator]
 
 
 class _Head(nn.Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import itertools
 import random
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.config.pools import ScorerTrainingConfig
-from hamr.models.bundled import truncated_copy
+from hamr.errors import BadInput
+from hamr.models.scorer_optimiser import optimise
 from hamr.types import TrainGroup, TrainSequence
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ def finetune(
     """Train a copy of `base` (its first `config.layers` layers) on `examples` and write it to `out`.
 
     All weights are trained, or all but the embeddings, or an adapter that is merged at the end. Computation is in
-    `config.dtype`, with float32 master weights, AdamW, linear warm-up and linear decay, and on a GPU with activation
-    checkpointing. The write is atomic: `out` is complete or absent.
+    `config.dtype`, and on a GPU with activation checkpointing. The write is atomic: `out` is complete or absent.
     """
     import torch
 
@@ -60,14 +60,12 @@ def finetune(
     from hamr.trainer.policy_model import load_policy
 
     torch.set_num_threads(config.threads)
-    torch.manual_seed(seed)
     scratch = out.with_name(f".{out.name}.partial")
     shutil.rmtree(scratch, ignore_errors=True)
-    layers = config.layers
-    if layers is None:
-        shutil.copytree(base, scratch)
-    else:
-        truncated_copy(base, layers, scratch)
+    shutil.copytree(base, scratch)
+    if config.layers is not None:
+        keep_layers(scratch, config.layers)
+    torch.manual_seed(seed)
     model = load_policy(
         scratch,
         dtype=getattr(torch, config.dtype),
@@ -81,33 +79,27 @@ def finetune(
     model.to(device)
     if config.lora is None:
         model.causal_lm.get_input_embeddings().requires_grad_(config.train_embeddings)
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    masters = [weight.detach().float() for weight in weights]
-    optimizer = torch.optim.AdamW(masters, lr=config.learning_rate, weight_decay=0.0, fused=True)
     batches = [b for epoch in range(config.epochs) for b in family_batches(examples, config.batch_size, seed + epoch)]
-    warmup = max(1, int(len(batches) * config.warmup_frac))
-    for step, batch in enumerate(batches):
-        left = (len(batches) - step) / max(1, len(batches) - warmup)
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * min(1.0, (step + 1) / warmup, left)
-        loss = batch_loss(model, batch, device)
-        loss.backward()
-        for master, weight in zip(masters, weights, strict=True):
-            master.grad, weight.grad = weight.grad.float(), None  # type: ignore[union-attr]
-        torch.nn.utils.clip_grad_norm_(masters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        with torch.no_grad():
-            for master, weight in zip(masters, weights, strict=True):
-                weight.copy_(master)
-        if not math.isfinite(loss.item()):
-            raise FloatingPointError(
-                f"scorer training diverged at step {step}: loss {loss.item()}; lower finetune.learning_rate"
-            )
-        progress(step + 1, len(batches), loss.item())
+    optimise(model, batches, lambda batch: batch_loss(model, batch, device), config, progress)
     whole = model.causal_lm if config.lora is None else model.causal_lm.merge_and_unload()
     whole.save_pretrained(scratch)
     scratch.rename(out)
+
+
+def keep_layers(folder: Path, layers: int) -> None:
+    """Remove all but the first `layers` decoder layers of the model in a folder. Raises BadInput if it has fewer."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    config = model.config
+    if not 1 <= layers <= config.num_hidden_layers:
+        remedy = f"the model has {config.num_hidden_layers} decoder layers; keep between 1 and all of them"
+        raise BadInput("finetune.layers", layers, remedy)
+    model.model.layers = model.model.layers[:layers]
+    config.num_hidden_layers = layers
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:layers]
+    model.save_pretrained(folder)
 
 
 def device_of(config: ScorerTrainingConfig) -> str:
@@ -176,12 +168,13 @@ def batch_loss(model: PolicyModel, batch: Sequence[ScorerExample], device: str =
     from hamr.algorithms.packing import Piece
     from hamr.trainer.policy_batch import build_batch
 
-    groups = [_group(members) for members in _by_family(batch)]
+    families = _by_family(batch)
+    groups = [_group(members) for members in families]
     pieces = tuple(Piece(group=i, sequences=tuple(range(len(g.sequences)))) for i, g in enumerate(groups))
     laid_out = build_batch(groups, pieces, model.layout, device)
     read: list[tuple[int, int, float]] = []  # completion token, its target, its weight
     end = 0
-    for e, length in zip((e for members in _by_family(batch) for e in members), laid_out.lengths, strict=True):
+    for e, length in zip(itertools.chain(*families), laid_out.lengths, strict=True):
         end += length
         start, at = end - len(e.target_ids), len(e.target_ids) - 1 - e.behind
         learnt = [j for j in range(len(e.target_ids)) if j > at or (j < at and e.sound)]

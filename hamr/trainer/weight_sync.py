@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hamr.models.weights import engine_init, logprob_gap, nccl_address
+from hamr.models.weights import NcclAddress, engine_init, logprob_gap
 from hamr.protocols import PROBE_RUN, GenerationRequest, Metrics, SamplingConfig
 from hamr.types import SampleKey, TrainGroup, TrainSequence
 
@@ -100,8 +100,8 @@ class DeviceSync:
         tensor_parallel = config.engine.tensor_parallel_size
         if config.transfer == "nccl":
             # Rank 0 listens, so the host and the port are those of its node; this process may be on another node.
-            meeting_point = await self._trainers.meeting_point()
-            address = nccl_address(meeting_point, len(self._rollout.handles), tensor_parallel)
+            host, port = await self._trainers.meeting_point()
+            address = NcclAddress(host, port, 1 + len(self._rollout.handles) * tensor_parallel)
         await self._trainers.open_transfer(address, RolloutClient(self._rollout.handles, tensor_parallel))
         self._opened = True
         self._rollout.rejoin = self.rejoin
@@ -148,15 +148,12 @@ class RolloutClient:
         self._all("init_weight_transfer_engine", [(info,) for info in per_engine])
 
     def start_weight_update(self) -> None:
-        """Let every engine expect new weights."""
         self._all("start_weight_update")
 
     def update_weights(self, update_info: Any) -> None:
-        """Let every engine receive the weights that `update_info` describes."""
         self._all("update_weights", [(update_info,)] * len(self._handles))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Let every engine use the weights that it has received."""
         self._all("finish_weight_update")
 
     def _all(self, method: str, args: Sequence[tuple[Any, ...]] | None = None) -> None:

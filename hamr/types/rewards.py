@@ -118,8 +118,8 @@ class Audit:
     `s_r` and `s_j`, the auditor's score, belong to the decisive reference. `best` is the highest score of the auditor
     over the references. `mix` is the reward that follows: for the judge Eq. 4 with every reference outside the trust
     interval, the highest over the references; for any other auditor `best`. If the auditor failed for a reference,
-    `failure` is the kind of its first failure, and `best` and `mix` are None, as in older ledgers; `s_j` is None if it
-    failed for the decisive one.
+    `failure` is the kind of its first failure, and `best` and `mix` are None; `s_j` is None if it failed for the
+    decisive one.
     """
 
     s_r: float
@@ -168,7 +168,7 @@ class EpisodeResult:
     components: tuple[Component, ...] = ()
     path: str = ""
     total: float | None = None
-    """The reward as it was trained on. None without rewards, and in ledgers of earlier versions."""
+    """The reward as it was trained on. None without rewards."""
 
     @property
     def reward(self) -> float | None:
@@ -209,14 +209,14 @@ class RewardRecord:
     correction: RewardCorrection | None = None
     """None: the cascade's value is the reward (no correction configured, or the reranker alone did not decide)."""
     cascade: tuple[float, float, float, float] | None = None
-    """(tau_a, tau_b, w1, w2) in force. None without a cascade (another mode, or an older ledger)."""
+    """(tau_a, tau_b, w1, w2) in force. None without a cascade (another mode)."""
     mean_logprob: float | None = None
     """Length-normalised log-probability of the response under the policy that sampled it (nats, <= 0). None if unknown
-    (a response from a file, a token of probability 0, an older ledger)."""
+    (a response from a file, a token of probability 0)."""
     answer_tokens: int | None = None
     answer_s: float | None = None
     """Tokens and seconds from the request to the end of the answer: before the rationale in post-CoT, otherwise to the
-    end of the response. None if unknown (a response from a file, an older ledger)."""
+    end of the response. None if unknown (a response from a file)."""
     observation: str = ""
     """In a dialogue: what the policy read before this turn, such as the customer's message or a tool's result."""
     episode: EpisodeResult | None = None

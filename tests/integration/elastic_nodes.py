@@ -11,7 +11,8 @@ import ray
 
 from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.errors import BadInput, HamrError
-from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
+from hamr.pools.client import PoolClient
+from hamr.pools.deployment import pool_status, start_pools, stop_pools
 from hamr.types import Question
 from tests.integration.three_nodes import CONFIG, NoRouter, Placed
 

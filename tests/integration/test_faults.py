@@ -18,7 +18,8 @@ from hamr.cascade.replay import replay
 from hamr.config.pools import PoolConfig, RouterConfig
 from hamr.config.rewards import RewardsConfig
 from hamr.data.formats import Formats
-from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
+from hamr.pools.client import PoolClient
+from hamr.pools.deployment import pool_status, start_pools, stop_pools
 from hamr.pools.router_actor import RouterClient
 from hamr.telemetry.ledger import Ledger
 from hamr.types import (

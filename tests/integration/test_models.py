@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import pytest
 
 from hamr.errors import BadInput
-from hamr.models.bundled import describe, resolve_model, truncated_copy
+from hamr.models.bundled import describe, resolve_model
 from hamr.models.tokenizer import load_tokenizer
+from hamr.trainer.scorer_training import keep_layers
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -162,18 +164,18 @@ def test_bundled_smollm2_answers_a_question() -> None:
     assert "Paris" in tokenizer.decode(answer[0, prompt.shape[1] :].tolist())
 
 
-def test_truncated_copy_equals_the_model_without_its_upper_layers(tiny: Path, tmp_path: Path) -> None:
+def test_model_that_keeps_two_layers_equals_the_model_without_the_others(tiny: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    cut = truncated_copy(tiny, 2, tmp_path / "cut")
+    cut = tmp_path / "cut"
+    shutil.copytree(tiny, cut)
+    keep_layers(cut, 2)
     assert describe(cut)["layers"] == 2
     whole, small = (AutoModelForCausalLM.from_pretrained(p, dtype=torch.float32) for p in (tiny, cut))
     whole.model.layers = whole.model.layers[:2]
     ids = torch.tensor([load_tokenizer(cut).chat_ids(CHAT)])
     with torch.no_grad():
         torch.testing.assert_close(small(ids).logits, whole(ids, use_cache=False).logits)
-    assert truncated_copy(tiny, 2, tmp_path / "cut") == cut
-    with pytest.raises(BadInput, match="3 decoder layers"):
-        truncated_copy(tiny, 4, tmp_path / "more")
-    assert not (tmp_path / "more").exists()
+    with pytest.raises(BadInput, match="2 decoder layers"):
+        keep_layers(cut, 3)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from hamr.config.pools import EngineConfig, PoolConfig
-from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
+from hamr.pools.client import PoolClient
+from hamr.pools.deployment import pool_status, start_pools, stop_pools
 from hamr.pools.scorers import load_prompt
 from hamr.types import Answer, Question
 

@@ -16,8 +16,8 @@ from ray import serve
 
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.errors import BadInput, EngineDied, ScorerUnavailable
-from hamr.pools.client import split_app_name
-from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
+from hamr.pools.client import PoolClient, split_app_name
+from hamr.pools.deployment import pool_status, start_pools, stop_pools
 from hamr.types import Answer, Question, ScorerCall
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hamr.config.pools import EngineConfig
-from hamr.models.weights import NcclAddress, WeightSender, engine_init, trainer_info, weight_source
+from hamr.models.weights import NcclAddress, engine_init, open_sender, trainer_info, weight_source
 from hamr.rollout.vllm_settings import engine_env
 from hamr.trainer.weight_sync import RolloutClient
 
@@ -74,7 +74,7 @@ def test_sender_passes_the_sizes_of_its_tensors(monkeypatch: pytest.MonkeyPatch)
 
     given: list[Any] = []
     monkeypatch.setattr(WeightTransferTrainerFactory, "trainer_init", lambda info, **_: given.append(info))
-    WeightSender(None, 0, None, lambda: [("w", torch.float32, (1 << 15, 10_000))], lambda: iter(()))
+    open_sender(None, 0, None, lambda: [("w", torch.float32, (1 << 15, 10_000))], lambda: iter(()))
     assert given[0].packed_buffer_size_bytes == 4 * 10_000 << 15
 
 

@@ -21,7 +21,8 @@ from hamr.apps.train.pool_scaler import LivePoolScaler
 from hamr.config.pools import AutoscalingConfig, PoolConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput
-from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
+from hamr.pools.client import PoolClient
+from hamr.pools.deployment import pool_status, start_pools, stop_pools
 from hamr.types import Answer, Question, ScorerCall
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(200)]

@@ -19,7 +19,8 @@ from hamr.config.schema import SageDataConfig
 from hamr.data.sage_samples import generate_samples
 from hamr.errors import BadInput
 from hamr.models.bundled import resolve_model
-from hamr.pools.deployment import PoolClient, start_pools, stop_pools
+from hamr.pools.client import PoolClient
+from hamr.pools.deployment import start_pools, stop_pools
 from hamr.pools.scorers import build_scorer, check_scorer
 from hamr.types import Answer, Question
 

@@ -20,8 +20,8 @@ from hamr.apps.scorer.prepare import clearly_better, prepare_scorers
 from hamr.apps.shared.commands import parse_command
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.load import load_config
-from hamr.config.lora import LoraConfig
 from hamr.config.pools import PoolConfig, ScorerTrainingConfig
+from hamr.config.section import LoraConfig
 from hamr.data.formats import PLAIN
 from hamr.data.pairs import ReplyPair
 from hamr.errors import RunFolderError

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hamr.telemetry.mlflow_sink import MlflowSink
-from hamr.telemetry.tensorboard_sink import TensorboardSink
-from hamr.telemetry.trackio_sink import TrackioSink
+from hamr.telemetry.tracker_sinks import MlflowSink, TensorboardSink, TrackioSink
 
 pytestmark = [pytest.mark.integration]
 

@@ -21,7 +21,8 @@ from hamr.cluster.nodes import check_alike, cluster_nodes, release, reserve_lear
 from hamr.cluster.placement import check_placement, plan
 from hamr.config.schema import Config
 from hamr.errors import BadInput, CapacityError
-from hamr.pools.deployment import PoolClient, pool_status, start_pools, stop_pools
+from hamr.pools.client import PoolClient
+from hamr.pools.deployment import pool_status, start_pools, stop_pools
 from hamr.types import Answer, Question, ScorerCall
 
 RUN = "nodes"

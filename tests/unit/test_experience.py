@@ -101,9 +101,9 @@ def test_drop_of_an_interrupted_run_is_not_counted_again():
         assert not taking.done(), "the step has its whole limit left"
         assert [entry["dropped"] for entry in resumed.state()][:2] == [True, True], "until they are recorded"
         again.end(2, 3)
-        assert [ids(found) for found in await taking] == [ids_of(again, 2, 3), []]
-        assert ids(resumed.take_dropped_again()) == ids_of(again, 0, 1)
-        assert resumed.take_dropped_again() == []
+        ready, dropped, counted = await taking
+        assert (ids(ready), ids(dropped), counted) == (ids_of(again, 2, 3), ids_of(again, 0, 1), 0)
+        assert resumed.take_dropped() == []
         await resumed.close()
 
     asyncio.run(run())
@@ -180,7 +180,7 @@ def test_dropped_group_is_replaced_at_once_and_returned_with_the_next_batch():
         await settle_tasks()
         assert len(producer.draws) == 5
         producer.end(1, 2)
-        ready, dropped = await taking
+        ready, dropped, _ = await taking
         assert (ids(ready), ids(dropped)) == (ids_of(producer, 1, 2), ids_of(producer, 0))
         await groups.close()
 
@@ -194,7 +194,7 @@ def test_batch_is_smaller_once_enough_groups_have_ended_without_signal():
         taking = asyncio.create_task(groups.take(1, 2, 3))
         await settle_tasks()
         producer.end(0, 1, 2)
-        ready, dropped = await taking
+        ready, dropped, _ = await taking
         assert (len(ready), len(dropped)) == (1, 2)
         await groups.close()
 

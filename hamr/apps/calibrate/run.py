@@ -32,13 +32,9 @@ saves 30 % of the soft judge's time (1 + 10 x 0.6 = 7 of 10), as the hybrid rewa
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrateOutput:
-    """Output paths.
+    """Output paths. `config_dir` is the folder that contains the group `rewards`, None where the file is in no such
+    folder."""
 
-    `choice` is the option's name in the group `rewards`. `config_dir` is the folder that contains the group, or None
-    where the file is outside such a folder.
-    """
-
-    choice: str
     config_dir: Path | None
     rewards: Path
     plot: Path
@@ -51,11 +47,8 @@ class CalibrateOutput:
             group = path.parent.resolve()
             folder = group.parent if group.name == "rewards" else None
             named = {"plot": path.with_suffix(".png"), "figures": path.with_suffix(".json")}
-            return cls(
-                choice=path.stem, config_dir=folder, rewards=path, scores=path.with_suffix(".scores.jsonl"), **named
-            )
+            return cls(config_dir=folder, rewards=path, scores=path.with_suffix(".scores.jsonl"), **named)
         return cls(
-            choice="calibrated",
             config_dir=path,
             rewards=path / "rewards" / "calibrated.yaml",
             plot=path / "calibration.png",
@@ -65,9 +58,10 @@ class CalibrateOutput:
 
     @property
     def usage(self) -> str:
+        train = f"hamr train rewards={self.rewards.stem} --config-dir"
         if self.config_dir is None:
-            return f"put {self.rewards.name} into DIR/rewards/, then: hamr train rewards={self.choice} --config-dir DIR"
-        return f"hamr train rewards={self.choice} --config-dir {self.config_dir}"
+            return f"put {self.rewards.name} into DIR/rewards/, then: {train} DIR"
+        return f"{train} {self.config_dir}"
 
 
 def calibrate_scores(command: CalibrateScores) -> int:

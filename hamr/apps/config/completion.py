@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from hamr.apps.jobs import JOBS
+from hamr.apps.shared.templates import render_file
 from hamr.config.explain import known_keys
 from hamr.config.load import load_config
 from hamr.config.overrides import group_options
@@ -16,10 +15,7 @@ from hamr.config.schema import GROUPS, Config
 
 def completion_script(shell: str) -> str:
     """Return the script for a shell: bash, zsh or fish."""
-    templates = Environment(
-        loader=PackageLoader("hamr.apps.config"), undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    return templates.get_template(f"completion.{shell}.j2").render(words=" ".join(completion_words()))
+    return render_file("hamr.apps.config", f"completion.{shell}", words=" ".join(completion_words()))
 
 
 def completion_words() -> list[str]:

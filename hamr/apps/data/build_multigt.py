@@ -15,7 +15,7 @@ from hamr.apps.data.recipes.multigt import (
     with_references,
 )
 from hamr.apps.shared.outputs import output_file
-from hamr.apps.shared.pools_up import writing_pool
+from hamr.apps.shared.pools_up import known_pool, writing_pool
 from hamr.config.schema import Config
 from hamr.data.samples import read_samples, write_rows, write_samples
 from hamr.data.words import plain
@@ -65,10 +65,8 @@ def multigt_team(config: Config, command: MultiGtCommand) -> Team:
     same pool unless another is named. `utility=none`: consistency alone decides. Raises BadInput.
     """
     judge = command.judge
-    if judge not in config.pools:
-        raise BadInput("judge", judge, f"no such pool; there are: {', '.join(sorted(config.pools))}")
-    if config.pools[judge].role != "judge":
-        raise BadInput("judge", judge, f"has role={config.pools[judge].role}; consistency needs a pool with role=judge")
+    if (role := known_pool(config, "judge", judge).role) != "judge":
+        raise BadInput("judge", judge, f"has role={role}; consistency needs a pool with role=judge")
     named = command.utility or judge
     utility = "" if named == "none" else writing_pool(config, "utility", named)
     if not command.candidates:  # only an RL run's responses: no pool has to generate text

@@ -46,8 +46,7 @@ def build_patm(command: PatmCommand) -> int:
 
 
 def build_dra(command: DraCommand) -> int:
-    """Generate rationales for the samples or SFT items of a file; write the kept `decision_dra` and `patm_dra`
-    items."""
+    """Generate rationales for samples or SFT items; write the kept `decision_dra` and `patm_dra` items."""
     output = output_file(command.output, overwrite=command.overwrite)
     found = read_decided(command.input)
     config, team = command.config_and_team()

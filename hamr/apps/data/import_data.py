@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any, Literal
 
-from hamr.apps.data.hub import data_set_folder
 from hamr.apps.data.write_splits import show_splits
 from hamr.apps.shared.outputs import output_folder
 from hamr.data.helpdesk import HelpdeskOptions, read_intercom, read_zendesk
 from hamr.data.hiding import hide_in
-from hamr.data.importers import CHATS, IMPORTERS, Imported, from_trajectories
+from hamr.data.importers import CHATS, IMPORTERS
+from hamr.data.importers.imported import Imported, from_trajectories
+from hamr.data.importers.messages import TABLES
 from hamr.data.language import language_of
 from hamr.data.names import NameFinder, name_finder
 from hamr.data.residual import NOT_LOOKED_FOR, Risk, residual_risks
 from hamr.data.samples import write_rows, write_samples
 from hamr.data.splits import Splits, split_samples
-from hamr.data.tables import TicketFault
-from hamr.data.tickets import Tickets, read_chats, read_mapping, read_tickets
+from hamr.data.tickets import read_chats, read_mapping, read_tickets
 from hamr.data.trajectories import Trajectory, action_of, windows, write_trajectories
 from hamr.errors import BadInput, DataError
 from hamr.procedures.words import SPLITS
@@ -41,16 +42,17 @@ if TYPE_CHECKING:
 
 _FILES = tuple(f"{name}.jsonl" for name in (*SPLITS, "trajectories"))
 _SHOWN_FAULTS = 10
+_DATA_SET = re.compile(r"[\w.-]+/[\w.-]+")
+"""Id of a data set of the Hugging Face Hub."""
 _NAMES = "names=<spaCy pipelines> hides them"
 
 
 def import_tickets(command: ImportTickets) -> int:
     """Import a ticket export. Raises BadInput for invalid input."""
     hide = command.pii != "keep"
-    names = _name_finder(command, hide=hide)
-    _begin(command, "tickets", command.input)
+    names = _begin(command, "tickets", command.input, hide=hide)
     mapping = read_mapping(command.mapping)
-    tickets = read_tickets(
+    imported = read_tickets(
         command.input,
         mapping,
         folder=command.mapping.parent,
@@ -61,7 +63,7 @@ def import_tickets(command: ImportTickets) -> int:
         dates=command.dates,
         group=command.group,
     )
-    return _finish_tickets(command, tickets, hide=hide)
+    return _finish(command, imported, hide=hide)
 
 
 def import_zendesk(command: ImportZendesk) -> int:
@@ -77,12 +79,11 @@ def import_intercom(command: ImportIntercom) -> int:
 def _import_helpdesk(
     command: HelpdeskCommand,
     name: str,
-    read: Callable[[Path, HelpdeskOptions], Tickets],
+    read: Callable[[Path, HelpdeskOptions], Imported],
     bots: Literal["agent", "drop"] = "agent",
 ) -> int:
     hide = command.pii != "keep"
-    names = _name_finder(command, hide=hide)
-    _begin(command, name, command.input)
+    names = _begin(command, name, command.input, hide=hide)
     policy = ""
     if command.policy is not None:
         try:
@@ -92,62 +93,71 @@ def _import_helpdesk(
     options = HelpdeskOptions(
         internal=command.internal, bots=bots, policy=policy, group=command.group, hide=hide, names=names
     )
-    return _finish_tickets(command, read(command.input, options), hide=hide)
+    return _finish(command, read(command.input, options), hide=hide)
 
 
 def import_corpus(command: ImportCorpus) -> int:
     """Import a public corpus or chats. Raises BadInput for invalid input."""
     hide = (command.pii or ("hide" if command.corpus in CHATS else "keep")) == "hide"
-    names = _name_finder(command, hide=hide)
-    _begin(command, command.corpus, command.input)
+    names = _begin(command, command.corpus, command.input, hide=hide)
     if command.corpus in CHATS:
-        tickets = read_chats(data_set_folder(command.input), group=command.group, hide=hide, names=names)
-        return _finish_tickets(command, tickets, hide=hide)
+        chats = read_chats(data_set_folder(command.input), group=command.group, hide=hide, names=names)
+        return _finish(command, chats, hide=hide)
     files = {"input": command.input}
     if command.policies is not None:
         files["policies"] = command.policies
     imported = IMPORTERS[command.corpus](files, group=command.group)
-    hidden: Counter[str] | None = None
     if hide:
-        hidden, alike = Counter(), imported.duplicates
+        hidden: Counter[str] = Counter()
+        alike = imported.duplicates
         imported = from_trajectories(list(hide_in(imported.trajectories, hidden, names)))
-        imported = dataclasses.replace(imported, duplicates=(*alike, *imported.duplicates))
-    return _finish(command, imported, None, hidden)
+        imported = dataclasses.replace(imported, duplicates=(*alike, *imported.duplicates), hidden=hidden)
+    return _finish(command, imported, hide=hide)
 
 
-def _name_finder(command: ImportCommand, *, hide: bool) -> NameFinder | None:
-    if not command.names:
-        return None
-    if not hide:
+def data_set_folder(source: Path) -> Path:
+    """Return `source`, or where it is the id of a data set (owner/name), the folder of its downloaded tables.
+
+    They stay in the cache of the Hub's client (HF_HOME). Raises BadInput if the Hub does not have it either.
+    """
+    name = str(source)
+    if source.exists() or source.suffix in TABLES or not _DATA_SET.fullmatch(name):
+        return source
+    from huggingface_hub import snapshot_download
+
+    print(f"no file {name}: taking the data set {name} of the Hugging Face Hub", flush=True)
+    try:
+        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=[f"*{ending}" for ending in TABLES]))
+    except (OSError, ValueError) as error:  # a malformed name; connection and server errors
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+        remedy = f"neither a file or folder here nor found on the Hub ({reason}); give a path, or the id owner/name"
+        raise BadInput("input", name, remedy) from error
+
+
+def _begin(command: ImportCommand, name: str, source: Path, *, hide: bool) -> NameFinder | None:
+    """Check the options, print what is imported, and return the finder of names."""
+    if command.names and not hide:
         raise BadInput("names", ",".join(command.names), "requires pii=hide; add it, or remove names")
-    return name_finder(command.names)
-
-
-def _begin(command: ImportCommand, name: str, source: Path) -> None:
+    names = name_finder(command.names) if command.names else None
     folder = output_folder(command.output, _FILES, overwrite=command.overwrite)
     print(f"importing {name} from {source} into {folder}", flush=True)
+    return names
 
 
-def _finish_tickets(command: ImportCommand, tickets: Tickets, *, hide: bool) -> int:
-    print(f"read as {tickets.form}", flush=True)
-    return _finish(command, from_trajectories(tickets.trajectories), tickets, tickets.hidden if hide else None)
-
-
-def _finish(
-    command: ImportCommand, imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int] | None
-) -> int:
-    """Split by dialogue, write and report. `hidden` is None if private values were kept."""
+def _finish(command: ImportCommand, imported: Imported, *, hide: bool) -> int:
+    """Split by dialogue, write and report."""
+    if imported.form:
+        print(f"read as {imported.form}", flush=True)
     if not imported.samples:
         remedy = "none has an agent's turn after one of the customer, so there is nothing to learn from"
         raise DataError("input", f"{len(imported.trajectories)} dialogues", remedy)
     folder = command.output
-    faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
-    _left_out(folder, faults, duplicates)
+    _left_out(folder, imported)
     splits = _splits(command, imported.samples)
-    summary = report(imported, tickets, hidden or {})
+    summary = report(imported)
     risks: dict[str, Risk] = {}
     skipped: tuple[str, ...] = ()
-    if hidden is not None:
+    if hide:
         risks = residual_risks(imported.trajectories)
         skipped = NOT_LOOKED_FOR if command.names else (f"names of persons ({_NAMES})", *NOT_LOOKED_FOR)
     left = {kind: risk.hits for kind, risk in risks.items()}
@@ -189,8 +199,9 @@ def _write(folder: Path, splits: Splits, imported: Imported, summary: Mapping[st
     write_rows(folder / "report.json", [dict(summary)])
 
 
-def _left_out(folder: Path, faults: Sequence[TicketFault], duplicates: Sequence[str]) -> None:
+def _left_out(folder: Path, imported: Imported) -> None:
     """Report and store the rejected tickets before any later step can fail."""
+    faults, duplicates = imported.faults, imported.duplicates
     if duplicates:
         print(f"left out: {len(duplicates)} duplicates of other tickets, such as {duplicates[0]}")
     rejected = folder / "rejected.jsonl"
@@ -220,9 +231,8 @@ def _dialogue(meta: Mapping[str, Any], identity: str) -> str:
 # --- the report --------------------------------------------------------------------------------
 
 
-def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int]) -> dict[str, Any]:
-    """Return counts, lengths, action types, tools, languages and planning windows; for an export also the rejected
-    tickets."""
+def report(imported: Imported) -> dict[str, Any]:
+    """Return counts, lengths, action types, tools, languages, planning windows and excluded tickets."""
     lengths = [len(t.turns) for t in imported.trajectories]
     words = [len(turn.content.split()) for t in imported.trajectories for turn in t.turns if turn.content]
     actions = [action_of(turn) for t in imported.trajectories for turn in t.turns if turn.role == "agent"]
@@ -244,13 +254,12 @@ def report(imported: Imported, tickets: Tickets | None, hidden: Mapping[str, int
             )
         ),
         "planning windows": dict(cut.most_common()),
+        "left out": {"faulty": len(imported.faults), "duplicates": len(imported.duplicates)},
     }
-    faults, duplicates = (tickets.faults, tickets.duplicates) if tickets is not None else ((), imported.duplicates)
-    summary["left out"] = {"faulty": len(faults), "duplicates": len(duplicates)}
-    if tickets is not None:
-        summary["read as"] = tickets.form
-        summary["blank turns left out"] = tickets.blank
-    summary["private values hidden"] = dict(hidden)
+    if imported.form:
+        summary["read as"] = imported.form
+        summary["blank turns left out"] = imported.blank
+    summary["private values hidden"] = dict(imported.hidden)
     return summary
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from hamr.data.importers.imported import Imported
 from hamr.data.proposal import Proposal, propose_mapping
 from hamr.data.samples import action_json, turn_json
 from hamr.data.tables import read_table
-from hamr.data.tickets import Tickets, read_tickets
-from hamr.data.trajectories import decision_points
+from hamr.data.tickets import read_tickets
 from hamr.errors import DataError
 from hamr.types import ServiceSample
 
@@ -28,8 +28,7 @@ _LONGEST = 400
 
 
 def preview_tickets(command: PreviewTickets) -> int:
-    """Print a proposed mapping as YAML; all other lines are comments, so the output is a mapping file. Raises
-    DataError."""
+    """Print a proposed mapping file: other lines than its YAML are comments. Raises DataError."""
     table = read_table(command.input, encoding=command.encoding, delimiter=command.delimiter)
     if not table.rows:
         first = f"; the first line: {table.faults[0].message}" if table.faults else "; give an export with rows"
@@ -52,9 +51,9 @@ def preview_tickets(command: PreviewTickets) -> int:
 
 
 def _lines(
-    command: PreviewTickets, proposal: Proposal, tickets: Tickets, bad_parameters: Sequence[int]
+    command: PreviewTickets, proposal: Proposal, tickets: Imported, bad_parameters: Sequence[int]
 ) -> Iterator[str]:
-    samples = [sample for trajectory in tickets.trajectories for _, sample in decision_points(trajectory)]
+    samples = tickets.samples
     yield f"# Proposed for {command.input}, read as {tickets.form}."
     if samples:
         yield f"# The first {len(tickets.trajectories)} tickets are {len(samples)} samples."

@@ -9,7 +9,7 @@ from statistics import mean
 
 from hamr.apps.data.recipes.thought import ORDERS, Rendering
 from hamr.data.rendering import policy_messages
-from hamr.data.sage_thoughts import thought_of
+from hamr.data.sage_samples import thought_of
 from hamr.data.samples import act_of, write_samples
 from hamr.data.sft_items import decision_item, write_items
 from hamr.data.splits import Splits

@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import AfterValidator, Field, model_validator
 
 from hamr.apps.shared.commands import ConfiguredCommand, File, Files, Folder, Folders, List, Names
-from hamr.config.agents import AgentConfig, names_function
-from hamr.config.ecs import EcsConfig
-from hamr.config.olabench import OlabenchConfig
-from hamr.config.plans import PlansConfig
+from hamr.config.benchmarks import AgentConfig, EcsConfig, OlabenchConfig, PlansConfig, Tau2Config, names_function
 from hamr.config.sage import SageConfig
-from hamr.config.tau2 import Tau2Config
 from hamr.errors import BadInput
 
 if TYPE_CHECKING:
@@ -242,24 +238,26 @@ class EvaluateSage(SageConfig, EvaluateCommand):
         if self.tools == "native" and self.agent_prompt not in (None, "actions"):
             raise BadInput("agent_prompt", self.agent_prompt, "has no tools; set agent_prompt=actions, or tools=prompt")
         if self.dialogues is not None:
-            for key, value in (("agent", self.agents), ("simulator", self.simulator), ("rejudge", self.rejudge)):
-                if value:
-                    shown = ",".join(value) if isinstance(value, tuple) else value
-                    raise BadInput(key, shown, "the dialogues are finished; remove it, or remove dialogues")
+            remedy = "the dialogues are finished; remove it, or remove dialogues"
+            self._refuse({"agent": self.agents, "simulator": self.simulator, "rejudge": self.rejudge}, remedy)
         for key, value in self._participants().items():
             if not value and not self.rejudge:
                 raise BadInput(key, None, f"missing; give {key}=..., see `hamr evaluate benchmark=sage --help`")
         return self
 
     def _check_merge(self) -> None:
-        given = {name: getattr(self, name) for name in ("scenario", "agents", "simulator", "judges", "dialogues")}
-        for key, value in (given | {"rejudge": self.rejudge}).items():
-            if value:
-                shown = ",".join(value) if isinstance(value, tuple) else value
-                remedy = "is that of the merged folders; remove it, or remove merge"
-                raise BadInput("agent" if key == "agents" else key, shown, remedy)
+        given = {name: getattr(self, name) for name in ("simulator", "judges", "dialogues", "rejudge")}
+        remedy = "is that of the merged folders; remove it, or remove merge"
+        self._refuse({"scenario": self.scenario, "agent": self.agents, **given}, remedy)
         if len(self.merge) < 2:
             raise BadInput("merge", str(self.merge[0]), "is one folder; give at least two")
+
+    @staticmethod
+    def _refuse(given: Mapping[str, Any], remedy: str) -> None:
+        """Raise BadInput for the first option that has a value."""
+        for key, value in given.items():
+            if value:
+                raise BadInput(key, ",".join(value) if isinstance(value, tuple) else value, remedy)
 
     def _participants(self) -> dict[str, Any]:
         talking = {} if self.dialogues is not None else {"agent": self.agents, "simulator": self.simulator}
@@ -269,6 +267,11 @@ class EvaluateSage(SageConfig, EvaluateCommand):
     def agent_names(self) -> tuple[str, ...]:
         """Names of the agents in traces and tables: that of finished dialogues is the name of their file."""
         return self.agents if self.dialogues is None else (self.dialogues.stem,)
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the dialogues exist and are only judged."""
+        return self.rejudge or self.dialogues is not None
 
     def with_kept_options(self) -> EvaluateSage:
         """Return the command with the options that its folder keeps if it judges again, or that the merged folders

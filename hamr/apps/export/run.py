@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from hamr import __version__
+from hamr.apps.shared.templates import render_file
 from hamr.apps.shared.trained_policy import TrainedPolicy
 from hamr.config.pools import BUNDLED
 from hamr.data.policy_chat import PolicyChat
@@ -89,10 +88,9 @@ def model_card(policy: TrainedPolicy, chat: PolicyChat, name: str, rank: int | N
     """
     model, base = policy.config.model, _public_base(policy)
     stages = read_summary(policy.folder).get("stages", {})
-    templates = Environment(
-        loader=PackageLoader("hamr.apps.export"), trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
-    return templates.get_template("README.md.j2").render(
+    return render_file(
+        "hamr.apps.export",
+        "README.md",
         name=name,
         run=policy.config.experiment.name,
         step=policy.step,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from hamr.files import cut_torn_tail, read_jsonl
 from hamr.security.processes import has_ended
+from hamr.telemetry.run_folder import owner_of
 
 PLAN = "pipeline.json"
 EVENTS = "events.jsonl"
@@ -28,11 +29,8 @@ def is_pipeline(folder: Path) -> bool:
 
 def pipeline_owner(folder: Path) -> dict[str, Any] | None:
     """Return the `identity` of the process that runs a pipeline's stages, or None if none does."""
-    try:
-        owner: dict[str, Any] = json.loads((folder / LOCK).read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):
-        return None
-    return None if has_ended(owner) else owner
+    owner = owner_of(folder, LOCK)
+    return None if owner is None or has_ended(owner) else owner
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,7 @@ from hamr.config.overrides import expand_env
 from hamr.errors import Preempted, RunFolderError
 from hamr.files import try_lock
 from hamr.security.processes import has_ended, identity, is_visible
+from hamr.telemetry.run_folder import owner_of
 
 if TYPE_CHECKING:
     from hamr.apps.pipeline.command import RunPipeline
@@ -211,11 +212,7 @@ def _lock_folder(folder: Path) -> Iterator[Callable[[int], None]]:
 
 def _wait_for_stage(folder: Path) -> None:
     """Wait until the stage of a killed pipeline has ended. Raises RunFolderError if it does not."""
-    try:
-        owner = json.loads((folder / LOCK).read_text(encoding="utf-8"))
-    except ValueError:
-        return
-    stage, until = owner.get("stage"), time.monotonic() + STAGE_ENDS_S
+    stage, until = (owner_of(folder, LOCK) or {}).get("stage"), time.monotonic() + STAGE_ENDS_S
     if stage is None or not is_visible(stage):
         return
     while not has_ended(stage):

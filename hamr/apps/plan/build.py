@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from hamr.apps.plan.costs import GPUS, answer_time, sync_time, train_time, trained_share
-from hamr.apps.plan.measured import Fit, MeasuredStep, Prediction, RunSimulation, pool_times
+from hamr.apps.plan.measured import Fit, MeasuredStep, PoolTimes, RunSimulation, pool_times
 from hamr.apps.plan.models import model_size, trainer_in_use
 from hamr.apps.plan.overlap import Overlap
-from hamr.apps.plan.simulation import Service, Station
-from hamr.apps.plan.sizing import Cluster
+from hamr.apps.plan.simulation import Cluster, Service, Station
 from hamr.apps.plan.workload import Workload, WorkSpread
 from hamr.config.judged import ComparedConfig
-from hamr.config.pools import EngineConfig, PoolConfig
+from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.experience import whole_groups
@@ -35,23 +35,24 @@ class Past:
     config: Config
     steps: tuple[MeasuredStep, ...]
 
+    @cached_property
     def fit(self) -> Fit:
-        return self._simulation.fit(self.steps)
+        return self.simulation.fit(self.steps)
 
-    def compare(self) -> list[Prediction]:
-        """Fit to the first half of the steps and predict all of them. Raises ValueError for fewer than four steps."""
-        return self._simulation.compare(self.steps)
+    @cached_property
+    def times(self) -> dict[str, PoolTimes]:
+        return pool_times(self.steps)
 
     @property
-    def _simulation(self) -> RunSimulation:
+    def simulation(self) -> RunSimulation:
         """Simulation of the run. The work of its stations is in seconds."""
         service = Service(fixed_s=1.0)
+        pools = {
+            name: Station(replicas=pool.first_replicas, slots=places(pool), service=service)
+            for name, pool in self.config.pools.items()
+        }
         return RunSimulation(
-            workers=workers_station(self.config, service),
-            pools={
-                name: Station(replicas=pool.first_replicas, slots=places(pool), service=service)
-                for name, pool in self.config.pools.items()
-            },
+            cluster=Cluster(rollout=workers_station(self.config, service), pools=pools),
             first=self.config.rewards.consistency.reranker,
             overlap=overlap_of(self.config),
         )
@@ -101,9 +102,6 @@ def turns_of(config: Config) -> float:
     return config.plan.turns or max(1.0, config.rollout.max_turns / 2)
 
 
-_PER_REFERENCE = ("first_questions", "second_questions")
-
-
 # --- the workload ----------------------------------------------------------------------------------
 
 
@@ -118,14 +116,14 @@ def build_workload(config: Config, past: Past | None) -> Workload:
     shares = dict(assumed)
     if past is not None:
         shares |= _observed_shares(past, *pools)
-        named = plan.model_fields_set | (
-            {*_PER_REFERENCE} if plan.model_fields_set & {"references", "turns"} else set()
-        )
+        named = set(plan.model_fields_set)
+        if named & {"references", "turns"}:
+            named |= {"first_questions", "second_questions"}
         shares |= {name: assumed[name] for name in named & set(assumed)}
-        if not plan.model_fields_set & {"response_tokens", "turns"} and _same_policy(config, past.config):
+        if not named & {"response_tokens", "turns"} and _same_policy(config, past.config):
             tokens = [float(r.tokens) for step in past.steps for r in step.responses]
             mean, length = float(np.mean(tokens)), WorkSpread(observed=tuple(tokens))
-        for name, times in pool_times(past.steps).items():
+        for name, times in past.times.items():
             service[name] = WorkSpread(observed=times.service_s)
     shares["side"] = {pool: many for pool, many in shares["side"].items() if pool in config.pools}
     sampling = config.algorithm.dynamic_sampling
@@ -204,8 +202,7 @@ def build_cluster(config: Config, workload: Workload, past: Past | None) -> Clus
     A part that the run had, too (same model, same engine), is as fast as measured. Any other part is as fast as a
     roofline model of `plan.gpu` predicts. Raises BadInput where neither is possible.
     """
-    known = past.fit() if past is not None else None
-    train_s, sync_s = _train_and_sync(config, workload, past, known)
+    train_s, sync_s = _train_and_sync(config, workload, past)
     pools = {
         name: Station(
             replicas=pool.first_replicas, slots=places(pool), service=_pool_service(config, name, workload, past)
@@ -213,7 +210,7 @@ def build_cluster(config: Config, workload: Workload, past: Past | None) -> Clus
         for name, pool in config.pools.items()
         if name in workload.questions()
     }
-    workers = workers_station(config, _rollout_service(config, past, known))
+    workers = workers_station(config, _rollout_service(config, past))
     return Cluster(rollout=workers, pools=pools, train_s=train_s, sync_s=sync_s, deadline_s=config.router.deadline_s)
 
 
@@ -235,14 +232,14 @@ def output_tokens(config: Config, name: str, workload: Workload) -> float:
 def _pool_service(config: Config, name: str, workload: Workload, past: Past | None) -> Service:
     pool, plan = config.pools[name], config.plan
     if past is not None and name in past.config.pools:
-        before, times = past.config.pools[name], pool_times(past.steps).get(name)
+        before, times = past.config.pools[name], past.times.get(name)
         if times is not None and (before.model, before.type, before.engine) == (pool.model, pool.type, pool.engine):
             return Service(fixed_s=times.mean_s)
     if pool.compares:
         return Service(fixed_s=0.0, each_s=PAIR_S)
     if pool.type != "vllm":
         raise BadInput(f"pools.{name}.type", pool.type, "its speed is unknown; name a run that measured it: from=<run>")
-    _needs_gpus(f"pools.{name}.engine.num_gpus", pool.engine)
+    _refuse_cpus(f"pools.{name}.engine.num_gpus", pool.engine.num_gpus)
     return answer_time(
         model_size(f"pools.{name}.model", pool.model),
         GPUS[plan.gpu],
@@ -253,14 +250,14 @@ def _pool_service(config: Config, name: str, workload: Workload, past: Past | No
     )
 
 
-def _rollout_service(config: Config, past: Past | None, known: Fit | None) -> Service:
+def _rollout_service(config: Config, past: Past | None) -> Service:
     rollout, plan = config.rollout, config.plan
-    if past is not None and known is not None and _same_policy(config, past.config):
-        scale = 1.0
+    if past is not None and _same_policy(config, past.config):
+        known, scale = past.fit, 1.0
         if plan.model_fields_set & {"response_tokens", "turns"}:
             scale = response_tokens(config) * turns_of(config) / known.mean_tokens
         return Service(fixed_s=known.rollout.fixed_s * scale, each_s=known.rollout.each_s * scale)
-    _needs_gpus("rollout.engine.num_gpus", rollout.engine)
+    _refuse_cpus("rollout.engine.num_gpus", rollout.engine.num_gpus)
     once = answer_time(
         model_size("model.path", config.model.path),
         GPUS[plan.gpu],
@@ -289,10 +286,10 @@ def trained_tokens(config: Config) -> float:
     return prompts * config.plan.prompt_tokens + (groups * samples + later) * response_tokens(config)
 
 
-def _train_and_sync(config: Config, workload: Workload, past: Past | None, known: Fit | None) -> tuple[float, float]:
+def _train_and_sync(config: Config, workload: Workload, past: Past | None) -> tuple[float, float]:
     trainer, plan = config.trainer, config.plan
-    if past is not None and known is not None:
-        before = past.config
+    if past is not None:
+        before, known = past.config, past.fit
         ranks = before.trainer.ranks / trainer.ranks
         alike = trainer.model_copy(update={"ranks": before.trainer.ranks, "deadline_s": before.trainer.deadline_s})
         if alike == before.trainer and config.model == before.model:
@@ -300,20 +297,15 @@ def _train_and_sync(config: Config, workload: Workload, past: Past | None, known
             then = before.experiment.prompts_per_step * before.rollout.samples_per_prompt
             more = workload.prompts * workload.samples / then
             return known.train_s(tokens * more) * ranks, known.sync_s
-    if not trainer.num_gpus:
-        raise BadInput("trainer.num_gpus", trainer.num_gpus, _NO_SPEED)
+    _refuse_cpus("trainer.num_gpus", trainer.num_gpus)
     model = model_size("model.path", config.model.path)
-    passes = config.algorithm.epochs
-    once = train_time(
-        model, GPUS[plan.gpu], trainer.ranks, trained_tokens(config), recompute=bool(trainer.gradient_checkpointing)
-    )
+    recompute = bool(trainer.gradient_checkpointing)
+    once = train_time(model, GPUS[plan.gpu], trainer.ranks, trained_tokens(config), recompute=recompute)
     sent = trained_share(trainer.lora) if config.rollout.transfer == "adapter" else 1.0
-    return passes * once, sync_time(model, sent)
+    return config.algorithm.epochs * once, sync_time(model, sent)
 
 
-_NO_SPEED = "the speed of a CPU is unknown; name a run measured on it: from=<run folder>, or use GPUs"
-
-
-def _needs_gpus(key: str, engine: EngineConfig) -> None:
-    if not engine.num_gpus:
-        raise BadInput(key, engine.num_gpus, _NO_SPEED)
+def _refuse_cpus(key: str, num_gpus: float) -> None:
+    if not num_gpus:
+        remedy = "the speed of a CPU is unknown; name a run measured on it: from=<run folder>, or use GPUs"
+        raise BadInput(key, num_gpus, remedy)

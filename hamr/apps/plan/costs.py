@@ -9,12 +9,12 @@ times instead.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hamr.apps.plan.models import ModelSize
 from hamr.apps.plan.simulation import Service
-from hamr.config.lora import LoraConfig
-from hamr.config.schema import Checkpointing
+from hamr.config.schema import Config, TrainerConfig
+from hamr.config.section import LoraConfig
 
 GIB = 1 << 30
 BYTES = 2
@@ -97,7 +97,7 @@ def trained_share(lora: LoraConfig | None) -> float:
     return 1.0 if lora is None else ADAPTED * lora.rank / 16
 
 
-def sync_time(model: ModelSize, share: float = 1.0) -> float:
+def sync_time(model: ModelSize, share: float) -> float:
     """Return the seconds until every engine has this share of the weights anew: one broadcast, bound by the slowest
     link."""
     return share * model.parameters * BYTES / (LINK_GB_S * 1e9)
@@ -137,19 +137,7 @@ def engine_memory(
     )
 
 
-def trainer_memory(
-    model: ModelSize,
-    gpu: Gpu,
-    ranks: int,
-    zero_stage: int,
-    *,
-    tokens: int,
-    recompute: Checkpointing,
-    liger: bool = True,
-    trained: float = 1.0,
-    offload: bool = False,
-    reference: bool = False,
-) -> Memory:
+def trainer_memory(model: ModelSize, gpu: Gpu, trainer: TrainerConfig, *, reference: bool) -> Memory:
     """Return the memory of a trainer rank by ZeRO stage (Rajbhandari et al. 2020).
 
     Per parameter: 2 bytes of weights, 4 of gradients (sums in float32) and 12 of optimiser state (float32 master
@@ -159,51 +147,78 @@ def trainer_memory(
     Activations under `cache_gib`: 2 bytes x hidden per token and layer with recomputation, KEPT times as much without;
     those of one layer if they are kept on the host.
 
-    Args:
-        trained: Share of the parameters that is trained, below 1 with an adapter.
-        offload: The optimiser state is on the host (`host_memory`). Stage 3 has its gradient sums there too, and
-            gradients pass through the GPU in 2 bytes; stages 1 and 2 sum them on the GPU.
-        reference: There is a reference policy, which stage 3 shards and the others keep on the host.
+    With `offload_optimizer`, the optimiser state is on the host (`host_memory`). Stage 3 has its gradient sums there
+    too, and gradients pass through the GPU in 2 bytes; stages 1 and 2 sum them on the GPU. A `reference` policy is
+    sharded by stage 3; the others keep it on the host.
     """
-    shares = [1 if zero_stage < stage else ranks for stage in (3, 2, 1)]
-    weights, gradients, state = (2 * BYTES, 2 * BYTES, 8) if zero_stage == 0 else (BYTES, 2 * BYTES, 12)
-    if offload:
-        gradients, state = BYTES if zero_stage == 3 else gradients, 0
-    per_parameter = weights / shares[0] + trained * (gradients / shares[1] + state / shares[2])
-    if reference and zero_stage == 3:
+    stage, ranks = trainer.zero_stage, trainer.ranks
+    shares = [1 if stage < sharding else ranks for sharding in (3, 2, 1)]
+    weights, gradients, state = (2 * BYTES, 2 * BYTES, 8) if stage == 0 else (BYTES, 2 * BYTES, 12)
+    if trainer.offload_optimizer:
+        gradients, state = BYTES if stage == 3 else gradients, 0
+    per_parameter = weights / shares[0] + trained_share(trainer.lora) * (gradients / shares[1] + state / shares[2])
+    if reference and stage == 3:
         per_parameter += BYTES / ranks
-    if not recompute:
-        layers = (KEPT_BY_LIGER if liger else KEPT) * model.layers
+    if not trainer.gradient_checkpointing:
+        layers = (KEPT_BY_LIGER if trainer.use_liger_kernel else KEPT) * model.layers
     else:
-        layers = 1 if recompute == "offload" else model.layers
+        layers = 1 if trainer.gradient_checkpointing == "offload" else model.layers
     return Memory(
         weights_gib=model.parameters * per_parameter / GIB,
-        cache_gib=BYTES * model.hidden * layers * tokens / GIB,
+        cache_gib=BYTES * model.hidden * layers * trainer.tokens_per_microbatch / GIB,
         other_gib=TRAINER_GIB,
         have_gib=gpu.memory_gib,
     )
 
 
-def host_memory(model: ModelSize, ranks: int, zero_stage: int, trained: float = 1.0) -> float:
+def rank_memory(config: Config, model: ModelSize) -> dict[str, Memory]:
+    """Return the memory of a trainer rank with GPUs: in a step, next to an engine that generates, on the host.
+
+    A rank that shares its GPU with an engine needs room for its step next to the sleeping engine, and for its weights
+    and a transfer of them next to the one that generates. On the host, `have_gib` is the node's memory.
+    """
+    gpu, trainer, rollout = GPUS[config.plan.gpu], config.trainer, config.rollout
+    reference = bool(config.algorithm.kl.coef or config.algorithm.kl.measure) and trainer.lora is None
+    step = trainer_memory(model, gpu, trainer, reference=reference)
+    found = {}
+    if rollout.colocated:
+        step = replace(step, have_gib=gpu.memory_gib - RESTING_GIB)
+        per_parameter: float = 2 * BYTES if trainer.zero_stage == 0 else BYTES
+        if trainer.zero_stage == 3:
+            per_parameter = BYTES * (1 + reference) / trainer.ranks
+        found["trainer.ranks, while engines generate"] = Memory(
+            weights_gib=per_parameter * model.parameters / GIB,
+            cache_gib=0.0,
+            other_gib=RESTING_GIB + (TRANSFER_GIB if rollout.transfer == "ipc" else 0.0),
+            have_gib=gpu.memory_gib * (1 - rollout.engine.gpu_memory_utilization),
+        )
+    if trainer.offload_optimizer:
+        found["trainer.ranks, on the host"] = Memory(
+            weights_gib=host_memory(model, trainer),
+            cache_gib=0.0,
+            other_gib=0.0,
+            have_gib=float(config.launch.memory_gib_per_node),
+        )
+    return found | {"trainer.ranks": step}
+
+
+def host_memory(model: ModelSize, trainer: TrainerConfig) -> float:
     """Return the GiB of host memory of a rank with `offload_optimizer`: DeepSpeed has 12 bytes of optimiser state per
     parameter there, 4 of gradients, and 2 for the updated weights (stages 1 and 2) or 4 for gradient sums (stage 3)."""
-    return (20 if zero_stage == 3 else 18) * trained * model.parameters / ranks / GIB
+    each = 20 if trainer.zero_stage == 3 else 18
+    return each * trained_share(trainer.lora) * model.parameters / trainer.ranks / GIB
 
 
-def gpus_needed(
-    model: ModelSize, gpu: Gpu, *, sequences: int, tokens: float, utilisation: float, most: int = 8
-) -> int | None:
-    """Return the fewest GPUs that hold a replica; None where `most`, the GPUs of a node, do not suffice.
+def gpus_needed(model: ModelSize, gpu: Gpu, *, sequences: int, tokens: float, utilisation: float) -> int | None:
+    """Return the fewest GPUs that hold a replica; None where the 8 GPUs of a node do not suffice.
 
     The number is a power of two that divides the key-value heads, or is divided by them.
     """
-    count = 1
-    while count <= most:
+    for count in (1, 2, 4, 8):
         divides = model.kv_heads % count == 0 or count % model.kv_heads == 0
         memory = engine_memory(model, gpu, count, sequences=sequences, tokens=tokens, utilisation=utilisation)
         if divides and memory.fits:
             return count
-        count *= 2
     return None
 
 

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 
 from hamr.apps.plan.overlap import Overlap, simulate_overlap
-from hamr.apps.plan.simulation import Service, SimulatedResponse, Station, simulate
+from hamr.apps.plan.simulation import Cluster, Service, SimulatedResponse, simulate
 
 Call = tuple[str, float, float]
 """(pool, queue time in seconds, service time in seconds) of one request."""
@@ -121,12 +121,11 @@ class Prediction:
 class RunSimulation:
     """Simulation of a measured run.
 
-    `workers` has the number of workers and their slots, `pools` the service times to assume. `first` is the pool that
-    is asked first about a response (the reranker).
+    `cluster` has the number of workers and their slots, and the service times of pools to assume. `first` is the pool
+    that is asked first about a response (the reranker).
     """
 
-    workers: Station
-    pools: Mapping[str, Station]
+    cluster: Cluster
     first: str
     overlap: Overlap | None = None
 
@@ -147,7 +146,7 @@ class RunSimulation:
             wanted, low, high = sum(waited), 0.0, sum(scale)
             for _ in range(30):
                 mean_s = (low + high) / 2
-                service = Service(fixed_s=mean_s * (1 - share), each_s=mean_s * share / self.workers.slots)
+                service = Service(fixed_s=mean_s * (1 - share), each_s=mean_s * share / self.cluster.rollout.slots)
                 is_longer = sum(replays.waits(service, trained, sync_s)) > wanted
                 low, high = (low, mean_s) if is_longer else (mean_s, high)
             return service
@@ -209,16 +208,17 @@ class _Replays:
 
         `service` is that of the rollout workers.
         """
-        workers, pools, overlap = replace(self.run.workers, service=service), self.run.pools, self.run.overlap
+        run, overlap = self.run.cluster, self.run.overlap
+        cluster = replace(run, rollout=replace(run.rollout, service=service), sync_s=sync_s)
         if overlap is None:
-            played = [simulate(rounds, rollout=workers, pools=pools) for rounds in self.rounds]
+            played = [simulate(rounds, cluster) for rounds in self.rounds]
             return [step.rollout_s + step.tail_s for step in played]
         groups = [
             (tuple(members), signal)
             for [responses], signals in zip(self.rounds, self.signal, strict=True)
             for (_, members), signal in zip(groupby(responses, key=lambda r: r.group), signals, strict=True)
         ]
-        found = simulate_overlap(groups, overlap, rollout=workers, pools=pools, train_s=train_s, sync_s=sync_s)
+        found = simulate_overlap(groups, overlap, cluster, train_s)
         return [step.step_s - step.train_s - sync_s for step in found]
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.apps.shared.outputs import no_file_above
+from hamr.config.cluster_security import refuse_secrets
 from hamr.config.load import load_config, load_dumped
 from hamr.config.plan import PlanConfig
 from hamr.config.schema import Config
-from hamr.config.secrets_check import refuse_secrets
 from hamr.errors import BadInput
 from hamr.report.terminal import show
 from hamr.report.values import PageBlock, Paragraph
@@ -56,10 +56,10 @@ def report(config: Config, past_folder: Path | None) -> list[PageBlock]:
     study = Study(workload, build_cluster(config, workload, past), draws=config.plan.draws)
     ideal = study.ideal()
     goal_s = max(config.plan.step_s or 0.0, ideal.step_s * (1 + SLACK))
-    needed, needs = study.needs(goal_s, most=MOST_REPLICAS)
+    needed = study.size_pools(goal_s, most=MOST_REPLICAS)
     printed = [
         title(config, workload, past),
-        *sizes(config, workload, needs),
+        *sizes(config, study, needed),
         parts(config, study, ideal, needed),
         stations(study, needed),
         critical(config, study, ideal, needed),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 
-from hamr.apps.plan.simulation import ROLLOUT, Play, Simulated, SimulatedResponse, Station
+from hamr.apps.plan.simulation import Cluster, Play, Simulated, SimulatedResponse
 from hamr.experience import whole_groups
 
 SimulatedGroup = tuple[tuple[SimulatedResponse, ...], bool]
@@ -46,20 +46,13 @@ class Overlap:
 
 
 def simulate_overlap(
-    groups: Sequence[SimulatedGroup],
-    overlap: Overlap,
-    *,
-    rollout: Station,
-    pools: Mapping[str, Station],
-    train_s: Iterable[float],
-    sync_s: float,
-    deadline_s: float = math.inf,
+    groups: Sequence[SimulatedGroup], overlap: Overlap, cluster: Cluster, train_s: Iterable[float]
 ) -> list[Simulated]:
     """Simulate a step per value of `train_s`, from an empty pipeline on. `groups` start in order, and repeat.
 
     `rollout_s` of a step is the time that it waits for its groups. `slowest_s` and the stations are those of all steps.
     """
-    play = Play({ROLLOUT: rollout, **pools}, deadline_s)
+    play = Play(cluster)
     flow, times = _Flow(play, cycle(groups), overlap), []
     for seconds in train_s:
         began, late = play.now, play.late
@@ -69,7 +62,7 @@ def simulate_overlap(
         trained = play.now
         if not overlap.in_flight:
             flow.drain()
-        flow.wait(sync_s)
+        flow.wait(cluster.sync_s)
         flow.release()
         times.append((waited, seconds, play.now - trained, play.late - late))
     stations = {name: line.usage(play.now) for name, line in play.lines.items()}

@@ -14,7 +14,7 @@ import heapq
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 import numpy as np
@@ -51,6 +51,23 @@ class Station:
     slots: int
     service: Service
     splits_groups: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The stations of a step and the times after it. `deadline_s`: the router's, per response from its end on."""
+
+    rollout: Station
+    pools: Mapping[str, Station]
+    train_s: float = 0.0
+    sync_s: float = 0.0
+    deadline_s: float = math.inf
+
+    def with_replicas(self, **replicas: int) -> Cluster:
+        """Return a copy with other numbers of replicas, by pool; `rollout` for the workers."""
+        pools = {n: replace(s, replicas=replicas.get(n, s.replicas)) for n, s in self.pools.items()}
+        rollout = replace(self.rollout, replicas=replicas.get(ROLLOUT, self.rollout.replicas))
+        return replace(self, rollout=rollout, pools=pools)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,28 +116,20 @@ ROLLOUT = "rollout"
 """Name of the rollout workers among the stations."""
 
 
-def simulate(
-    rounds: Sequence[Sequence[SimulatedResponse]],
-    *,
-    rollout: Station,
-    pools: Mapping[str, Station],
-    train_s: float = 0.0,
-    sync_s: float = 0.0,
-    deadline_s: float = math.inf,
-) -> Simulated:
+def simulate(rounds: Sequence[Sequence[SimulatedResponse]], cluster: Cluster) -> Simulated:
     """Simulate a step.
 
     `rounds` run in sequence (dynamic sampling refills when a round is fully scored). A step without responses takes
-    `train_s + sync_s`. `deadline_s`: the router's, per response from its end on.
+    `train_s + sync_s`.
     """
-    play = Play({ROLLOUT: rollout, **pools}, deadline_s)
+    play = Play(cluster)
     rollout_s = sum(play.round(responses) for responses in rounds)
     return Simulated(
-        step_s=play.now + train_s + sync_s,
+        step_s=play.now + cluster.train_s + cluster.sync_s,
         rollout_s=rollout_s,
         tail_s=play.now - rollout_s,
-        train_s=train_s,
-        sync_s=sync_s,
+        train_s=cluster.train_s,
+        sync_s=cluster.sync_s,
         slowest_s=play.slowest,
         late=play.late,
         stations={name: line.usage(play.now) for name, line in play.lines.items()},
@@ -309,18 +318,17 @@ class _Workers(_Line):
 class Play:
     """The clock and the event queue of a simulation. `ended` lists the groups that are scored, in this order."""
 
-    def __init__(self, stations: Mapping[str, Station], deadline_s: float) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.now, self.late, self.slowest = 0.0, 0, 0.0
         self.ended: list[int] = []
-        self._deadline_s, self._serial = deadline_s, 0
+        self._deadline_s, self._serial = cluster.deadline_s, 0
         self._open: dict[int, int] = {}
         self._last_response = 0.0
         self.events: list[tuple[float, int, _Line | _Scoring, int, int]] = []
         """(time, order, line, replica, stamp): a job ends; (time, order, scoring, 0, 0): a response's deadline."""
-        self.workers = _Workers(stations[ROLLOUT], self)
-        self.lines = {
-            name: self.workers if name == ROLLOUT else _Line(station, self) for name, station in stations.items()
-        }
+        self.workers = _Workers(cluster.rollout, self)
+        pools = {name: _Line(station, self) for name, station in cluster.pools.items()}
+        self.lines: dict[str, _Line] = {ROLLOUT: self.workers, **pools}
 
     def next(self) -> int:
         self._serial += 1

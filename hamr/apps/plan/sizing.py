@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 from hamr.apps.plan.costs import at_least
-from hamr.apps.plan.overlap import Overlap, SimulatedGroup, simulate_overlap
-from hamr.apps.plan.simulation import ROLLOUT, Simulated, SimulatedResponse, Station, simulate
+from hamr.apps.plan.overlap import simulate_overlap
+from hamr.apps.plan.simulation import ROLLOUT, Cluster, Simulated, SimulatedResponse, simulate
 from hamr.apps.plan.workload import Workload
 
 SLACK = 0.02
@@ -18,63 +18,6 @@ MOST_REPLICAS = 4096
 """Upper limit of the search for the size of a pool."""
 
 Rounds = Sequence[Sequence[SimulatedResponse]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cluster:
-    """The stations of a step and the times after it. `deadline_s`: the router's."""
-
-    rollout: Station
-    pools: Mapping[str, Station]
-    train_s: float
-    sync_s: float
-    deadline_s: float = math.inf
-
-    def with_replicas(self, **replicas: int) -> Cluster:
-        """Return a copy with other numbers of replicas, by pool; `rollout` for the workers."""
-        pools = {n: replace(s, replicas=replicas.get(n, s.replicas)) for n, s in self.pools.items()}
-        rollout = replace(self.rollout, replicas=replicas.get(ROLLOUT, self.rollout.replicas))
-        return replace(self, rollout=rollout, pools=pools)
-
-    def play(self, rounds: Rounds) -> Simulated:
-        return simulate(
-            rounds,
-            rollout=self.rollout,
-            pools=self.pools,
-            train_s=self.train_s,
-            sync_s=self.sync_s,
-            deadline_s=self.deadline_s,
-        )
-
-    def play_overlapped(self, groups: Sequence[SimulatedGroup], overlap: Overlap, steps: int) -> Simulated:
-        """Return the means of `steps` steps, after those that fill the pipeline."""
-        played = simulate_overlap(
-            groups,
-            overlap,
-            rollout=self.rollout,
-            pools=self.pools,
-            train_s=[self.train_s] * (overlap.warm_up + steps),
-            sync_s=self.sync_s,
-            deadline_s=self.deadline_s,
-        )
-        mean = _mean(played[overlap.warm_up :])
-        return replace(mean, late=round(mean.late))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Need:
-    """Requirements of a pool.
-
-    `busy`: fully used replicas if every request were answered while responses arrive, by Little's law (requests x
-    seconds / (slots x time)). `replicas`: the fewest with which the simulated step meets the goal. The second is
-    smaller where answers may come after the last response, and larger where requests come in bursts.
-    """
-
-    questions: float
-    service_s: float
-    slots: int
-    busy: float
-    replicas: int
 
 
 class Study:
@@ -102,8 +45,10 @@ class Study:
     def _mean_of(self, cluster: Cluster) -> Simulated:
         overlap = self.workload.overlap
         if overlap is None:
-            return _mean([cluster.play(step) for step in self.steps])
-        return cluster.play_overlapped(self.groups, overlap, len(self.steps))
+            return _mean([simulate(step, cluster) for step in self.steps])
+        train_s = [cluster.train_s] * (overlap.warm_up + len(self.steps))
+        mean = _mean(simulate_overlap(self.groups, overlap, cluster, train_s)[overlap.warm_up :])
+        return replace(mean, late=round(mean.late))
 
     def slowest_s(self, cluster: Cluster) -> float:
         """Return the longest time to a reward without the router's deadline."""
@@ -113,8 +58,8 @@ class Study:
         """Return the step with unlimited pools."""
         return self.play(self.cluster.with_replicas(**self.limit))
 
-    def needs(self, goal_s: float, *, most: int) -> tuple[Cluster, dict[str, Need]]:
-        """Return the smallest pools found with which the mean step takes at most `goal_s`.
+    def size_pools(self, goal_s: float, *, most: int) -> Cluster:
+        """Return the cluster with the smallest pools found with which the mean step takes at most `goal_s`.
 
         `goal_s` must not be below the ideal step's time. No pool exceeds `most`.
 
@@ -130,7 +75,7 @@ class Study:
             worst = min(able, key=lambda name: self.play(chosen.with_replicas(**{name: self.limit[name]})).step_s)
             sizes[worst] += max(1, sizes[worst] // 16)
             chosen = self.cluster.with_replicas(**sizes)
-        return chosen, {name: self._need(name, sizes[name]) for name in sizes}
+        return chosen
 
     def savings(self, cluster: Cluster) -> dict[str, float]:
         """Return the seconds that a step would save without one bottleneck.
@@ -156,7 +101,7 @@ class Study:
             return self.play(free.with_replicas(**{name: replicas})).step_s <= goal_s
 
         ceiling = min(most, self.limit[name])
-        low, high = 0, min(ceiling, at_least(self._busy(name) / 4))
+        low, high = 0, min(ceiling, at_least(self.busy(name) / 4))
         while high < ceiling and not enough(high):
             low, high = high, min(2 * high, ceiling)
         while high - low > 1:
@@ -164,17 +109,12 @@ class Study:
             low, high = (low, middle) if enough(middle) else (middle, high)
         return high
 
-    def _need(self, name: str, replicas: int) -> Need:
-        station = self.cluster.pools[name]
-        return Need(
-            questions=self.workload.questions().get(name, 0.0),
-            service_s=station.service.seconds(station.slots),
-            slots=station.slots,
-            busy=self._busy(name),
-            replicas=replicas,
-        )
+    def busy(self, name: str) -> float:
+        """Return the fully used replicas of a pool if every request were answered while responses arrive.
 
-    def _busy(self, name: str) -> float:
+        By Little's law: requests x seconds / (slots x time). `size_pools` returns fewer where answers may come after
+        the last response, and more where requests come in bursts.
+        """
         station, ideal = self.cluster.pools[name], self.ideal()
         overlap = self.workload.overlap
         window_s = ideal.step_s if overlap and overlap.max_policy_age else ideal.rollout_s

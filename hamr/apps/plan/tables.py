@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from hamr.apps.plan.build import Past, output_tokens, overlap_of, response_tokens, scaled_out, turns_of
-from hamr.apps.plan.costs import GPUS, Memory, at_least, engine_memory, gpus_needed
-from hamr.apps.plan.measured import mean_errors, pool_times
-from hamr.apps.plan.memory import memory_per_gpu
+from hamr.apps.plan.costs import GPUS, Memory, at_least, engine_memory, gpus_needed, rank_memory
+from hamr.apps.plan.measured import mean_errors
 from hamr.apps.plan.models import model_size, trainer_in_use
-from hamr.apps.plan.simulation import ROLLOUT, Simulated
-from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Cluster, Need, Study
+from hamr.apps.plan.simulation import ROLLOUT, Cluster, Simulated
+from hamr.apps.plan.sizing import MOST_REPLICAS, SLACK, Study
 from hamr.apps.plan.workload import Workload
 from hamr.config.pools import EngineConfig
 from hamr.config.schema import Config
@@ -38,7 +35,7 @@ def title(config: Config, workload: Workload, past: Past | None) -> Paragraph:
     return Paragraph("\n".join(lines))
 
 
-def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list[PageBlock]:
+def sizes(config: Config, study: Study, needed: Cluster) -> list[PageBlock]:
     """Return the replicas and GPUs of every part, followed by the derivation of each number."""
     rows: list[tuple[Cell, ...]] = []
     reasons, total_now, total_needed = [], 0.0, 0.0
@@ -50,20 +47,21 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
         reasons.extend([f"  {key}: {why}"] if isinstance(why, str) else why)
         total_now, total_needed = total_now + each * now, total_needed + each * then
 
-    prompt, mean = config.plan.prompt_tokens, response_tokens(config)
-    for name, need in needs.items():
-        pool = config.pools[name]
+    prompt, mean, workload = config.plan.prompt_tokens, response_tokens(config), study.workload
+    for name, station in needed.pools.items():
+        pool, questions = config.pools[name], workload.questions()[name]
         tokens = prompt + mean + output_tokens(config, name, workload)
-        at_once = min(need.slots, at_least(need.questions / need.replicas))
+        at_once = min(station.slots, at_least(questions / station.replicas))
         each, why = _engine_gpus(config, f"pools.{name}.model", pool.model, pool.engine, tokens, at_once)
-        busy = f"{need.questions:.0f} questions x {need.service_s:.2f} s, {need.slots} at a time"
-        keep_up = f"{need.busy:.1f} replicas to keep up with the rollouts"
-        row(f"pools.{name}", pool.first_replicas, need.replicas, each, f"{busy}: {keep_up}; {why}")
+        service_s = station.service.seconds(station.slots)
+        busy = f"{questions:.0f} questions x {service_s:.2f} s, {station.slots} at a time"
+        keep_up = f"{study.busy(name):.1f} replicas to keep up with the rollouts"
+        row(f"pools.{name}", pool.first_replicas, station.replicas, each, f"{busy}: {keep_up}; {why}")
     rollout, trainer = config.rollout, config.trainer
     at_once = min(rollout.engine.max_num_seqs, at_least(workload.rounds[0] * workload.samples / rollout.workers))
     each, why = _engine_gpus(config, "model.path", config.model.path, rollout.engine, prompt + mean, at_once)
     row("rollout.workers", rollout.workers, None, each, why)
-    row("trainer.ranks", trainer.ranks, None, trainer.num_gpus, _trainer_reasons(config, workload))
+    row("trainer.ranks", trainer.ranks, None, trainer.num_gpus, _trainer_reasons(config))
     rows.append(("all", "", "", "", total_now, total_needed))
     columns = number_columns("{:g}", "now", "needed", "GPUs each", "GPUs now", "GPUs needed")
     return [Table("", (Column(""), *columns), tuple(rows)), Paragraph("\n".join(reasons))]
@@ -71,30 +69,19 @@ def sizes(config: Config, workload: Workload, needs: Mapping[str, Need]) -> list
 
 def parts(config: Config, study: Study, ideal: Simulated, needed: Cluster) -> Table:
     """Return the step times in seconds for pools as configured, scaled to their maximum, as needed, and unlimited."""
-    rows = {"pools as configured": study.play(study.cluster)}
+    played = {"pools as configured": study.play(study.cluster)}
     most = scaled_out(config, study.cluster)
     if most != study.cluster:
-        rows["scaled to their maximum"] = study.play(most)
-    rows |= {"as needed": study.play(needed), "without limit": ideal}
-    train_s, deadline = study.cluster.train_s, f"(> {config.router.deadline_s:g} s)"
-    overlap = study.workload.overlap
-    before = ("rollouts", "waiting for rewards") if overlap is None else ("waiting for groups",)
+        played["scaled to their maximum"] = study.play(most)
+    played |= {"as needed": study.play(needed), "without limit": ideal}
+    before = ("rollouts", "waiting for rewards") if study.workload.overlap is None else ("waiting for groups",)
+    rows: list[tuple[Cell, ...]] = []
+    for label, p in played.items():
+        late = f"{p.late:g} (> {config.router.deadline_s:g} s)"
+        waits = (p.rollout_s, p.tail_s)[: len(before)]
+        rows.append((label, p.step_s, *waits, study.cluster.train_s, p.sync_s, late))
     seconds = number_columns("{:.1f}", "step", *before, "training", "sync")
-    return Table(
-        "",
-        (Column("seconds of a step"), *seconds, Column("late responses", "{}")),
-        tuple(
-            (
-                label,
-                p.step_s,
-                *(p.rollout_s, p.tail_s)[: len(before)],
-                train_s,
-                p.sync_s,
-                f"{p.late:g} {deadline}",
-            )
-            for label, p in rows.items()
-        ),
-    )
+    return Table("", (Column("seconds of a step"), *seconds, Column("late responses", "{}")), tuple(rows))
 
 
 def stations(study: Study, needed: Cluster) -> Table:
@@ -146,23 +133,19 @@ def comparison(past: Past) -> list[PageBlock]:
             f"pools.{name} in the run: {len(times.service_s)} questions, {times.mean_s:.2f} s of service, queue p50 "
             f"{times.queue_quantile(0.5):.2f} s, p99 {times.queue_quantile(0.99):.2f} s"
         )
-        for name, times in pool_times(past.steps).items()
+        for name, times in past.times.items()
     ]
     try:
-        made = past.compare()
+        made = past.simulation.compare(past.steps)
     except ValueError as error:
         return [*blocks, Paragraph(f"no comparison with the run: {error}")]
     doing = "waiting for groups" if overlap_of(past.config) else "generating and scoring"
     names = (f"{doing}: predicted", "measured", "whole step: predicted", "measured")
-    rows = tuple(
-        (
-            p.step,
-            *(p.predicted_score_s, p.measured_score_s, p.predicted_s, p.measured_s),
-            "fitted to" if p.fitted else "predicted",
-        )
-        for p in made
-    )
-    table = Table("", (Column("step", "{}"), *number_columns("{:.1f}", *names), Column("")), rows)
+    rows: list[tuple[Cell, ...]] = []
+    for p in made:
+        seconds = (p.predicted_score_s, p.measured_score_s, p.predicted_s, p.measured_s)
+        rows.append((p.step, *seconds, "fitted to" if p.fitted else "predicted"))
+    table = Table("", (Column("step", "{}"), *number_columns("{:.1f}", *names), Column("")), tuple(rows))
     (score, whole), (score_seen, whole_seen) = (mean_errors(made, fitted=fitted) for fitted in (False, True))
     return [
         *blocks,
@@ -197,18 +180,17 @@ def _engine_gpus(
     return each, text if fewest == width else f"{text}: {fewest} would hold it"
 
 
-def _trainer_reasons(config: Config, workload: Workload) -> list[str]:
+def _trainer_reasons(config: Config) -> list[str]:
     """Return the derivation of a rank's memory: in a step, next to an engine on its GPU that generates, on the host."""
     trainer = config.trainer
     if not trainer.num_gpus:
         return [f"  trainer.ranks: {trainer.num_cpus:g} CPUs each"]
     remedy = "does not fit; more ranks, a higher zero_stage, offload_optimizer=true or an adapter (trainer=lora)"
     reasons = []
-    for part, memory in memory_per_gpu(config, workload).items():
-        if part.startswith("trainer.ranks"):
-            where = "per rank" if part.endswith("on the host") else "per GPU"
-            text = f"  {part}: ZeRO-{trainer.zero_stage}, {where} {_memory(memory, 'activations')}"
-            reasons.append(text if memory.fits else f"{text}: {remedy}")
+    for part, memory in rank_memory(config, model_size("model.path", config.model.path)).items():
+        where = "per rank" if part.endswith("on the host") else "per GPU"
+        text = f"  {part}: ZeRO-{trainer.zero_stage}, {where} {_memory(memory, 'activations')}"
+        reasons.append(text if memory.fits else f"{text}: {remedy}")
     return reasons
 
 

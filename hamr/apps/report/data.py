@@ -110,10 +110,6 @@ class ReportData:
         rows = [(s, v) for s, v in rows if math.isfinite(v)]
         return [s for s, _ in rows], [v for _, v in rows]
 
-    def names(self, prefix: str, stage: str = "rl") -> list[str]:
-        """Return the metric names of a stage with this prefix, in order of appearance."""
-        return list(dict.fromkeys(k for r in self.steps.get(stage, ()) for k in r if k.startswith(prefix)))
-
     def examples(self, n: int = 3, seed: int = 0) -> list[tuple[str, Mapping[str, Any]]]:
         """Return (best | worst | random, row) from the last third of the RL steps: n of each, without duplicates."""
         last = max((r["step"] for r in self.steps.get("rl", ())), default=0)

@@ -68,16 +68,7 @@ def learning_curve(data: ReportData) -> Figure | None:
     _audited_curve(data, ax)
     held = held_out_curve(data)
     if held:
-        ax.plot(
-            [x for x, _ in held],
-            [y for _, y in held],
-            color=RED,
-            marker="o",
-            ms=6,
-            lw=1.6,
-            ls=(0, (4, 2)),
-            label="held out",
-        )
+        ax.plot(*zip(*held, strict=True), color=RED, marker="o", ms=6, lw=1.6, ls=(0, (4, 2)), label="held out")
     ax.set_ylabel("total reward")
     step_axis(ax)
     _truth_curve(data, ax)
@@ -104,8 +95,9 @@ def _truth_curve(data: ReportData, ax: Axes) -> None:
     right.plot(steps, smooth(share), color=GREEN, lw=2.4)
     ax.plot([], [], color=GREEN, lw=2.4, label="exact acts by rule (right scale)")
     if held := held_out_curve(data, "exact_act"):
-        right.plot([x for x, _ in held], [y for _, y in held], color=GREEN, marker="s", ms=5, lw=1.4, ls=(0, (4, 2)))
-        ax.plot([], [], color=GREEN, marker="s", ms=5, lw=1.4, ls=(0, (4, 2)), label="exact acts, held out")
+        look: dict[str, Any] = {"color": GREEN, "marker": "s", "ms": 5, "lw": 1.4, "ls": (0, (4, 2))}
+        right.plot(*zip(*held, strict=True), **look)
+        ax.plot([], [], **look, label="exact acts, held out")
     right.set_ylim(0.0, 1.02)
     right.set_ylabel("exact acts")
     right.spines["right"].set_visible(True)

@@ -5,6 +5,7 @@ Each function maps `ReportData` to a Figure, or to None where there is nothing t
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from hamr.apps.report.data import ReportData
@@ -57,9 +58,8 @@ def learning_rate(data: ReportData) -> Figure | None:
 
 def validated_sets(data: ReportData) -> list[str]:
     """Return the names of the sets that have a validation loss, in order of appearance."""
-    ending = "/loss"
-    keys = data.names(PREFIX, "validation")
-    return [k.removeprefix(PREFIX).removesuffix(ending) for k in keys if k.endswith(ending)]
+    keys = dict.fromkeys(key for row in data.steps.get("validation", ()) for key in row)
+    return [m[1] for key in keys if (m := re.fullmatch(f"{PREFIX}(.*)/loss", key))]
 
 
 def sft_verdict(data: ReportData) -> str | None:

@@ -21,11 +21,7 @@ class ScorerCommand(ConfiguredCommand):
     """
 
     examples = ("hamr scorer experiment=scorer_lora data=data/own",)
-
-    def run(self) -> int:
-        from hamr.apps.scorer.run import start
-
-        return start(self.config())
+    work = "hamr.apps.scorer.run:start"
 
 
 class ScorerCheckCommand(ConfiguredCommand):

@@ -112,16 +112,15 @@ def pair_lessons(
         contrasted = contrast_examples(train, most, part=pool.finetune.part)
         return Lessons(
             basis=[pool.type, settings, asked, contrasted],
-            exam=lambda: compared_exam(checks),
+            exam=lambda: pair_exam(pool, checks),
             examples=lambda: contrasted,
             train=finetune_pairs,
         )
     pairs = reply_pairs(train, most, PAIRS_SEED)
-    template = PromptTemplate.read(pool.prompt)
-    prompt = ScorerPrompt(template, load_tokenizer(resolve_model(pool.model)))
+    prompt = _prompt_of(pool)
     return Lessons(
-        basis=[template.id, settings, [*map(dataclasses.astuple, pairs), *asked]],
-        exam=lambda: pair_exam(prompt, checks),
+        basis=[prompt.template.id, settings, [*map(dataclasses.astuple, pairs), *asked]],
+        exam=lambda: pair_exam(pool, checks),
         examples=lambda: training_examples(prompt, pairs),
     )
 
@@ -181,24 +180,21 @@ def contrast_examples(
     return examples[:n]
 
 
-def compared_exam(pairs: Sequence[ReplyPair]) -> PairExam:
-    """Return a test of consistent against inconsistent pairs for a cross-encoder."""
-    return PairExam(
-        pairs=[(pair.statement_a, pair.statement_b) for pair in pairs],
-        labels=[pair.label == "consistent" for pair in pairs],
-        overlap=[word_overlap(pair.statement_a, pair.statement_b) for pair in pairs],
-    )
+def pair_exam(pool: PoolConfig, pairs: Sequence[ReplyPair]) -> Exam:
+    """Return a test of consistent against inconsistent pairs."""
+    labels = [pair.label == "consistent" for pair in pairs]
+    overlap = [word_overlap(pair.statement_a, pair.statement_b) for pair in pairs]
+    if pool.compares:
+        texts = [(pair.statement_a, pair.statement_b) for pair in pairs]
+        return PairExam(pairs=texts, labels=labels, overlap=overlap)
+    prompt = _prompt_of(pool)
+    values = {prompt.labels[label]: verdict.value for label, verdict in prompt.template.labels.items()}
+    questions = [question_ids(prompt, pair, think=False) for pair in pairs]
+    return VerdictExam(questions=questions, values=values, labels=labels, overlap=overlap)
 
 
-def pair_exam(prompt: ScorerPrompt, pairs: Sequence[ReplyPair]) -> VerdictExam:
-    """Return a test of consistent against inconsistent pairs for a language model."""
-    levels = prompt.template.labels.items()
-    return VerdictExam(
-        questions=[question_ids(prompt, pair, think=False) for pair in pairs],
-        values={prompt.labels[label]: verdict.value for label, verdict in levels},
-        labels=[pair.label == "consistent" for pair in pairs],
-        overlap=[word_overlap(pair.statement_a, pair.statement_b) for pair in pairs],
-    )
+def _prompt_of(pool: PoolConfig) -> ScorerPrompt:
+    return ScorerPrompt(PromptTemplate.read(pool.prompt), load_tokenizer(resolve_model(pool.model)))
 
 
 def grader_exam(grading: Grading, rows: Sequence[JudgedResponse]) -> VerdictExam:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from hamr.apps.scorer.grader import labelled_responses
-from hamr.apps.scorer.lessons import (
-    PAIRS_SEED,
-    Exam,
-    compared_exam,
-    grader_exam,
-    grading_of,
-    pair_exam,
-)
+from hamr.apps.scorer.lessons import PAIRS_SEED, Exam, grader_exam, grading_of, pair_exam
 from hamr.apps.scorer.prepare import KILLED, TunedScorer, prepare_scorers
 from hamr.apps.scorer.reliability import Quality, quality
 from hamr.apps.scorer.report import write_measured
@@ -27,17 +21,18 @@ from hamr.data.pairs import ReplyPair, read_pairs, reply_pairs
 from hamr.data.splits import Splits
 from hamr.errors import BadInput
 from hamr.models.bundled import resolve_model
-from hamr.models.tokenizer import load_tokenizer
-from hamr.pools.scorer_prompt import ScorerPrompt
-from hamr.prompting.templates import PromptTemplate
 from hamr.telemetry.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from hamr.apps.scorer.command import ScorerCommand
 
 MOST_MEASURED = 300
 """Pairs of a set on which a scorer is measured. With 300, the standard error of an AUC is about 0.02."""
 
 
-def start(config: Config) -> int:
+def start(command: ScorerCommand) -> int:
     """Prepare every pool that has a `finetune` section, measure it, and print the path of its model."""
+    config = command.config()
     wanted = {name: pool for name, pool in config.pools.items() if pool.finetune}
     if not wanted:
         raise BadInput("pools.<name>.finetune", None, "no pool asks for fine-tuning; set it, e.g. pools=cpu_small")
@@ -69,10 +64,7 @@ def _exams(name: str, pool: PoolConfig, config: Config, splits: Splits) -> dict[
     sets = {"held_out": clear_pairs("data.test", reply_pairs(splits.test, 2 * MOST_MEASURED, PAIRS_SEED))}
     if config.data.labelled_pairs:
         sets["labelled_pairs"] = clear_pairs("data.labelled_pairs", read_pairs(config.data.labelled_pairs))
-    if pool.compares:
-        return {kind: compared_exam(pairs) for kind, pairs in sets.items()}
-    prompt = ScorerPrompt(PromptTemplate.read(pool.prompt), load_tokenizer(resolve_model(pool.model)))
-    return {kind: pair_exam(prompt, pairs) for kind, pairs in sets.items()}
+    return {kind: pair_exam(pool, pairs) for kind, pairs in sets.items()}
 
 
 def clear_pairs(key: str, pairs: Sequence[ReplyPair]) -> list[ReplyPair]:

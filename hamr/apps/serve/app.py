@@ -7,9 +7,12 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, Protocol
 
+import yaml
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -19,7 +22,6 @@ from starlette.routing import Route
 from hamr import __version__
 from hamr.adapters.groups import RewardMissing, SampleResponses
 from hamr.adapters.wire import ScoredGroups, read_get_reward, read_object, read_score, tell_get_reward, tell_score
-from hamr.apps.serve.openapi import describe
 from hamr.config.use import ServeConfig
 from hamr.data.samples import from_json
 from hamr.errors import BadInput, HamrError
@@ -110,7 +112,7 @@ class Routes:
         return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
 
     async def _openapi(self, request: Request) -> Mapping[str, Any]:
-        return describe()
+        return _openapi_document()
 
     async def _score_groups(self, groups: Sequence[SampleResponses], names: Sequence[str]) -> ScoredGroups:
         """Score the groups. `names`: the request's name of each group's sample."""
@@ -167,6 +169,14 @@ class Routes:
                 return _json(500, {"error": f"{type(error).__name__}: {error}"})
 
         return answer
+
+
+@cache
+def _openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI 3.1 description, for clients in other languages."""
+    document = yaml.safe_load(Path(__file__).with_name("openapi.yaml").read_text(encoding="utf-8"))
+    document["info"]["version"] = __version__
+    return document
 
 
 def _json(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

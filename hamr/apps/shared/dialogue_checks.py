@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hamr.bench.sage.coverage import plan_dialogues
-from hamr.bench.sage.scripted import PREFIX, scripted_pool
+from hamr.bench.sage.scripted import scripted_pool
 from hamr.bench.sage.simulation import Simulation
+from hamr.config.sage import SCRIPTED
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.models.tokenizer import Tokenizer
@@ -25,10 +26,10 @@ def check_dialogues(config: Config, tokenizer: Tokenizer) -> None:
     if len(set(sage.judges)) < len(sage.judges):
         raise BadInput("experiment.sage.judges", list(sage.judges), "names one twice; give each its own pool")
     for kind, name in (("simulator", sage.simulator), *(("judges", name) for name in sage.judges)):
-        if name.startswith(PREFIX):
-            scripted_pool(kind, name.removeprefix(PREFIX), {}, {})
+        if name.startswith(SCRIPTED):
+            scripted_pool(kind, name.removeprefix(SCRIPTED), {}, {})
     for scenario in scenarios_of(config).values():
-        if sage.simulator == f"{PREFIX}worded":
+        if sage.simulator == f"{SCRIPTED}worded":
             load_words(scenario, sage.language)
         _check_room(config, scenario, tokenizer)
 

@@ -111,9 +111,8 @@ class LiveControl:
             await asyncio.sleep(self._period_s)
 
     async def _look(self) -> None:
-        self.publish(
-            "running" if self.scaler else "starting"
-        )  # Also update when the pools are slow to answer: the run is alive.
+        # Also when the pools are slow to answer: the run is alive.
+        self.publish("running" if self.scaler else "starting")
         if self.scaler is None:
             return
         self._pools = await self.scaler.status()

@@ -84,7 +84,8 @@ def with_pools(
     from hamr.apps.shared.pool_room import check_pool_room
     from hamr.cluster.model_folders import pool_model
     from hamr.cluster.session import ray_session
-    from hamr.pools.deployment import PoolClient, start_pools, stop_pools
+    from hamr.pools.client import PoolClient
+    from hamr.pools.deployment import start_pools, stop_pools
 
     pools = {name: config.pools[name] for name in dict.fromkeys(names)}
     check_pool_room(config, pools, router=False)

@@ -95,7 +95,6 @@ class Prepared:
     codec: Codec
     splits: Splits
     dropped: dict[str, int]
-    seconds: dict[str, float]
     clusters: ReplyClusters | None = None
 
     @property
@@ -118,7 +117,6 @@ def prepare(config: Config) -> Prepared:
 
     Raises BadInput (one line: where, what, what to change).
     """
-    started = time.perf_counter()
     check_reward_files(config.rewards)
     check_extras(config.pools, config.rollout)
     check_reranker_context(config)
@@ -129,13 +127,11 @@ def prepare(config: Config) -> Prepared:
     check_gold(config.rewards.sage_logic, splits.train)
     if config.env.type == "sage":
         check_customers((*splits.train, *splits.test), customer_scenarios(config))
-    after_data = time.perf_counter()
     model_path = resolve_model(config.model.path)
     codec = Codec(tokenizer=load_tokenizer(model_path), config=config)
-    seconds = {"data": after_data - started, "model": time.perf_counter() - after_data}
     check_dialogues(config, codec.tokenizer)
     splits, dropped = fit_prompts(splits, codec, config)
-    return Prepared(config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped, seconds=seconds)
+    return Prepared(config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped)
 
 
 def check_reranker_context(config: Config) -> None:

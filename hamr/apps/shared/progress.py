@@ -23,12 +23,6 @@ NEWS_S = 20.0
 """Seconds between progress lines where the output is not a terminal."""
 
 Report = Callable[[str, int], None]
-ProgressNote = Callable[[float], str]
-"""Returns a text about the work, such as its rate, from the seconds since its start."""
-
-
-def no_note(seconds: float) -> str:
-    return ""
 
 
 @contextmanager
@@ -39,51 +33,36 @@ def progress(
     *,
     begun: int = 0,
     percent: bool = False,
-    note: ProgressNote = no_note,
+    note: Callable[[float], str] = lambda seconds: "",
 ) -> Iterator[Report]:
     """Yield a function that takes the number of units that a participant has done.
 
     Args:
         begun: Units that an earlier call did. They count towards the share, but not towards the rate.
         percent: Show the share that is done instead of the numbers of units.
-        note: Text that is shown next to them.
+        note: Returns a text about the work, such as its rate, from the seconds since its start.
     """
-    if not console.is_terminal:
-        yield report_lines(totals, console, what, begun=begun, percent=percent, note=note)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn() if percent else MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
     started = time.monotonic()
-    with Progress(*columns, console=console, speed_estimate_period=120.0) as bars:
-        tasks = {name: bars.add_task(name, total=total, completed=begun, note="") for name, total in totals.items()}
-        yield lambda name, done: bars.update(tasks[name], completed=done, note=note(time.monotonic() - started))
+    if console.is_terminal:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn() if percent else MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=console, speed_estimate_period=120.0) as bars:
+            tasks = {name: bars.add_task(name, total=total, completed=begun, note="") for name, total in totals.items()}
+            yield lambda name, done: bars.update(tasks[name], completed=done, note=note(time.monotonic() - started))
+        return
+    printed, counts = started, dict.fromkeys(totals, begun)
 
-
-def report_lines(
-    totals: Mapping[str, int],
-    console: Console,
-    what: str,
-    clock: Callable[[], float] = time.monotonic,
-    *,
-    begun: int = 0,
-    percent: bool = False,
-    note: ProgressNote = no_note,
-) -> Report:
-    """Return a function that prints the progress at most once in `NEWS_S`. Arguments as of `progress`."""
-    started = printed = clock()
-    counts = dict.fromkeys(totals, begun)
-
-    def report(name: str, done: int) -> None:
+    def print_line(name: str, done: int) -> None:
         nonlocal printed
         counts[name] = done
-        now = clock()
+        now = time.monotonic()
         if now - printed < NEWS_S:
             return
         printed = now
@@ -96,4 +75,4 @@ def report_lines(
         text = ", ".join(filter(None, [*parts, note(now - started)]))
         console.print(f"{what}: {text}, about {duration(left)} left", highlight=False)
 
-    return report
+    yield print_line

@@ -7,10 +7,8 @@ from pathlib import Path
 from hamr.cluster.prometheus import PrometheusSink
 from hamr.config.logging import LoggingConfig
 from hamr.config.schema import Config
-from hamr.telemetry.mlflow_sink import MlflowSink
 from hamr.telemetry.sinks import Sink, Sinks, check_library
-from hamr.telemetry.tensorboard_sink import TensorboardSink
-from hamr.telemetry.trackio_sink import TrackioSink
+from hamr.telemetry.tracker_sinks import MlflowSink, TensorboardSink, TrackioSink
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb
 
 

@@ -28,7 +28,7 @@ class StatusCommand(Command):
     """Refresh the output until the run is over or Ctrl-C."""
 
     def run(self) -> int:
-        from hamr.apps.status.run import show_status
+        from hamr.apps.status.overview import show_status
 
         return show_status(self.run_folder, watch=self.watch)
 

@@ -1,4 +1,4 @@
-"""Overview of a run in a few lines, from its folder alone."""
+"""`hamr status`: overview of a run in a few lines, from its folder alone."""
 
 from __future__ import annotations
 
@@ -7,11 +7,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
 from hamr.config.yaml_files import read_config
 from hamr.telemetry.console import duration
-from hamr.telemetry.live import LiveStatus
-from hamr.telemetry.metrics import read_metrics
-from hamr.telemetry.pace import PACE_STEPS, left_s
+from hamr.telemetry.live import LiveStatus, find_run
+from hamr.telemetry.metrics import PACE_STEPS, left_s, read_metrics
+
+WATCH_S = 2.0
+
+
+def show_status(run: str, *, watch: bool) -> int:
+    """Print the state of a run once, or until it is over."""
+    folder = find_run(run)
+    if not watch or not LiveStatus.is_alive(folder):
+        print("\n".join(overview_lines(folder)))
+        return 0
+    with Live(_render(folder), console=Console(highlight=False), auto_refresh=False) as live:
+        while LiveStatus.is_alive(folder):
+            time.sleep(WATCH_S)
+            live.update(_render(folder), refresh=True)
+    return 0
+
+
+def _render(folder: Path) -> Group:
+    return Group(*(Text(line, no_wrap=True) for line in overview_lines(folder)))
 
 
 def overview_lines(folder: Path, now: float | None = None) -> list[str]:

@@ -15,9 +15,8 @@ from pathlib import Path
 from hamr.apps.shared.commands import render as render_command
 from hamr.apps.shared.training_command import changes_hardware
 from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm
-from hamr.apps.submit.launch_files import CLAIM, render
+from hamr.apps.submit.launch_files import CLAIM, WORK, render
 from hamr.apps.submit.launch_job import GivenCommand, name_of, nodes, nodes_for, nodes_to_be
-from hamr.apps.submit.launch_scripts import WORK
 from hamr.apps.submit.package import Package, pack
 from hamr.apps.submit.request import (
     LEARNING,
@@ -30,9 +29,9 @@ from hamr.apps.submit.request import (
     wandb_place,
 )
 from hamr.cluster.placement import describe_placement
+from hamr.config.cluster_security import refuse_secrets
 from hamr.config.overrides import CONFIG_DIR_FLAG, split_flags
-from hamr.config.schema import Config
-from hamr.config.secrets_check import refuse_secrets
+from hamr.config.schema import ClusterConfig, Config
 from hamr.errors import BadInput, HamrError
 
 NAME_LENGTH = 40
@@ -51,7 +50,7 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
         refuse_secrets(each, tuple(render_command(request.command)))
         if given is None or request.stages:
             print("\n".join(describe_placement(each, nodes_to_be(each))))
-    wanted = given.nodes if given is not None else nodes(config)
+    wanted = nodes(config, given)
     least, most = wanted.least, wanted.most
     print(f"nodes:     {least}{f' to {most}' if most > least else ''} as described by launch", flush=True)
     system = write(request, config, run, given)
@@ -72,23 +71,9 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
             f"{e}; nothing was submitted, the files are in {system.folder}; retry with: {system.line()}"
         ) from None
     has_run = given is None or bool(request.stages)
-    where = (
-        "as the command says"
-        if not has_run
-        else f"{run}, on the claim {config.launch.claim}"
-        if kind == "kuberay"
-        else f"{run} (hamr status {run})"
-    )
-    print(
-        "\n".join(
-            [
-                *system.where_to_look(),
-                f"run:       {where}",
-                f"W&B:       {wandb_place(config, run if has_run else None)}",
-            ]
-        ),
-        flush=True,
-    )
+    where = f"{run}, on the claim {config.launch.claim}" if kind == "kuberay" else f"{run} (hamr status {run})"
+    print(*system.where_to_look(), f"run:       {where if has_run else 'as the command says'}", sep="\n")
+    print(f"W&B:       {wandb_place(config, run if has_run else None)}", flush=True)
     return system.follow() if follow else 0
 
 
@@ -129,7 +114,7 @@ def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
             None,
             "the run folder would be lost with the pods; name a ReadWriteMany PersistentVolumeClaim",
         )
-    needed = sorted({name for each in request.configs for name in secret_variables(each)})
+    needed = secret_variables(request.configs)
     if needed and launch.secret is None:
         raise BadInput(
             "launch.secret",
@@ -141,7 +126,7 @@ def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
         if unseen := relative_files(each):
             key, file = next(iter(unseen.items()))
             raise BadInput(key, file, f"pods do not see this folder; copy it to the claim and set {CLAIM}/...")
-    for key, value, path in named_files(request.command) if request.command.words != "train" else ():
+    for key, value, path in named_files(request.command):
         if Path(CLAIM) not in Path(path).parents:
             raise BadInput(key, value, f"pods see only files on the claim; name a path below {CLAIM}")
     if request.as_given and request.resume is None:
@@ -162,8 +147,7 @@ def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
 def resolve_for_slurm(request: SubmitRequest) -> tuple[Config, Path]:
     """Return the same for Slurm, whose nodes see this machine's folders and get its environment."""
     config = request.config
-    needed = sorted({name for each in request.configs for name in secret_variables(each)})
-    missing = [name for name in needed if not os.environ.get(name)]
+    missing = [name for name in secret_variables(request.configs) if not os.environ.get(name)]
     if missing:
         raise BadInput(
             "environment", missing, "the job needs these variables; export them here, Slurm passes the environment on"
@@ -173,7 +157,7 @@ def resolve_for_slurm(request: SubmitRequest) -> tuple[Config, Path]:
             remedy = f"the job's command does not carry it; set it in {request.resume}/config.yaml"
             raise BadInput("resume", changed, remedy)
         return _with_job_name(config, request.resume), request.resume
-    for key, value, path in named_files(request.command) if request.command.words != "train" else ():
+    for key, value, path in named_files(request.command):
         if not Path(path).is_absolute():
             raise BadInput(
                 key, value, "the job works in a copy of this folder; give an absolute path that its nodes see"
@@ -228,7 +212,7 @@ def _with_job_name(config: Config, run: Path, when: str = "") -> Config:
     return config.model_copy(update={"experiment": experiment, "launch": launch})
 
 
-def write(request: SubmitRequest, config: Config, run: Path, given: GivenCommand | None = None) -> BatchSystem:
+def write(request: SubmitRequest, config: Config, run: Path, given: GivenCommand | None) -> BatchSystem:
     """Write the job's files into a new folder.
 
     For Slurm: `<run>.job` next to the run folder, with a copy of the working folder, so that later edits do not affect
@@ -249,7 +233,7 @@ def write(request: SubmitRequest, config: Config, run: Path, given: GivenCommand
     if kuberay:
         print(f"code:      the image's, {config.launch.image}; this folder is not uploaded")
     else:
-        _copy_work(folder / WORK, config, request.configs)
+        _copy_work(folder / WORK, config.cluster, request.stages or (config,))
     # Keep this folder out of the packages of later jobs.
     for file, text in {".gitignore": "*\n", **{file: files[file] for file in system.files}}.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
@@ -258,11 +242,10 @@ def write(request: SubmitRequest, config: Config, run: Path, given: GivenCommand
     return system
 
 
-def _copy_work(target: Path, config: Config, configs: Sequence[Config]) -> None:
+def _copy_work(target: Path, there: ClusterConfig, configs: Sequence[Config]) -> None:
     with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
-        there = config.cluster
         package = pack(Path.cwd(), Path(aside) / "job.zip", {}, most_mb=there.max_package_mb, also=there.package_also)
-        for each in configs if len(configs) > 1 else (config,):
+        for each in configs:
             refuse_left_behind(each, package)
         target.mkdir(parents=True)
         with zipfile.ZipFile(package.path) as archive:

@@ -12,8 +12,6 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from hamr.cluster.placement import Node, plan
 from hamr.cluster.resource_requests import demands
 from hamr.config.custom import function_arguments
@@ -42,8 +40,10 @@ def nodes_for(configs: Sequence[Config]) -> Nodes:
     return Nodes(least=max(n.least for n in each), most=max(n.most for n in each), gpus=max(n.gpus for n in each))
 
 
-def nodes(config: Config) -> Nodes:
-    """Return the number of nodes that the job needs. An actor does not span nodes."""
+def nodes(config: Config, given: GivenCommand | None = None) -> Nodes:
+    """Return the number of nodes that the training run, or the `given` command, needs. An actor does not span nodes."""
+    if given is not None:
+        return given.nodes
     largest = {
         name: pool.model_copy(update={"autoscaling": None, "replicas": pool.most_replicas})
         for name, pool in config.pools.items()
@@ -144,15 +144,3 @@ def command(
     if resume is not None:
         return f"{program} train {shlex.join([f'resume={resume}', *function_arguments(config.functions)])}"
     return f"{program} train {configured}"
-
-
-def fill_template(template: str, **values: object) -> str:
-    """Return a file of `templates/` with these values."""
-    made = Environment(
-        loader=PackageLoader("hamr.apps.submit"),
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-        comment_start_string="{##",  # the shell has ${#array[@]}
-    )
-    return made.get_template(f"{template}.j2").render(**values)

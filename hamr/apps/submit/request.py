@@ -104,11 +104,9 @@ class SubmitRequest:
 
     def local(self) -> Command:
         """Return the command to run here."""
-        if self.resume is not None:
+        if self.resume is not None or not isinstance(self.command, ConfiguredCommand | RunPipeline):
             return self.command
-        if isinstance(self.command, RunPipeline):
-            return with_overrides(self.command, self.where)
-        return with_overrides(self.command, self.where) if isinstance(self.command, ConfiguredCommand) else self.command
+        return self.command.model_copy(update={"overrides": (*self.command.overrides, *self.where)})
 
     def run_name(self) -> str:
         """Return the name of a new run: as configured, or the experiment's, pipeline's or command's name with the
@@ -203,10 +201,11 @@ def run_folder(request: SubmitRequest) -> Path:
     return folder
 
 
-def secret_variables(config: Config) -> list[str]:
+def secret_variables(configs: Sequence[Config]) -> list[str]:
     """Return the variables that the job needs where it runs; their values are never uploaded."""
-    names = {pool.api_key_env for pool in config.pools.values() if pool.api_key_env}
-    return sorted(names | ({"WANDB_API_KEY"} if config.logging.wandb.mode == "online" else set()))
+    names = {pool.api_key_env for config in configs for pool in config.pools.values() if pool.api_key_env}
+    is_online = any(config.logging.wandb.mode == "online" for config in configs)
+    return sorted(names | ({"WANDB_API_KEY"} if is_online else set()))
 
 
 def wandb_place(config: Config, run: Path | None) -> str:

@@ -27,11 +27,10 @@ from hamr.apps.submit.request import (
 )
 from hamr.cluster.job_cluster import JobCluster
 from hamr.cluster.placement import describe_placement
-from hamr.config.cluster_security import check_cluster_address, host_of
+from hamr.config.cluster_security import check_cluster_address, host_of, refuse_secrets
 from hamr.config.load import dump_config
 from hamr.config.overrides import CONFIG_DIR_FLAG
 from hamr.config.schema import Config
-from hamr.config.secrets_check import refuse_secrets
 from hamr.errors import BadInput, HamrError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
     print(cluster.describe_access(), flush=True)
     for each in request.stages or ((config,) if request.job == "train" else ()):
         print("\n".join(describe_placement(each, cluster.nodes())), flush=True)
-    if needed := sorted({name for each in request.configs for name in secret_variables(each)}):
+    if needed := secret_variables(request.configs):
         print(f"set these variables on the nodes, they are not uploaded: {', '.join(needed)}")
     name = f"hamr-{re.sub(r'[^A-Za-z0-9_.-]+', '-', run.name if run else request.job)}-{secrets.token_hex(3)}"
     with tempfile.TemporaryDirectory(prefix="hamr-submit-") as aside:
@@ -83,7 +82,7 @@ def send(request: SubmitRequest, *, follow: bool, dry: bool = False) -> int:
         if dry:
             print(f"nothing was submitted; the cluster would run: {line}")
             return 0
-        job = cluster.submit(line, package.path, name, variables={})
+        job = cluster.submit(line, package.path, name)
     print(f"job:       {job}\ndashboard: {cluster.dashboard}/#/jobs/{job}")
     if run is not None:
         print(f"run:       {run} (hamr status {run})")

@@ -7,20 +7,22 @@ benchmark=sage`. Its figures are recorded with those of the held-out decisions.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from hamr.apps.evaluate.sage.run import digest_of, write_figures, write_report
 from hamr.apps.shared.dialogue_checks import answer_tokens, scenarios_of
-from hamr.apps.train.policy_pool import asked_policy
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
-from hamr.bench.sage.scripted import PREFIX, scripted_pool
+from hamr.bench.sage.scripted import scripted_pool
 from hamr.bench.sage.store import Store
 from hamr.bench.sage.traces import DialoguePlan
+from hamr.config.sage import SCRIPTED
 from hamr.procedures import Scenario
-from hamr.protocols import Ask
+from hamr.protocols import Ask, GenerationRequest, RolloutEngine, SamplingConfig
+from hamr.types import Answer, Question, SampleKey
 
 if TYPE_CHECKING:
     from hamr.apps.train.stages import Run
@@ -84,8 +86,8 @@ def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[DialoguePlan]
     sage, by_id = config.experiment.sage, {plan.id: plan for plan in plans}
 
     def find_ask(kind: str, name: str) -> Ask:
-        if name.startswith(PREFIX):
-            return scripted_pool(kind, name.removeprefix(PREFIX), scenarios, by_id)
+        if name.startswith(SCRIPTED):
+            return scripted_pool(kind, name.removeprefix(SCRIPTED), scenarios, by_id)
         return run.world.pools[name].ask
 
     policy = asked_policy(
@@ -100,5 +102,40 @@ def _cast(run: Run, scenarios: Mapping[str, Scenario], plans: list[DialoguePlan]
         user=find_ask("simulator", sage.simulator),
         simulator=sage.simulator,
         judges={name: find_ask("judges", name) for name in sage.judges},
-        readers={name: find_ask("judges", name) for name in sage.judges if not name.startswith(PREFIX)},
+        readers={name: find_ask("judges", name) for name in sage.judges if not name.startswith(SCRIPTED)},
     )
+
+
+def asked_policy(
+    engine: RolloutEngine,
+    encode: Callable[[Sequence[Mapping[str, Any]]], Sequence[int]],
+    *,
+    run: str,
+    context: int,
+    max_new_tokens: int,
+) -> Ask:
+    """Return a function that answers questions with a conversation like a pool, using the engines' current weights.
+
+    `encode` returns the token ids of a conversation, including the generation prompt. As with a pool, an answer
+    truncated at `max_new_tokens` is "unparsable" and carries its text as reasoning. A prompt that leaves no room in
+    `context` is "unparsable" without text. A dead engine raises, because the run cannot continue without it.
+    """
+    numbers = itertools.count()
+
+    async def ask(question: Question) -> Answer:
+        prompt = tuple(encode(question.messages))
+        room = min(question.max_new_tokens or max_new_tokens, context - len(prompt))
+        if room < 1:
+            return Answer(failure="unparsable", detail=f"{len(prompt)} tokens leave no room in a context of {context}")
+        request = GenerationRequest(
+            prompt_ids=prompt,
+            keys=(SampleKey(run=run, step=0, prompt=question.affinity, sample=next(numbers)),),
+            seeds=(question.seed,),
+            sampling=SamplingConfig(temperature=question.temperature or 0.0, max_new_tokens=room),
+        )
+        [rollout] = [rollout async for rollout in engine.generate([request])]
+        if rollout.finish_reason == "stop":
+            return Answer(text=rollout.text)
+        return Answer(failure="unparsable", reasoning=rollout.text, detail=f"ended by {rollout.finish_reason}")
+
+    return ask

@@ -12,14 +12,15 @@ from typing import Any
 from hamr.algorithms.group_outcomes import has_reward
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.preparation import Prepared
-from hamr.apps.train.customers import pool_customers
 from hamr.bench.sage.episodes import SageEnvironment
+from hamr.bench.sage.pool_customers import PoolCustomers
 from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.cascade.audit import DebiasedRewards, debiased_metrics
+from hamr.cascade.cached_pool import CachedPool
 from hamr.cascade.retry import patient
+from hamr.config.benchmarks import Tau2Config
 from hamr.config.custom import EpisodeFunctionConfig
 from hamr.config.schema import Config
-from hamr.config.tau2 import Tau2Config
 from hamr.errors import TooManyUnscored
 from hamr.protocols import Ask, GenerationRequest, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.truth import ExactAct
@@ -28,11 +29,13 @@ from hamr.rollout.harness import HarnessEpisode
 from hamr.security.functions import FunctionSource
 from hamr.telemetry.metrics import episode_metrics, total_rewards
 from hamr.types import (
+    Answer,
     Component,
     EpisodeFunction,
     Failure,
     FunctionFailed,
     FunctionTimeout,
+    Question,
     RewardRecord,
     RolloutGroup,
     SampleKey,
@@ -81,6 +84,27 @@ def episode_runner(
         deadline_s=deadline_s,
         **more,
     )
+
+
+def pool_customers(config: Config, pools: Mapping[str, Ask]) -> PoolCustomers | None:
+    """Return the customers of the pools `env.simulator` and `env.reader`; None if the template speaks for them."""
+    reader, options = config.env.reader, config.experiment.sage
+    if reader is None:
+        return None
+
+    def share_answers(ask: Ask) -> Ask:
+        """Return an `Ask` that the dialogues of a group share: each distinct question is sent once."""
+        deadline_s = config.rollout.deadline_s
+        cached = CachedPool(ask, deadline_s=deadline_s)
+
+        async def ask_once(question: Question) -> Answer:
+            reply = await cached.ask(question, until=asyncio.get_running_loop().time() + deadline_s)
+            return reply.answer
+
+        return ask_once
+
+    write = share_answers(patient(pools[config.env.simulator], options))
+    return PoolCustomers(write=write, read=share_answers(pools[reader]), options=options)
 
 
 def unscored_note(config: Config) -> str:
@@ -134,8 +158,8 @@ async def evaluate_customers(
     """Hold one dialogue with each held-out customer. Return `eval/<stage>/episodes/*`, and the records of the turns.
 
     The seeds depend on the customer alone, so every stage of every run meets the same ones. Failed dialogues count for
-    `failed_frac` and `ended_frac` only. With `truth`, each record
-    says whether the turn is exact at its own decision point, as a component without weight.
+    `failed_frac` and `ended_frac` only. With `truth`, each record says whether the turn is exact at its own decision
+    point, as a component without weight.
     """
     requests = [
         GenerationRequest(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import zlib
 from collections import defaultdict
@@ -14,11 +13,13 @@ from hamr.algorithms.group_outcomes import metric_word
 from hamr.bench.statistics import share_interval
 from hamr.cascade.audit import DebiasedRewards, debiased_metrics
 from hamr.config.matching import MatchingConfig
+from hamr.controller import score_responses
+from hamr.data.actions import ResponseFormat, acting_text, parse_action
 from hamr.data.formats import NAMES, PLAIN, Formats
 from hamr.protocols import GenerationRequest, PromptEncoder, Rewarder, RolloutEngine, SamplingConfig
 from hamr.rewards.matching import MatchRules, match_action
 from hamr.rewards.truth import ExactAct
-from hamr.types import Action, Failure, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
+from hamr.types import Action, Failure, MalformedResponse, Reference, RewardRecord, SampleKey, ServiceSample, ToolCall
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,27 +83,18 @@ async def evaluate_held_out(
     The seeds depend on the prompt alone, so every stage of every run uses the same random numbers. `stop_at_answer`:
     where a prompt asks for the answer first, generation stops at the end of the answer.
     """
-    by_key: dict[SampleKey, ServiceSample] = {}
     requests = []
     for sample in samples:
         keys = tuple(
             SampleKey(run=f"{run}/eval-{stage}", step=step, prompt=sample.id, sample=i) for i in range(responses)
         )
-        by_key |= dict.fromkeys(keys, sample)
         seeds = tuple(zlib.crc32(f"{sample.id}/{i}".encode()) for i in range(responses))
         mark = formats.mark(sample)
         own = dataclasses.replace(sampling, stop=(mark,) if mark and stop_at_answer else (), mark=mark)
         requests.append(GenerationRequest(prompt_ids=encode(sample), keys=keys, seeds=seeds, sampling=own))
-    scoring = {}
-    try:
-        async for rollout in engine.generate(requests):
-            grouped = dataclasses.replace(rollout, siblings=responses)
-            scoring[rollout.key] = asyncio.create_task(rewarder.score(by_key[rollout.key], grouped))
-        await asyncio.gather(*scoring.values())
-    finally:
-        for task in scoring.values():
-            task.cancel()
-    return summarise(list(by_key.values()), [scoring[key].result() for key in by_key], formats, truth, matching)
+    groups = await score_responses(engine, rewarder, samples, requests)
+    each = [(group.sample, record) for group in groups for record in group.records]
+    return summarise([sample for sample, _ in each], [record for _, record in each], formats, truth, matching)
 
 
 def summarise(
@@ -113,11 +105,12 @@ def summarise(
     matching: MatchingConfig | None = None,
 ) -> HeldOutResult:
     """Reduce records to the held-out metrics; `samples` has one entry per record."""
-    right = [decision_matches(r.action, s.references) for s, r in zip(samples, records, strict=True)]
+    actions = [_action(record, formats.of(sample)) for sample, record in zip(samples, records, strict=True)]
+    right = [decision_matches(action, s.references) for s, action in zip(samples, actions, strict=True)]
     rules = MatchRules(leniency=matching or MatchingConfig())
     exact = [
-        r.action is not None and match_action(r.action, s.references, rules).score == 1.0
-        for s, r in zip(samples, records, strict=True)
+        action is not None and match_action(action, s.references, rules).score == 1.0
+        for s, action in zip(samples, actions, strict=True)
         if all(isinstance(reference.action, ToolCall) for reference in s.references)
     ]
     values: dict[str, list[float]] = defaultdict(list)
@@ -131,12 +124,12 @@ def summarise(
     for sample, ok in zip(samples, right, strict=True):
         acts[str(sample.meta.get("act", "all"))].append(ok)
     n = len(samples)
-    known = {} if truth is None else truth.by_act([r.action for r in records], samples)
+    known = {} if truth is None else truth.by_act(actions, samples)
     return HeldOutResult(
         n=n,
         action_accuracy=sum(right) / n,
         tool_exact_match=sum(exact) / len(exact) if exact else None,
-        format_error_rate=sum(r.action is None for r in records) / n,
+        format_error_rate=actions.count(None) / n,
         failed_frac=sum(isinstance(r.total, Failure) for r in records) / n,
         reward={name: sum(v) / len(v) for name, v in values.items()},
         by_act={act: sum(v) / len(v) for act, v in sorted(acts.items())},
@@ -146,6 +139,15 @@ def summarise(
         exact_by_act={act: _share(held) for act, held in known.items()},
         debiased=DebiasedRewards.of(records).estimates(),
     )
+
+
+def _action(record: RewardRecord, asked: ResponseFormat) -> Action | None:
+    """Return the action of a response, None if it is malformed. The router reads it; a response that it never returned
+    is read here."""
+    if record.action is not None:
+        return record.action
+    action = parse_action(acting_text(record.response, asked), asked)
+    return None if isinstance(action, MalformedResponse) else action
 
 
 def _share(held: Sequence[bool]) -> dict[str, float]:

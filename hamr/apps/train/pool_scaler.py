@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hamr.cluster.nodes import cluster_nodes
 from hamr.cluster.scaling import check_growth, with_replicas
@@ -13,6 +13,7 @@ from hamr.config.pools import PoolConfig
 from hamr.config.schema import Config
 from hamr.errors import HamrError
 from hamr.pools.deployment import ScorerFactory, pool_status, resize_pools
+from hamr.pools.router_actor import RouterClient
 from hamr.pools.scorers import build_scorer
 
 DESCRIBE_S = 5.0
@@ -20,16 +21,6 @@ DESCRIBE_S = 5.0
 
 BACK_S = 60.0
 """Extra time in seconds to roll back a failed resize. No replica starts, but Serve needs time to apply it."""
-
-
-class Router(Protocol):
-    """The interface to the router's client that the pool scaler uses."""
-
-    async def describe(self) -> dict[str, dict[str, Any]]: ...
-
-    async def resize(self, replicas: Mapping[str, int]) -> None: ...
-
-    async def forget(self) -> None: ...
 
 
 class LivePoolScaler:
@@ -41,7 +32,7 @@ class LivePoolScaler:
         config: Config,
         model_paths: Mapping[str, Path],
         run: str,
-        router: Router,
+        router: RouterClient,
         *,
         scorer_factory: ScorerFactory = build_scorer,
     ) -> None:

@@ -120,10 +120,10 @@ def run_job(job: Job) -> int:
             signals.advise(how_to_resume(folder.path, job.config))
             console.note(f"run folder {folder.path}")
             console.note(f"report {folder.report} (reloads itself in a browser while the run lasts)")
-            with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs") as session:
+            with live_report(folder), ray_session(job.config.cluster, logs=folder.path / "logs"):
                 nodes = cluster_nodes()
                 lines = describe_placement(job.active_config, nodes)
-                for line in () if session.local else lines:
+                for line in () if job.config.cluster.address is None else lines:
                     console.note(line)
                 models = {pool_model(name): scorer.path for name, scorer in scorers.items()}
                 check_models(plan(job.active_config, nodes), {POLICY: prepared.model_path, **models})
@@ -216,8 +216,9 @@ async def _train(
                 async with checkpoints:
                     await run_stages(run, newest)
         except BaseException as e:
-            asked = preemption.asked.is_set()
-            error = await dropped_error(run) if run and asked and isinstance(e, asyncio.CancelledError) else e
+            asked, error = preemption.asked.is_set(), e
+            if asked and isinstance(e, asyncio.CancelledError):
+                error = await dropped_error(run) if run else stop_error(f"; {how_to_resume(folder.path, config)}")
             failed = not asked or (isinstance(error, Exception) and not isinstance(error, Preempted))
             control.publish("failed" if failed else "preempted", str(error) or type(error).__name__)
             if error is e:

@@ -79,10 +79,11 @@ class EcsJudge:
 class JudgeVotes(RowFolder):
     """The votes of a folder by key."""
 
+    names = (FILE,)
+
     def __init__(self, folder: Path, judges: Sequence[EcsJudge]) -> None:
-        """Raises BadInput where another process uses the folder or a row is damaged."""
         self.judges = tuple(judges)
-        super().__init__(folder, (FILE,))
+        super().__init__(folder)
 
     def _load(self) -> None:
         rows = parsed_rows(self.folder / FILE, EcsVote, "a judgement")
@@ -123,10 +124,7 @@ class JudgeVotes(RowFolder):
             "judge": judge.name,
             "item": one.item,
             "reference": one.reference,
-            "verdict": vote.verdict,
-            "score": vote.score,
-            "failure": vote.failure,
-            "detail": vote.detail,
+            **vars(vote),
             "reasoning": answer.reasoning,
             "tokens": answer.call.prompt_tokens + answer.call.output_tokens if answer.call else 0,
             "cost": answer.call.cost if answer.call else 0.0,

@@ -110,21 +110,18 @@ def plan_response(
     """
     rules = MatchRules(leniency=matching or MatchingConfig())
     logged = next((i for i, reference in enumerate(sample.references) if reference.source in LOGGED), None)
-    action = parse_action(text, response_format)
-    if isinstance(action, MalformedResponse):
-        return EcsPlan(
-            sample=sample, text=text, index=index, action=None, kind="malformed", ask=(), logged=logged, exact=0.0
-        )
-    match = match_action(action, sample.references, rules)
+    parsed = parse_action(text, response_format)
+    action = None if isinstance(parsed, MalformedResponse) else parsed
+    match = None if action is None else match_action(action, sample.references, rules)
     return EcsPlan(
         sample=sample,
         text=text,
         index=index,
         action=action,
-        kind=match.kind,
-        ask=match.ask,
+        kind="malformed" if match is None else match.kind,
+        ask=() if match is None else match.ask,
         logged=logged,
-        exact=match.score,
+        exact=0.0 if match is None else match.score,
         rules=rules,
     )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
 
-from hamr.bench.olabench.items import KINDS, SUBSETS, TRAPS, BenchItem, ItemEvidence, ItemKind, Subset
+from hamr.bench.olabench.items import KINDS, SUBSETS, TRAPS, BenchItem, ItemEvidence, ItemKind, SkillNode, Subset
 from hamr.bench.olabench.words import BenchWords
 from hamr.types import ServiceSample
 
@@ -106,6 +106,12 @@ def slots(
             found.append(Slot(kind=kind, subset=subset, trap=trap))
             given[kind] += 1
     return found
+
+
+def skill_nodes(words: BenchWords, outputs: Sequence[str]) -> tuple[SkillNode, ...]:
+    """Return the nodes of a workflow: one with each output, then the node under test."""
+    nodes = zip(words.nodes, (*outputs, None), strict=True)
+    return tuple(SkillNode(name=node.name, task=node.task, output=output) for node, output in nodes)
 
 
 def add_temptation(sample: ServiceSample, trap: str, words: BenchWords, rng: Random) -> ServiceSample:

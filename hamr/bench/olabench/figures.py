@@ -9,7 +9,8 @@ give them, with intervals (`hamr.calibration.prediction_powered`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,14 +20,13 @@ from hamr.bench.answers import PolicyResponse
 from hamr.bench.olabench.grading import label_value
 from hamr.bench.olabench.items import KINDS, SUBSETS, BenchItem
 from hamr.bench.olabench.labelled import Labelled
-from hamr.bench.olabench.overall import overall
-from hamr.bench.olabench.rates import hallucination_rates, risk_rates
+from hamr.bench.olabench.rates import hallucination_rates, overall, risk_rates
 from hamr.bench.olabench.responses import ResponseReading
 from hamr.bench.statistics import LEVEL, Estimate, mean_interval
 from hamr.calibration.prediction_powered import DebiasedMean
 from hamr.errors import BadInput
 from hamr.rewards import hallucination, risk
-from hamr.types import Judgement, RewardRecord, SampleKey, Scored
+from hamr.types import Judgement
 
 GRADES = ("dialogue", "policy", "tool")
 RATES = ("risk", "hallucination")
@@ -50,23 +50,21 @@ class ItemOutcome:
 
 def policy_figures(outcomes: Sequence[ItemOutcome], *, resamples: int, seed: int) -> dict[str, Any]:
     """Return JSON-serialisable metrics by group: `all`, each kind, each subset, and each non-empty kind and subset."""
-    groups: dict[str, Callable[[BenchItem], bool]] = {"all": lambda item: True}
-    groups |= {kind: lambda item, k=kind: item.kind == k for kind in KINDS}  # type: ignore[misc]
-    groups |= {subset: lambda item, s=subset: item.subset == s for subset in SUBSETS}  # type: ignore[misc]
-    for kind in KINDS:
-        for subset in SUBSETS:
-            groups[f"{kind}/{subset}"] = lambda item, k=kind, s=subset: (item.kind, item.subset) == (k, s)  # type: ignore[misc]
-    found = {}
-    for name, belongs in groups.items():
-        mine = [outcome for outcome in outcomes if belongs(outcome.item)]
-        if mine:
-            found[name] = _group(mine, resamples, seed)
-    return found
+    both = [f"{kind}/{subset}" for kind in KINDS for subset in SUBSETS]
+    groups: dict[str, list[ItemOutcome]] = {name: [] for name in ("all", *KINDS, *SUBSETS, *both)}
+    for outcome in outcomes:
+        kind, subset = outcome.item.kind, outcome.item.subset
+        for name in ("all", kind, subset, f"{kind}/{subset}"):
+            groups[name].append(outcome)
+    return {name: _group(mine, resamples, seed) for name, mine in groups.items() if mine}
 
 
 def _group(outcomes: Sequence[ItemOutcome], resamples: int, seed: int) -> dict[str, Any]:
     luck = {"resamples": resamples, "seed": seed}
-    records = {name: [_record(o) for o in outcomes if name in o.judgements or name in o.missing] for name in RATES}
+    judged = {
+        name: {o.item.sample.id: o.judgements.get(name) for o in outcomes if name in (*o.judgements, *o.missing)}
+        for name in RATES
+    }
     return {
         "items": len(outcomes),
         "overall": asdict(overall_interval(outcomes, **luck)),
@@ -76,8 +74,8 @@ def _group(outcomes: Sequence[ItemOutcome], resamples: int, seed: int) -> dict[s
             )
             for name in GRADES
         },
-        "risk": asdict(risk_rates(records["risk"])),
-        "hallucination": asdict(hallucination_rates(records["hallucination"])),
+        "risk": asdict(risk_rates(judged["risk"])),
+        "hallucination": asdict(hallucination_rates(judged["hallucination"])),
         "debiased": {name: found for name in (*GRADES, *RATES) if (found := _corrected_mean(outcomes, name))},
         "latency": _latency(outcomes, luck),
         "responses": _counts(outcomes),
@@ -139,15 +137,6 @@ def _value(outcome: ItemOutcome, name: str) -> float:
     return float(judgement.grade)
 
 
-def _record(outcome: ItemOutcome) -> RewardRecord:
-    """Return the record from which the rates are computed."""
-    return RewardRecord(
-        key=SampleKey(run="olabench", step=0, prompt=outcome.item.sample.id, sample=0),
-        total=Scored(value=0.0),
-        judgements=tuple(outcome.judgements.values()),
-    )
-
-
 def _latency(outcomes: Sequence[ItemOutcome], luck: Mapping[str, int]) -> dict[str, Any]:
     """Return seconds and tokens of the responses that the policy generated in this evaluation.
 
@@ -180,14 +169,10 @@ def _seconds(outcomes: Sequence[ItemOutcome], luck: Mapping[str, int]) -> dict[s
 
 
 def _counts(outcomes: Sequence[ItemOutcome]) -> dict[str, Any]:
-    missing: dict[str, int] = {}
-    for outcome in outcomes:
-        for name in outcome.missing:
-            missing[name] = missing.get(name, 0) + 1
     return {
         "given": sum(o.response.text is not None for o in outcomes),
         "failed": sum(o.response.text is None for o in outcomes),
         "malformed": sum(bool(o.reading and o.reading.malformed) for o in outcomes),
         "cut_off": sum(o.response.cut_off for o in outcomes),
-        "unjudged": missing,
+        "unjudged": dict(Counter(name for o in outcomes for name in o.missing)),
     }

@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from hamr.bench.olabench.drafts import RETRIEVED, ItemDraft, Proportions, Slot, add_temptation, slots
-from hamr.bench.olabench.items import KINDS, BenchItem, ItemEvidence, ItemKind, SkillNode, Subset
+from hamr.bench.olabench.drafts import RETRIEVED, ItemDraft, Proportions, Slot, add_temptation, skill_nodes, slots
+from hamr.bench.olabench.items import KINDS, BenchItem, ItemEvidence, ItemKind, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.errors import BadInput
 from hamr.types import Reply, ServiceSample
@@ -80,11 +80,7 @@ class _Corpus:
         if slot.kind == "workflow":
             facts = words.joint.join(f"{name} = {value}" for name, value in sample.ticket.items())
             step = str(sample.meta["cluster"]).replace("_", " ")
-            outputs = (_request(sample), facts or words.no_facts, step, None)
-            nodes = tuple(
-                SkillNode(name=node.name, task=node.task, output=output)
-                for node, output in zip(words.nodes, outputs, strict=True)
-            )
+            nodes = skill_nodes(words, (_request(sample), facts or words.no_facts, step))
             item = BenchItem(sample=bare, kind="workflow", subset=slot.subset, nodes=nodes, trap=slot.trap)
             return ItemDraft(item=item)
         others = rng.sample(self._others(sample), RETRIEVED - 1)

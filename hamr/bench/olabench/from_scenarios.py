@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from hamr.bench.olabench.drafts import RETRIEVED, ItemDraft, Proportions, Slot, add_temptation, slots
-from hamr.bench.olabench.items import BenchItem, ItemEvidence, SkillNode, Subset
+from hamr.bench.olabench.drafts import RETRIEVED, ItemDraft, Proportions, Slot, add_temptation, skill_nodes, slots
+from hamr.bench.olabench.items import BenchItem, ItemEvidence, Subset
 from hamr.bench.olabench.words import BenchWords, bench_words
 from hamr.data.sage_samples import generate
 from hamr.errors import BadInput
 from hamr.procedures import Scenario
-from hamr.procedures.procedure import plain
+from hamr.procedures.prompts import plain
 from hamr.procedures.schema import Value
 from hamr.types import Reference, Reply, ServiceSample
 
@@ -109,16 +109,12 @@ class _Maker:
         intent = self.words.joint.join(self._meaning(name, value) for name, value in pinned.items())
         facts = self.words.joint.join(f"{name} = {plain(value)}" for name, value in shown.items())
         outputs = (intent or sample.meta["intent"], facts or self.words.no_facts, step)
-        nodes = [
-            SkillNode(name=node.name, task=node.task, output=output)
-            for node, output in zip(self.words.nodes, (*outputs, None), strict=True)
-        ]
         replies = self._replies(sample, step)
         item = BenchItem(
             sample=self._with_policy(sample, self.words.workflow_policy, replies),
             kind="workflow",
             subset=slot.subset,
-            nodes=tuple(nodes),
+            nodes=skill_nodes(self.words, outputs),
             trap=slot.trap,
         )
         return ItemDraft(item=item, replies=replies, aside=self._aside(sample, ()), step=step)

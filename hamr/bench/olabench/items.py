@@ -113,16 +113,10 @@ def read_items(path: Path) -> list[BenchItem]:
 
 def item_json(item: BenchItem) -> dict[str, Any]:
     """Return the line's object; `item_from_json` gives the same item back."""
-    evidence = [{"question": pair.question, "answer": pair.answer} for pair in item.evidence]
-    nodes = [{"name": n.name, "task": n.task, **({"output": n.output} if n.output else {})} for n in item.nodes]
-    return {
-        **to_json(item.sample),
-        "kind": item.kind,
-        "subset": item.subset,
-        **({"evidence": evidence} if evidence else {}),
-        **({"nodes": nodes} if nodes else {}),
-        **({"trap": item.trap} if item.trap else {}),
-    }
+    nodes = [{key: text for key, text in vars(node).items() if text} for node in item.nodes]
+    more = {"evidence": [dataclasses.asdict(pair) for pair in item.evidence], "nodes": nodes, "trap": item.trap}
+    own = {"kind": item.kind, "subset": item.subset, **{key: value for key, value in more.items() if value}}
+    return {**to_json(item.sample), **own}
 
 
 def item_from_json(row: Any, *, where: str, own: Collection[str] = ()) -> BenchItem:

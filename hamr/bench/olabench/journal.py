@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from hamr.bench.answers import ResponseLog
+from hamr.bench.answers import RESPONSES, ResponseLog
 from hamr.bench.folder import parsed_rows
 from hamr.types import Judgement
 
@@ -35,9 +34,7 @@ class JudgeVerdict:
 class Journal(ResponseLog):
     """Responses and verdicts by key."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises BadInput where another process uses the folder or a row is damaged."""
-        super().__init__(folder, (VERDICTS,))
+    names = (RESPONSES, VERDICTS)
 
     def _load(self) -> None:
         super()._load()

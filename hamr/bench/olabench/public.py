@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hamr.data.actions import render_action
-from hamr.data.importers.points import ReferringConversation, referring_rows
-from hamr.data.importers.reading import json_object
+from hamr.data.importers.reading import ReferringConversation, read_listed_policies, referring_rows
 from hamr.data.importers.widen import calls_in, tools_from_calls
 from hamr.data.samples import history_from_json, read_rows
 from hamr.data.shapes import Shape, check_shape
@@ -82,7 +81,7 @@ def _pairs(source: Path, policies: Path | None) -> list[BenchRow]:
 
 def _tau(source: Path, policies: Path | None) -> list[BenchRow]:
     assert policies is not None, "asked for by the job"
-    known = json_object(policies, "policies", ("policies", "tools"))
+    known = read_listed_policies(policies)
     found = []
     for where, row in referring_rows(source, ReferringConversation, known, policies):
         acts = [i for i, turn in enumerate(row["messages"]) if isinstance(turn, dict) and turn.get("role") == "agent"]
@@ -94,7 +93,7 @@ def _tau(source: Path, policies: Path | None) -> list[BenchRow]:
         found.append(
             {
                 "id": row["id"],
-                "policy": known["policies"][row["policy_ref"]]["text"],
+                "policy": known["policies"][row["policy_ref"]],
                 "tools": [*described, *(t for t in _tools_of(row["messages"]) if t["name"] not in names)],
                 "history": row["messages"][: acts[-1]],
                 "response": render_action(turn.tool_call or Reply(content=turn.content)),

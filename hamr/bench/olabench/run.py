@@ -10,18 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from hamr.bench.answers import GIVE_UP, OpenQuestion, PolicyResponse, PolicyUnderTest, process_all
 from hamr.bench.olabench.items import BenchItem, Subset, visible_sample
 from hamr.bench.olabench.journal import Journal, JudgeVerdict
-from hamr.bench.olabench.responses import read_response, response_question
+from hamr.bench.olabench.labelled import Labelled
+from hamr.bench.olabench.responses import ResponseReading, read_response, response_question
 from hamr.cascade.cached_pool import CachedPool
 from hamr.cascade.judged_rewards import JudgedComponent, JudgedRewardScorer, JudgeRequest
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.retry import patient
+from hamr.config.benchmarks import OlabenchConfig
 from hamr.config.judged import ComparedConfig, JudgedConfig
-from hamr.config.olabench import OlabenchConfig
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.data.language import language_of
 from hamr.data.progress import item_key
@@ -37,6 +39,8 @@ COMPONENTS: Mapping[Subset, tuple[str, ...]] = {
     "hallucination": ("hallucination",),
 }
 ALL = tuple(name for names in COMPONENTS.values() for name in names)
+LABELLED = "labelled"
+"""Policy name under which labelled responses are judged."""
 _PATIENCE_S = 6 * 3600.0
 """Client timeout in seconds: the pool has its own deadlines, and its queue may be long."""
 
@@ -85,93 +89,86 @@ def item_language(sample: ServiceSample) -> Language:
     return language_of(text if any(c.isalpha() for c in text) else sample.policy)
 
 
-# --- answers -----------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class OlaBenchWork:
+    """Tasks of an evaluation: items for the policies, and labelled responses by file. Its journal has the answers."""
 
+    options: OlabenchConfig
+    items: Sequence[BenchItem]
+    policies: Sequence[PolicyUnderTest]
+    labelled: Mapping[str, Sequence[Labelled]]
+    judges: Sequence[ComponentJudge]
 
-def _question(policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> Question:
-    return response_question(
-        item,
-        options.cot,
-        native=policy.native,
-        temperature=options.temperature,
-        max_new_tokens=options.max_new_tokens,
-        seed=options.seed,
-    )
-
-
-def response_to(journal: Journal, policy: PolicyUnderTest, item: BenchItem, options: OlabenchConfig) -> PolicyResponse:
-    """Return the policy's response; a missing response counts as a transient failure."""
-    return journal.response_to(policy, item.sample.id, _question(policy, item, options))
-
-
-def open_items(
-    journal: Journal, policy: PolicyUnderTest, items: Sequence[BenchItem], options: OlabenchConfig
-) -> list[OpenQuestion]:
-    return journal.open_questions(policy, {item.sample.id: _question(policy, item, options) for item in items})
-
-
-async def collect(
-    journal: Journal,
-    policies: Sequence[PolicyUnderTest],
-    items: Sequence[BenchItem],
-    asks: Mapping[str, Ask],
-    options: OlabenchConfig,
-    report: ReportCalls,
-) -> None:
-    """Ask every policy its unanswered items, one policy after the other, so that latencies are not affected.
-
-    Latency is measured at concurrency 1, on `latency_items` of them.
-    """
-    for policy in policies:
-        if left := open_items(journal, policy, items, options):
-            timed = sum(response_to(journal, policy, item, options).at_once == 1 for item in items)
-            alone = max(0, options.latency_items - timed)
-            await _answers(journal, policy, left, alone, patient(asks[policy.name], options), options, report)
-
-
-async def _answers(
-    journal: Journal,
-    policy: PolicyUnderTest,
-    left: Sequence[OpenQuestion],
-    alone: int,
-    ask: Ask,
-    options: OlabenchConfig,
-    report: ReportCalls,
-) -> None:
-    """Ask the first `alone` of them one after the other, which gives their latency, then the others concurrently."""
-    if await journal.collect(
-        left[:alone], ask, 1, lambda done: report(policy.name, done), measured=True, give_up=GIVE_UP // 4
-    ):  # one by one, a pool that is down takes long to fail
-        at_once, before = options.at_once or policy.at_once, len(left[:alone])
-        await journal.collect(
-            left[alone:], ask, at_once, lambda done: report(policy.name, before + done), measured=True
+    def question(self, policy: PolicyUnderTest, item: BenchItem) -> Question:
+        return response_question(
+            item,
+            self.options.cot,
+            native=policy.native,
+            temperature=self.options.temperature,
+            max_new_tokens=self.options.max_new_tokens,
+            seed=self.options.seed,
         )
+
+    def response_to(self, journal: Journal, policy: PolicyUnderTest, item: BenchItem) -> PolicyResponse:
+        """Return the policy's response; a missing response counts as a transient failure."""
+        return journal.response_to(policy, item.sample.id, self.question(policy, item))
+
+    def read(self, text: str) -> ResponseReading:
+        return read_response(text, self.options.cot, strip_fence=self.options.fence == "strip")
+
+    def open_items(self, journal: Journal, policy: PolicyUnderTest) -> list[OpenQuestion]:
+        return journal.open_questions(policy, {item.sample.id: self.question(policy, item) for item in self.items})
+
+    async def collect(self, journal: Journal, asks: Mapping[str, Ask], report: ReportCalls) -> None:
+        """Ask every policy its unanswered items, one policy after the other, so that latencies are not affected.
+
+        Latency is measured at concurrency 1, on the first `latency_items` of them.
+        """
+        for policy in self.policies:
+            left = self.open_items(journal, policy)
+            if not left:
+                continue
+            timed = sum(self.response_to(journal, policy, item).at_once == 1 for item in self.items)
+            alone = left[: max(0, self.options.latency_items - timed)]
+            ask, at_once = patient(asks[policy.name], self.options), self.options.at_once or policy.at_once
+
+            def say(done: int, name: str = policy.name, before: int = 0) -> None:
+                report(name, before + done)
+
+            # One by one, a pool that is down takes long to fail.
+            if await journal.collect(alone, ask, 1, say, measured=True, give_up=GIVE_UP // 4):
+                say_more = partial(say, before=len(alone))
+                await journal.collect(left[len(alone) :], ask, at_once, say_more, measured=True)
+
+    def components(self, item: BenchItem) -> tuple[str, ...]:
+        """Return the judges that see an item."""
+        return ALL if self.options.judged == "all" else COMPONENTS[item.subset]
+
+    def trials(self, journal: Journal) -> list[Trial]:
+        """Return the trials of the existing responses and of every labelled one."""
+        found = []
+        for item in self.items:
+            texts = {policy.name: self.response_to(journal, policy, item).text for policy in self.policies}
+            responses = {name: self.read(text).text for name, text in texts.items() if text is not None}
+            if responses:
+                found += _trials(item.sample.id, item, self.components(item), responses)
+        for file, rows in self.labelled.items():
+            found += [trial for row in rows for trial in label_trials(file, row)]
+        return found
+
+
+def _trials(name: str, item: BenchItem, judges: Sequence[str], responses: Mapping[str, JudgedText]) -> list[Trial]:
+    sample = visible_sample(item)
+    return [Trial(id=name, sample=sample, component=judge, responses=responses) for judge in judges]
+
+
+def label_trials(file: str, row: Labelled) -> list[Trial]:
+    """Return one trial per judge with a label. Labelled responses are judged singly, even if the judge compares."""
+    responses = {LABELLED: read_response(row.response, "none").text}
+    return _trials(f"{file}:{row.id}", row.item, row.labels.components, responses)
 
 
 # --- verdicts ----------------------------------------------------------------------------------
-
-
-def trials_of(
-    journal: Journal, policies: Sequence[PolicyUnderTest], items: Sequence[BenchItem], options: OlabenchConfig
-) -> list[Trial]:
-    """Return the trials for the existing responses."""
-    found = []
-    for item in items:
-        responses = {}
-        for policy in policies:
-            text = response_to(journal, policy, item, options).text
-            if text is not None:
-                responses[policy.name] = read_response(text, options.cot, strip_fence=options.fence == "strip").text
-        if responses:
-            sample = visible_sample(item)
-            names = components(item, options)
-            found += [Trial(id=item.sample.id, sample=sample, component=name, responses=responses) for name in names]
-    return found
-
-
-def components(item: BenchItem, options: OlabenchConfig) -> tuple[str, ...]:
-    """Return the judges that see an item."""
-    return ALL if options.judged == "all" else COMPONENTS[item.subset]
 
 
 def verdict_key(judge: ComponentJudge, trial: Trial, name: str) -> str:

@@ -4,61 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hamr.bench.answers import RESPONSES, PolicyUnderTest
 from hamr.bench.folder import usage
 from hamr.bench.olabench.figures import ItemOutcome, policy_figures
 from hamr.bench.olabench.grading import grade_judges
-from hamr.bench.olabench.items import BenchItem, visible_sample
+from hamr.bench.olabench.items import BenchItem
 from hamr.bench.olabench.journal import VERDICTS, Journal
 from hamr.bench.olabench.labelled import Labelled
-from hamr.bench.olabench.responses import read_response
-from hamr.bench.olabench.run import ComponentJudge, Trial, response_to, trials_of, verdict_on
-from hamr.config.olabench import OlabenchConfig
+from hamr.bench.olabench.run import LABELLED, ComponentJudge, OlaBenchWork, Trial, label_trials, verdict_on
+from hamr.config.benchmarks import OlabenchConfig
 from hamr.types import Judgement
 
-LABELLED = "labelled"
-"""Policy name under which labelled responses are judged."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class OlaBenchWork:
-    """Tasks of an evaluation: items for the policies, and labelled responses by file."""
-
-    items: Sequence[BenchItem]
-    policies: Sequence[PolicyUnderTest]
-    labelled: Mapping[str, Sequence[Labelled]]
-    judges: Sequence[ComponentJudge]
-
-    def trials(self, journal: Journal, options: OlabenchConfig) -> list[Trial]:
-        """Return the trials of the existing responses and of every labelled one."""
-        found = trials_of(journal, self.policies, self.items, options)
-        for file, rows in self.labelled.items():
-            found += [trial for row in rows for trial in label_trials(file, row)]
-        return found
-
-
-def label_trials(file: str, row: Labelled) -> list[Trial]:
-    """Return one trial per judge with a label. Labelled responses are judged singly, even if the judge compares."""
-    responses, sample = {LABELLED: read_response(row.response, "none").text}, visible_sample(row.item)
-    return [
-        Trial(id=f"{file}:{row.id}", sample=sample, component=name, responses=responses)
-        for name in row.labels.components
-    ]
-
-
-def summarise(
-    bench: OlaBenchWork, journal: Journal, options: OlabenchConfig
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def summarise(bench: OlaBenchWork, journal: Journal) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the summary, JSON-serialisable, and one row per response of a policy."""
+    options, trials = bench.options, bench.trials(journal)
     luck = {"resamples": options.resamples, "seed": options.seed}
-    trials = bench.trials(journal, options)
     known = {(trial.id, trial.component): trial for trial in trials}
     labels = {(row.id, row.response.strip()): row for rows in bench.labelled.values() for row in rows}
     outcomes = {
-        policy.name: [_outcome(bench, policy, item, known, labels, journal, options) for item in bench.items]
+        policy.name: [_outcome(bench, policy, item, known, labels, journal) for item in bench.items]
         for policy in bench.policies
     }
     metrics = {
@@ -81,9 +48,8 @@ def _outcome(
     trials: Mapping[tuple[str, str], Trial],
     labels: Mapping[tuple[str, str], Labelled],
     journal: Journal,
-    options: OlabenchConfig,
 ) -> ItemOutcome:
-    response = response_to(journal, policy, item, options)
+    response = bench.response_to(journal, policy, item)
     judgements, missing = {}, []
     for judge in bench.judges:
         trial = trials.get((item.sample.id, judge.component))
@@ -94,13 +60,10 @@ def _outcome(
             missing.append(judge.component)
         else:
             judgements[judge.component] = judgement
-    reading = None
-    if response.text is not None:
-        reading = read_response(response.text, options.cot, strip_fence=options.fence == "strip")
     return ItemOutcome(
         item=item,
         response=response,
-        reading=reading,
+        reading=None if response.text is None else bench.read(response.text),
         judgements=judgements,
         missing=tuple(missing),
         labelled=labels.get((item.sample.id, (response.text or "").strip())),

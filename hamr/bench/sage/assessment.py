@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hamr.bench.sage.judging import Consensus, TurnJudgement, TurnVote, assessed_turns, consensus
-from hamr.bench.sage.reading import read_turn
-from hamr.bench.sage.traces import Trace
+from hamr.bench.sage.traces import Trace, read_turn
 from hamr.config.sage import SageConfig
 from hamr.procedures.contract import AgentOutput, OutputReading, words
 from hamr.procedures.graph import Scenario
@@ -143,9 +142,7 @@ def _worth(
     if output is None and config.unreadable == "zero":
         acts = trace.turns[-1].calls is not None
         return Worth(logic=NO_ACTION if acts else NOTHING, chat=0.0, overall=None if acts else 0.0)
-    if output is None:
-        return Worth(logic=None, chat=None, overall=None)
-    if not votes:
+    if output is None or not votes:
         return Worth(logic=None, chat=None, overall=None)
     held = consensus(votes, scenario, config.tie)
     reference = reference_of(scenario, held.fields, trace.plan.system)

@@ -71,13 +71,16 @@ def coverage(
 
     `assessed`: by agent, the customers whose dialogue has an assessed turn.
     """
-    counts = Counter((_key(_case_of(scenario, plan), config), plan.source) for plan in plans)
-    against = Counter(
-        _key(_case_of(scenario, plan), config)
-        for plan in plans
-        if plan.level not in scenario.levels_of(plan.fields, plan.system)
-    )
-    done = Counter((agent, _key(_case_of(scenario, p), config)) for agent, those in assessed.items() for p in those)
+
+    def key_of(plan: DialoguePlan) -> str:
+        walk = scenario.walk(plan.fields, plan.system)
+        assert walk.action is not None
+        system = {name: plan.system[name] for name in scenario.file.system}
+        return _key(Case(fields=plan.fields, system=system, route=Route(walk.path, walk.action)), config)
+
+    counts = Counter((key_of(plan), plan.source) for plan in plans)
+    against = Counter(key_of(p) for p in plans if p.level not in scenario.levels_of(p.fields, p.system))
+    done = Counter((agent, key_of(plan)) for agent, those in assessed.items() for plan in those)
     return [
         CoverageRow(
             case=key,
@@ -104,13 +107,6 @@ def _key(case: Case, config: SageConfig) -> str:
     if config.cover == "routes":
         return " > ".join((*case.route.stages, case.route.action))
     return ", ".join(f"{name}={value}" for name, value in {**case.fields, **case.system}.items())
-
-
-def _case_of(scenario: Scenario, plan: DialoguePlan) -> Case:
-    walk = scenario.walk(plan.fields, plan.system)
-    assert walk.action is not None
-    system = {name: plan.system[name] for name in scenario.file.system}
-    return Case(fields=plan.fields, system=system, route=Route(walk.path, walk.action))
 
 
 def _draw_cases(cases: Sequence[Case], count: int, rng: Random) -> list[Case]:

@@ -5,16 +5,14 @@ One question per judge and dialogue. What most of the judges read counts, as for
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from hamr.bench.sage.judging import JudgeVote, ask_judge, last_object
-from hamr.bench.sage.reading import read_turn
+from hamr.bench.sage.judging import JudgeVote, ask_judges, last_object
 from hamr.bench.sage.simulation import reply_of
-from hamr.bench.sage.traces import Trace
+from hamr.bench.sage.traces import Trace, read_turn
 from hamr.config.sage import SageConfig
 from hamr.data.customer_audit import CustomerReader, Meaning, MessageReading
 from hamr.data.rendering import one_line
@@ -90,18 +88,13 @@ async def read_customer(
     judges: Mapping[str, Ask], scenario: Scenario, trace: Trace, config: SageConfig
 ) -> CustomerReading:
     """Ask the judges what the customer's messages show. A judge's failure is stored in its vote and never raised."""
+
+    def read(name: str, text: str) -> CustomerVote:
+        return CustomerVote(judge=name, shown=read_shown(text, scenario))
+
     question = customer_question(scenario, trace)
-
-    async def vote(name: str, ask: Ask) -> CustomerVote:
-        seeded = replace(question, seed=trace.plan.seed_of(name, "customer"))
-
-        def read(text: str) -> CustomerVote:
-            return CustomerVote(judge=name, shown=read_shown(text, scenario))
-
-        return await ask_judge(CustomerVote, name, ask, seeded, config, read)
-
-    votes = await asyncio.gather(*(vote(name, ask) for name, ask in judges.items()))
-    return CustomerReading(agent=trace.agent, dialogue=trace.plan.id, votes=tuple(votes))
+    votes = await ask_judges(CustomerVote, judges, question, (trace.plan, "customer"), config, read)
+    return CustomerReading(agent=trace.agent, dialogue=trace.plan.id, votes=votes)
 
 
 def customer_question(scenario: Scenario, trace: Trace) -> Question:

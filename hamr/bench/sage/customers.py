@@ -9,8 +9,7 @@ from typing import Any
 
 from hamr.bench.sage.customer_reading import CustomerReading, JudgedReader
 from hamr.bench.sage.reader_exam import known_fields
-from hamr.bench.sage.reading import read_turn
-from hamr.bench.sage.traces import Trace
+from hamr.bench.sage.traces import Trace, read_turn
 from hamr.data.customer_audit import (
     CustomerAudit,
     CustomerFault,
@@ -95,19 +94,14 @@ def fidelity(audits: Sequence[CustomerAudit]) -> dict[str, Any]:
         "faulty": sum(bool(audit.faults) for audit in audits),
         "faults": dict(Counter(kind for audit in audits for kind in audit.kinds).most_common()),
         "words": _mean(words),
-        "words_in_range": _percent([low <= count <= high for count in words]),
-        "own_language": _percent([audit.own_language for audit in audits]),
-        "in_role": _percent([audit.in_role for audit in audits]),
-        "understood": _percent([audit.understood for audit in audits]),
-        "disclosed": _percent([audit.disclosed for audit in audits if audit.disclosed is not None]),
-        "goal": _percent([audit.goal for audit in audits if audit.goal is not None]),
+        "words_in_range": _mean([low <= count <= high for count in words], 100),
+        "own_language": _mean([audit.own_language for audit in audits], 100),
+        "in_role": _mean([audit.in_role for audit in audits], 100),
+        "understood": _mean([audit.understood for audit in audits], 100),
+        "disclosed": _mean([audit.disclosed for audit in audits if audit.disclosed is not None], 100),
+        "goal": _mean([audit.goal for audit in audits if audit.goal is not None], 100),
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
-
-
-def _percent(shares: Sequence[float]) -> float | None:
-    mean = _mean(shares)
-    return None if mean is None else 100 * mean
+def _mean(values: Sequence[float], scale: float = 1) -> float | None:
+    return scale * (sum(values) / len(values)) if values else None

@@ -67,5 +67,5 @@ class ServiceDesk:
             return None
         try:
             return self.scenario.amount(formula, self.plan.system)
-        except (BadInput, StopIteration):
+        except BadInput:
             return None

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.simulation import reply_of
-from hamr.bench.sage.traces import Trace
+from hamr.bench.sage.traces import DialoguePlan, Trace, read_turn
 from hamr.config.sage import SageConfig, TieRule
 from hamr.data.rendering import one_line
 from hamr.errors import VerdictUnparsable
@@ -21,7 +19,7 @@ from hamr.procedures.graph import Scenario
 from hamr.procedures.prompts import CLASSIFICATION, DIMENSIONS, GRADES, JUDGE_REASONS, QUALITY, judge_prompt
 from hamr.procedures.schema import Value
 from hamr.procedures.scores import quality
-from hamr.prompting.reading import TEXT, object_schema
+from hamr.prompting.reading import TEXT, json_values, object_schema
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
 from hamr.types import TRANSIENT, Answer, Question
@@ -178,37 +176,46 @@ def read_vote(judge: str, text: str, scenario: Scenario) -> TurnVote:
     return TurnVote(judge=judge, labels=labels, grades=grades)
 
 
-class SageJudges:
-    """The judges of a run, by name."""
+async def judge_turn(
+    judges: Mapping[str, Ask], scenario: Scenario, trace: Trace, turn: int, config: SageConfig
+) -> TurnJudgement:
+    """Collect the votes on one turn. A judge's failure is stored in its vote and never raised."""
 
-    def __init__(self, judges: Mapping[str, Ask], config: SageConfig) -> None:
-        self.judges, self.config = judges, config
+    def read(name: str, text: str) -> TurnVote:
+        return read_vote(name, text, scenario)
 
-    async def judge(self, scenario: Scenario, trace: Trace, turn: int) -> TurnJudgement:
-        """Collect the votes on one turn. A judge's failure is stored in its vote and never raised."""
-        question = judge_question(scenario, trace, turn)
-        seeded = {name: replace(question, seed=trace.plan.seed_of(name, turn)) for name in self.judges}
-        asked = (self._vote(name, ask, seeded[name], scenario) for name, ask in self.judges.items())
-        votes = await asyncio.gather(*asked)
-        return TurnJudgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=tuple(votes))
-
-    async def _vote(self, name: str, ask: Ask, question: Question, scenario: Scenario) -> TurnVote:
-        def read(text: str) -> TurnVote:
-            return read_vote(name, text, scenario)
-
-        return await ask_judge(TurnVote, name, ask, question, self.config, read)
+    votes = await ask_judges(TurnVote, judges, judge_question(scenario, trace, turn), (trace.plan, turn), config, read)
+    return TurnJudgement(agent=trace.agent, dialogue=trace.plan.id, turn=turn, votes=votes)
 
 
 Vote = TypeVar("Vote", bound=JudgeVote)
 
 
-async def ask_judge(
+async def ask_judges(
+    kind: type[Vote],
+    judges: Mapping[str, Ask],
+    question: Question,
+    about: tuple[DialoguePlan, object],
+    config: SageConfig,
+    read: Callable[[str, str], Vote],
+) -> tuple[Vote, ...]:
+    """Return every judge's vote. A judge's failure is stored in its vote and never raised.
+
+    `about`: the dialogue and its part, from which each judge's seed follows. `read` parses a judge's text, given its
+    name. It raises VerdictUnparsable.
+    """
+    plan, part = about
+    asked = (
+        _ask_judge(kind, name, ask, replace(question, seed=plan.seed_of(name, part)), config, partial(read, name))
+        for name, ask in judges.items()
+    )
+    return tuple(await asyncio.gather(*asked))
+
+
+async def _ask_judge(
     kind: type[Vote], name: str, ask: Ask, question: Question, config: SageConfig, read: Callable[[str], Vote]
 ) -> Vote:
-    """Ask one judge; retry unparseable answers (`reasks`) and transient failures (`attempts`).
-
-    `read` parses a text. It raises VerdictUnparsable.
-    """
+    """Ask one judge; retry unparseable answers (`reasks`) and transient failures (`attempts`)."""
     if AGAIN in name:
         question = replace(question, temperature=AGAIN_TEMPERATURE)
     unread = away = 0
@@ -242,15 +249,7 @@ def _is_grade(value: Any) -> bool:
 
 def last_object(text: str) -> dict[str, Any]:
     """Return the last outermost JSON object. Raises VerdictUnparsable where there is none."""
-    decoder = json.JSONDecoder()
-    found: dict[str, Any] | None = None
-    position = text.find("{")
-    while position >= 0:
-        try:
-            found, end = decoder.raw_decode(text, position)
-        except (ValueError, RecursionError):
-            end = position + 1
-        position = text.find("{", end)
-    if found is None:
+    found = list(json_values(text, r"\{"))
+    if not found:
         raise VerdictUnparsable(f"no JSON object in {text[-120:]!r}")
-    return found
+    return found[-1]

@@ -15,7 +15,7 @@ from random import Random
 
 from hamr.bench.sage.customer_reading import read_customer
 from hamr.bench.sage.customers import CustomerAuditor, is_undecided
-from hamr.bench.sage.simulation import parse_turn
+from hamr.bench.sage.simulation import message_question, parse_turn, text_of
 from hamr.bench.sage.traces import CustomerTurn, DialoguePlan, Exchange, Trace
 from hamr.config.sage import SageConfig
 from hamr.data.customer_audit import CustomerFault
@@ -26,7 +26,7 @@ from hamr.procedures.schema import Value
 from hamr.procedures.words import Wordings, ask_of, one_of
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
-from hamr.types import CustomerFaultError, CustomerUnavailableError, Question
+from hamr.types import CustomerFaultError, CustomerUnavailableError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,19 +64,12 @@ class PoolCustomers:
 
     async def _write(self, scenario: Scenario, plan: DialoguePlan, text: str, which: tuple[int, int]) -> str:
         instructions = wording_prompt(scenario, persona=plan.persona, level=plan.level, language=plan.language)
-        answer = await self.write(
-            Question(
-                messages=(
-                    {"role": "system", "content": instructions},
-                    {"role": "user", "content": f"<message>\n{neutralise(text)}\n</message>"},
-                ),
-                affinity=f"{plan.id}/user",
-                temperature=self.options.user_temperature,
-                max_new_tokens=self.options.user_tokens,
-                seed=plan.seed_of("user", *which),
-            )
+        messages = (
+            {"role": "system", "content": instructions},
+            {"role": "user", "content": f"<message>\n{neutralise(text)}\n</message>"},
         )
-        worded = answer.text if answer.text is not None else answer.reasoning  # a long message was truncated
+        answer = await self.write(message_question(plan, messages, self.options, *which))
+        worded = text_of(answer)
         if not worded and answer.failure is not None:
             raise CustomerUnavailableError(f"env.simulator: {answer.failure}: {answer.detail}"[:300])
         return parse_turn(encodable(worded)).text

@@ -13,7 +13,7 @@ from hamr.bench.sage.assessment import Assessment, assess, needs_judges
 from hamr.bench.sage.coverage import CoverageRow, coverage
 from hamr.bench.sage.customer_reading import read_customer
 from hamr.bench.sage.customers import CustomerAuditor, fidelity, is_faulty, is_undecided
-from hamr.bench.sage.judging import SageJudges
+from hamr.bench.sage.judging import judge_turn
 from hamr.bench.sage.reader_exam import examine_readers
 from hamr.bench.sage.simulation import Simulation
 from hamr.bench.sage.store import Store
@@ -59,7 +59,6 @@ async def hold(
     assessed turn, and those of faulty customers unless they are kept, are topped up, in at most `config.top_up` rounds.
     """
     auditor = CustomerAuditor(scenarios, config.language)
-    panel = SageJudges(cast.judges, config)
     talking, judging = asyncio.Semaphore(at_once), asyncio.Semaphore(at_once)
     desks = {
         (agent, name): Simulation(scenario, ask, cast.user, config, native=agent in cast.native)
@@ -100,7 +99,7 @@ async def hold(
             faulty.add((agent, plan.id))
         else:
             async with judging:
-                await _judge(store, panel, scenarios[plan.scenario], trace)
+                await _judge(store, cast.judges, scenarios[plan.scenario], trace, config)
         count(one_judged=counted)
 
     open_dialogues = [_Open(agent, plan, 0) for agent, plan in pairs]
@@ -151,13 +150,13 @@ def _customers_of(store: Store, agent: str, plans: Sequence[DialoguePlan], confi
     return list(found.values())
 
 
-async def _judge(store: Store, panel: SageJudges, scenario: Scenario, trace: Trace) -> None:
+async def _judge(store: Store, judges: Mapping[str, Ask], scenario: Scenario, trace: Trace, config: SageConfig) -> None:
     """Judge the unjudged turns of a dialogue. A dialogue that a pool failure interrupted is judged when it is
     finished."""
     if not trace.is_finished:
         return
     turns = store.open_turns(trace.agent, trace.plan.id, needs_judges(trace, scenario))
-    for judgement in await asyncio.gather(*(panel.judge(scenario, trace, turn) for turn in turns)):
+    for judgement in await asyncio.gather(*(judge_turn(judges, scenario, trace, turn, config) for turn in turns)):
         store.add_judgement(judgement)
 
 
@@ -194,46 +193,42 @@ def summarise(
         "readers": {name: {**asdict(exam), "passed": exam.may_read} for name, exam in store.exams.items()},
     }
     for agent in agents:
-        assessed[agent] = {name: [] for name in scenarios}
-        outcomes: dict[str, Counter[str]] = {name: Counter() for name in scenarios}
-        turns: Counter[str] = Counter()
+        held = [store.traces[agent, plan.id] for plan in _customers_of(store, agent, plans, config)]
+        found = {trace.plan.id: auditor.audit(trace, store.readings.get((agent, trace.plan.id))) for trace in held}
+        audits[agent] = own = {name: audit for name, audit in found.items() if audit is not None}
+        counted = {
+            trace.plan.id: assess(
+                scenarios[trace.plan.scenario], trace, store.judgements.get((agent, trace.plan.id), {}), config
+            )
+            for trace in held
+            if trace.is_finished and not (config.faulty_customers == "left_out" and is_faulty(found[trace.plan.id]))
+        }
+        assessed[agent] = {
+            name: [a for some in counted.values() for a in some if a.scenario == name] for name in scenarios
+        }
+        covered[agent] = [trace.plan for trace in held if any(a.counts for a in counted.get(trace.plan.id, ()))]
         seeds: dict[int, dict[str, list[Assessment]]] = {}
-        covered[agent], audits[agent] = [], {}
-        customers: dict[str, list[CustomerAudit]] = {name: [] for name in scenarios}
-        for plan in _customers_of(store, agent, plans, config):
-            trace = store.traces[agent, plan.id]
-            outcomes[plan.scenario][trace.outcome] += 1
-            audit = auditor.audit(trace, store.readings.get((agent, plan.id)))
-            if audit is not None:
-                audits[agent][plan.id] = audit
-                customers[plan.scenario].append(audit)
-            if trace.is_finished and not (config.faulty_customers == "left_out" and is_faulty(audit)):
-                turns[plan.scenario] += len(trace.turns)
-                judgements = store.judgements.get((agent, plan.id), {})
-                found = assess(scenarios[plan.scenario], trace, judgements, config)
-                assessed[agent][plan.scenario] += found
-                seeds.setdefault(plan.seed, {}).setdefault(plan.scenario, []).extend(found)
-                covered[agent] += [plan] if any(a.counts for a in found) else []
+        for plan in (trace.plan for trace in held if trace.plan.id in counted):
+            seeds.setdefault(plan.seed, {}).setdefault(plan.scenario, []).extend(counted[plan.id])
+        there = {name: [trace for trace in held if trace.plan.scenario == name] for name in scenarios}
+        every = _all(assessed[agent])
+        levels = dict.fromkeys(level for scenario in scenarios.values() for level in scenario.file.levels)
         summary["agents"][agent] = {
             "scenarios": {
                 name: {
-                    "dialogues": dict(outcomes[name]),
-                    "turns": turns[name],
-                    "customers": fidelity(customers[name]),
-                    **_scenario(scenarios[name], assessed[agent][name], config),
+                    "dialogues": dict(Counter(trace.outcome for trace in there[name])),
+                    "turns": sum(len(trace.turns) for trace in there[name] if trace.plan.id in counted),
+                    "customers": fidelity([own[t.plan.id] for t in there[name] if t.plan.id in own]),
+                    **_scenario(scenario, assessed[agent][name], config),
                 }
-                for name in scenarios
+                for name, scenario in scenarios.items()
             },
-            "customers": fidelity(list(audits[agent].values())),
+            "customers": fidelity(list(own.values())),
             "production": _production([t for (name, _), t in store.traces.items() if name == agent]),
             "average": metrics.average_scenarios(assessed[agent], config),
-            "by_turn": metrics.by_turn(_all(assessed[agent])),
-            "levels": metrics.by_level(
-                _all(assessed[agent]),
-                list(dict.fromkeys(level for scenario in scenarios.values() for level in scenario.file.levels)),
-                config,
-            ),
-            "judges": metrics.alone(_all(assessed[agent])),
+            "by_turn": metrics.by_turn(every),
+            "levels": metrics.by_level(every, levels, config),
+            "judges": metrics.alone(every),
             "by_seed": compare.by_seed(seeds),
         }
     averages = {agent: result["average"] for agent, result in summary["agents"].items()}

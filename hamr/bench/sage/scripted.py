@@ -36,7 +36,6 @@ from hamr.procedures.words import load_words
 from hamr.protocols import Ask
 from hamr.types import Answer, Question, RequestedCall
 
-PREFIX = SCRIPTED
 TALK = 10
 """Number of messages of a scripted customer, so that turns 1, 5 and 10 are judged."""
 
@@ -50,21 +49,18 @@ def scripted_pool(kind: str, name: str, scenarios: Mapping[str, Scenario], plans
     """
     known = KINDS[kind]
     if name not in known:
-        scripts = [PREFIX + script for script in known]
-        hint = did_you_mean(PREFIX + name, scripts)
-        raise BadInput(kind, PREFIX + name, f"no such script; {hint}there are: {', '.join(scripts)}")
+        scripts = [SCRIPTED + script for script in known]
+        hint = did_you_mean(SCRIPTED + name, scripts)
+        raise BadInput(kind, SCRIPTED + name, f"no such script; {hint}there are: {', '.join(scripts)}")
     say = known[name]
 
     async def ask(question: Question) -> Answer:
         plan = _plan_of(question.affinity.removesuffix("/user"), plans)
         scenario = scenarios[plan.scenario]
         text = say(scenario, plan, question)
-        # Only questions for the JSON of the contract have its schema.
-        return (
-            Answer(text=text)
-            if kind != "agent" or question.schema is not None
-            else _act(scenario, plan, question, text)
-        )
+        if kind == "agent" and question.schema is None:  # only questions for the JSON of the contract have its schema
+            return _act(scenario, plan, question, text)
+        return Answer(text=text)
 
     return ask
 
@@ -87,7 +83,7 @@ def _act(scenario: Scenario, plan: DialoguePlan, question: Question, output: str
     if action.reply or last["role"] == "tool" or str(last["content"]).startswith("<tool_result>"):
         return Answer(text=written[CHAT])
     amount = 0
-    with suppress(BadInput, StopIteration):  # another case's action may have no amount in this one
+    with suppress(BadInput):  # another case's action may have no amount in this one
         amount = scenario.amount(action.amount, plan.system) if action.amount else 0
     call = call_of(name, action, {"amount": amount})
     return Answer(text="", tool_calls=(RequestedCall(name=call.name, arguments=json.dumps(dict(call.parameters))),))
@@ -129,8 +125,9 @@ def chatty(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
     return _WORDS[plan.language]
 
 
-def silent(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    return ""
+def _always(text: str) -> Say:
+    """Return a script that always says this text."""
+    return lambda scenario, plan, question: text
 
 
 _WORDS = {
@@ -184,24 +181,9 @@ def worded_customer(scenario: Scenario, plan: DialoguePlan, question: Question) 
 _words = lru_cache(maxsize=64)(load_words)
 
 
-def hasty(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Leaves before the dialogue starts."""
-    return END_MARK
-
-
-def machine(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """Breaks character."""
-    return "As an AI language model I have no phone plan."
-
-
-def gold(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """The plan's labels and the best grades."""
-    return _vote(plan.fields, 9)
-
-
-def strict(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
-    """The plan's labels and the worst grades."""
-    return _vote(plan.fields, 3)
+def _right_labels(grade: int) -> Say:
+    """Return a judge with the plan's labels and this grade in every dimension."""
+    return lambda scenario, plan, question: _vote(plan.fields, grade)
 
 
 def contrary(scenario: Scenario, plan: DialoguePlan, question: Question) -> str:
@@ -222,8 +204,13 @@ KINDS: Mapping[str, Mapping[str, Say]] = {
         "wrong_branch": wrong_branch,
         "wrong_action": wrong_action,
         "chatty": chatty,
-        "silent": silent,
+        "silent": _always(""),
     },
-    "simulator": {"patient": patient, "worded": worded_customer, "hasty": hasty, "machine": machine},
-    "judges": {"gold": gold, "strict": strict, "contrary": contrary},
+    "simulator": {
+        "patient": patient,
+        "worded": worded_customer,
+        "hasty": _always(END_MARK),  # leaves before the dialogue starts
+        "machine": _always("As an AI language model I have no phone plan."),  # breaks character
+    },
+    "judges": {"gold": _right_labels(9), "strict": _right_labels(3), "contrary": contrary},
 }

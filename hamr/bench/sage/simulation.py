@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 from hamr.bench.sage.agents import ActingAgent, JsonAgent
 from hamr.bench.sage.desk import ServiceDesk
-from hamr.bench.sage.reading import read_turn
-from hamr.bench.sage.traces import DialogueOutcome, DialoguePlan, Exchange, Trace
+from hamr.bench.sage.traces import DialogueOutcome, DialoguePlan, Exchange, Trace, read_turn
 from hamr.config.sage import AgentPrompt, SageConfig
 from hamr.data.customer_audit import out_of_role
 from hamr.data.rendering import policy_messages
 from hamr.files import encodable
 from hamr.procedures.contract import OutputReading
 from hamr.procedures.graph import Scenario
-from hamr.procedures.procedure import plain
-from hamr.procedures.prompts import END_MARK, policy_text, service_prompt
+from hamr.procedures.prompts import END_MARK, plain, policy_text, service_prompt
 from hamr.procedures.schema import Value
 from hamr.prompting.templates import neutralise
 from hamr.protocols import Ask
@@ -124,18 +122,8 @@ class Simulation:
         """Return the next message; retry while it breaks character or ends the dialogue before it starts."""
         stop = _Stop(outcome="user_broke_character")
         for attempt in range(self.config.reasks + 1):
-            answer = await self._put(
-                self._user,
-                Question(
-                    messages=tuple(messages),
-                    affinity=f"{plan.id}/user",
-                    temperature=self.config.user_temperature,
-                    max_new_tokens=self.config.user_tokens,
-                    seed=plan.seed_of("user", turn, attempt),
-                ),
-            )
-            # A long message was truncated; use the available text.
-            text = answer.text if answer.text is not None else answer.reasoning
+            answer = await self._put(self._user, message_question(plan, messages, self.config, turn, attempt))
+            text = text_of(answer)
             if not text and answer.failure is not None:
                 full = answer.failure == "unparsable"
                 return _Stop(outcome="context_full" if full else "user_failed", detail=_why(answer))
@@ -158,6 +146,24 @@ class Simulation:
             await asyncio.sleep(min(answer.retry_in_s or 0.0, self.config.longest_wait_s))
             answer = await ask(question)
         return answer
+
+
+def message_question(
+    plan: DialoguePlan, messages: Sequence[Mapping[str, str]], config: SageConfig, turn: int, attempt: int
+) -> Question:
+    """Return the question for a message of the customer."""
+    return Question(
+        messages=tuple(messages),
+        affinity=f"{plan.id}/user",
+        temperature=config.user_temperature,
+        max_new_tokens=config.user_tokens,
+        seed=plan.seed_of("user", turn, attempt),
+    )
+
+
+def text_of(answer: Answer) -> str:
+    """Return the text of an answer, or the available part of one that was truncated."""
+    return answer.text if answer.text is not None else answer.reasoning
 
 
 def reply_of(reading: OutputReading, language: str) -> str:

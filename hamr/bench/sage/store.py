@@ -33,6 +33,9 @@ READINGS, EXAMS = "readings.jsonl", "reader_exams.jsonl"
 class Store(RowFolder):
     """Dialogues and judgements of agents."""
 
+    names = (TRACES, JUDGEMENTS, READINGS, EXAMS)
+    ascii_only = False
+
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, rejudge: bool = False) -> None:
         """Load the rows of the folder.
 
@@ -47,7 +50,7 @@ class Store(RowFolder):
         self.readings: dict[Key, CustomerReading] = {}
         self.exams: dict[str, ReaderExam] = {}
         self._settings, self._rejudge = settings, rejudge
-        super().__init__(folder, (TRACES, JUDGEMENTS, READINGS, EXAMS), ascii_only=False)
+        super().__init__(folder)
 
     def _load(self) -> None:
         self.traces, self.judgements, self.readings, self.exams = load_rows(self.folder)

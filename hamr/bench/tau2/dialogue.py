@@ -11,7 +11,7 @@ from typing import Any
 
 from hamr.bench.decisions import text_and_calls
 from hamr.bench.tau2.tasks import Domain, environment_of, tasks_of, tau2
-from hamr.config.tau2 import Tau2Config
+from hamr.config.benchmarks import Tau2Config
 from hamr.data.actions import parse_arguments
 from hamr.protocols import Ask
 from hamr.types import Answer, MalformedResponse, Question, RequestedCall, ServiceSample, ToolCall, Turn
@@ -176,18 +176,13 @@ def _message(role: str, text: str, calls: tuple[RequestedCall, ...] | MalformedR
     """Return a message of the package: calls, or else a text. None if it is empty or a call is malformed."""
     if isinstance(calls, MalformedResponse):
         return None
-    made = []
+    data, made = tau2("data_model.message"), []
     for call in calls:
         arguments = parse_arguments(call.arguments)
         if isinstance(arguments, MalformedResponse):
             return None
-        made.append(
-            tau2("data_model.message").ToolCall(
-                id=uuid.uuid4().hex[:9], name=call.name, arguments=arguments, requestor=role
-            )
-        )
+        made.append(data.ToolCall(id=uuid.uuid4().hex[:9], name=call.name, arguments=arguments, requestor=role))
     if not made and not text.strip():
         return None
-    kind = tau2("data_model.message").AssistantMessage if role == "assistant" else None
-    kind = kind or tau2("data_model.message").UserMessage
+    kind = data.AssistantMessage if role == "assistant" else data.UserMessage
     return kind(role=role, content=None if made else text, tool_calls=made or None)

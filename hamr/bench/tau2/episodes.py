@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from hamr.bench.tau2.dialogue import ParticipantFailed, Tau2Dialogue
 from hamr.bench.tau2.scripted import CaseCustomer
 from hamr.bench.tau2.tasks import package_version, samples
+from hamr.config.benchmarks import Tau2Config
 from hamr.config.schema import EnvConfig
-from hamr.config.tau2 import Tau2Config
 from hamr.data.actions import ResponseFormat, answer_of
 from hamr.data.customer_audit import other_language, out_of_role
 from hamr.data.splits import Splits
@@ -77,10 +77,8 @@ def _audit_messages(customer: Ask) -> Ask:
         if answer.failure or answer.tool_calls or not answer.text:
             return answer
         count += 1
-        for kind, detail in (
-            ("left_role", out_of_role(answer.text)),
-            ("other_language", other_language(answer.text, "en")),
-        ):
+        faults = {"left_role": out_of_role(answer.text), "other_language": other_language(answer.text, "en")}
+        for kind, detail in faults.items():
             if detail is not None:
                 raise CustomerFaultError(f"{kind} at message {count}: {detail}")
         return answer

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.reading import json_file
@@ -73,10 +73,6 @@ class _Ontology(Shape):
     values: _Values
 
 
-_CONVERSATION, _ONTOLOGY = TypeAdapter(_Conversation), TypeAdapter(_Ontology)
-_GUIDELINES = TypeAdapter(dict[str, _Flow])
-
-
 def read_release(input: Path, group: str | None) -> list[Trajectory]:
     """Return the conversations, each with the guideline of its case and all buttons. They keep their published splits.
 
@@ -87,7 +83,7 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     if input.is_dir():
         path = next((input / name for name in _FILES if (input / name).exists()), input / _FILES[0])
     ontology = json_file(path.with_name("ontology.json"), "input")
-    check_shape(_ONTOLOGY, ontology, str(path.with_name("ontology.json")))
+    check_shape(_Ontology, ontology, str(path.with_name("ontology.json")))
     cases = _cases(path.with_name("guidelines.json"), ontology["intents"]["subflows"])
     parts = json_file(path, "input")
     parts = {"": parts} if isinstance(parts, list) else parts
@@ -95,7 +91,7 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     converted = []
     for name, row in rows:
         where = f"{path}: {name and f'{name}: '}{row.get('convo_id') if isinstance(row, dict) else row!r}"
-        check_shape(_CONVERSATION, row, where)
+        check_shape(_Conversation, row, where)
         converted.append((where, name, row, list(_turns(row, where, ontology))))
     check_column("group", group, (row for _, row in rows), path.name)
     calls = calls_in(turns for *_, turns in converted)
@@ -176,7 +172,7 @@ def _cases(path: Path, subflows: Mapping[str, Sequence[str]]) -> dict[str, dict[
     """Return flow -> subflow -> text. The guidelines list the cases of a flow in the order of the ontology."""
     cases: dict[str, dict[str, str]] = {}
     guidelines = json_file(path, "input")
-    check_shape(_GUIDELINES, guidelines, str(path))
+    check_shape(dict[str, _Flow], guidelines, str(path))
     for title, flow in guidelines.items():
         name = title.lower().replace(" ", "_").replace("-", "_")
         texts = [_text(title, flow, case, guide) for case, guide in flow["subflows"].items()]

@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.widen import Calls, calls_in, tools_from_calls
-from hamr.data.samples import parse_json, parse_line
+from hamr.data.importers.widen import add_called_tools, calls_in
+from hamr.data.samples import parse_line
 from hamr.data.tables import TicketFault, read_table
-from hamr.data.tools import tool_spec
 from hamr.errors import DataError
 
 _ROLES = {"user": "customer", "assistant": "agent", "tool": "tool", "function": "tool"}
@@ -79,7 +78,9 @@ def read_chat_rows(
     if not made and not faults:
         raise DataError("input", str(input), "contains no line; give chats")
     calls = calls_in(row["turns"] for *_, row in made)
-    return [(number, where, {**row, "tools": _tools(row, calls)}) for number, where, row in made], dropped
+    for *_, row in made:
+        row["tools"] = add_called_tools(row["tools"], row["turns"], calls)
+    return made, dropped
 
 
 def _files(source: Path) -> list[Path]:
@@ -139,10 +140,7 @@ def _sharegpt(turn: Any, place: str) -> dict[str, Any]:
         raise DataError(f"{place}.from", sender, f"unknown role; use {', '.join(_SHAREGPT)}")
     if sender != "function_call":
         return {**turn, "role": _SHAREGPT[sender], "content": text}
-    try:
-        called = parse_json(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{place}.value", text, f"the call is not JSON ({error})") from error
+    called = parse_line(text, f"{place}.value", "the call is not JSON ({})") if isinstance(text, str) else text
     calls = called if isinstance(called, list) else [called]
     return {**turn, "role": "assistant", "content": None, "tool_calls": calls}
 
@@ -265,17 +263,8 @@ def _calls(message: Mapping[str, Any], place: str) -> Iterator[dict[str, Any]]:
             raise DataError(where, call, "must have a function with a name")
         arguments = inner.get("arguments") or {}
         if isinstance(arguments, str):
-            try:
-                arguments = parse_json(arguments)
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{where}.arguments", arguments, f"are not JSON ({error})") from error
+            arguments = parse_line(arguments, f"{where}.arguments", "are not JSON ({})")
         if not isinstance(arguments, dict):
             raise DataError(f"{where}.arguments", arguments, "must be an object")
         name = inner["name"]
         yield {"role": "agent", "action": "call_tool", "name": name, "parameters": arguments, "call": call.get("id")}
-
-
-def _tools(row: Mapping[str, Any], calls: Calls) -> list[Any]:
-    listed = {tool_spec(tool)[0] for tool in row["tools"] if isinstance(tool, dict)}
-    used = {turn["name"] for turn in row["turns"] if turn.get("action") == "call_tool"}
-    return [*row["tools"], *tools_from_calls(calls, used - listed)]

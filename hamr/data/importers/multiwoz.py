@@ -14,9 +14,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import TypeAdapter
-
 from hamr.data.columns import check_column, group_meta
+from hamr.data.importers.imported import Imported, from_trajectories
 from hamr.data.importers.reading import json_file
 from hamr.data.importers.widen import calls_in, tools_from_calls
 from hamr.data.shapes import Shape, check_shape
@@ -60,21 +59,20 @@ class _Log(Shape):
     goal: dict[str, Any] | None = None
 
 
-_DIALOGUE, _LOG = TypeAdapter(_Dialogue), TypeAdapter(_Log)
 _SPLITS = {"train": "train", "dev": "validation", "validation": "validation", "test": "test"}
 _LISTS = {"validation": ("valListFile.json", "valListFile.txt"), "test": ("testListFile.json", "testListFile.txt")}
 _TAG = re.compile(r"<[^>]+>")
 
 
-def import_multiwoz(*, input: Path, group: str | None = None) -> list[Trajectory]:
+def import_multiwoz(files: Mapping[str, Path], *, group: str | None = None) -> Imported:
     """Return one trajectory per dialogue of a file or folder. Published splits are kept.
 
     The services are the ticket; the customer's goal and wishes are privileged. There is no policy, and tools only where
     the dialogues contain calls. DataError names the dialogue and its field.
     """
-    files = _files(input)
+    input = files["input"]
     rows: list[tuple[str, Mapping[str, Any], dict[str, Any]]] = []
-    for path in files:
+    for path in _files(input):
         content = json_file(path, "input")
         read = _schema_guided if isinstance(content, list) else _logs
         rows += read(content, path)
@@ -90,7 +88,7 @@ def import_multiwoz(*, input: Path, group: str | None = None) -> list[Trajectory
         if trajectory.id in found:
             raise DataError(where, trajectory.id, "already used by an earlier dialogue; make it unique")
         found[trajectory.id] = trajectory
-    return list(found.values())
+    return from_trajectories(list(found.values()))
 
 
 def _files(input: Path) -> list[Path]:
@@ -108,7 +106,7 @@ def _files(input: Path) -> list[Path]:
 def _schema_guided(content: list[Any], path: Path) -> Iterator[tuple[str, Mapping[str, Any], dict[str, Any]]]:
     split = _SPLITS.get(path.parent.name)
     for i, dialogue in enumerate(content):
-        check_shape(_DIALOGUE, dialogue, f"{path}: [{i}]")
+        check_shape(_Dialogue, dialogue, f"{path}: [{i}]")
         where = f"{path}: {dialogue['dialogue_id']}"
         wishes: dict[str, Any] = {}
         turns: list[dict[str, Any]] = []
@@ -149,7 +147,7 @@ def _logs(content: Any, path: Path) -> Iterator[tuple[str, Mapping[str, Any], di
     split_of = {name: split for split, files in _LISTS.items() for name in _names(path, files)}
     for name, dialogue in content.items():
         where = f"{path}: {name}"
-        check_shape(_LOG, dialogue, where)
+        check_shape(_Log, dialogue, where)
         turns = [
             {"role": ("customer", "agent")[j % 2], "content": turn["text"].strip()}
             for j, turn in enumerate(dialogue["log"])

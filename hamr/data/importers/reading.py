@@ -1,4 +1,4 @@
-"""Common parsing of the importers of public corpora."""
+"""Files of public corpora: JSON, and rows that name the policies and tools of a second file."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, model_validator
+
+from hamr.data.columns import check_column
+from hamr.data.samples import check_tool, read_rows
+from hamr.data.shapes import Shape, check_shape
 from hamr.errors import DataError
 
 
@@ -47,14 +52,92 @@ def _begins_with(path: Path, keys: Sequence[str]) -> bool:
     return head.startswith("[") or re.match(rf'\{{\s*"(?:{"|".join(keys)})"', head) is not None
 
 
-def json_object(path: Path | None, option: str, sections: Sequence[str]) -> dict[str, Any]:
-    """Return a JSON file that is an object with an object at each of `sections`. Raise DataError."""
+# --- policies and tools ------------------------------------------------------------------------
+
+
+class Policy(Shape):
+    text: str | None = None
+
+
+class _ListedPolicies(Shape):
+    policies: dict[str, Policy]
+    tools: dict[str, list[Any]]
+
+
+def read_policies(path: Path | None, shape: Any) -> dict[str, Any]:
+    """Return the JSON object of the option `policies`, which has the shape. Raise DataError."""
     if path is None:
-        raise DataError(option, None, f"missing; give {option}=FILE.json, or the corpus as it is published")
-    content = json_file(path, option)
-    if not isinstance(content, dict):
-        raise DataError(option, str(path), "must be a JSON object")
-    for section in sections:
-        if not isinstance(content.get(section), dict):
-            raise DataError(option, str(path), f"must be a JSON object with an object at {section!r}")
+        raise DataError("policies", None, "missing; give policies=FILE.json, or the corpus as it is published")
+    content: dict[str, Any] = json_file(path, "policies")
+    check_shape(shape, content, str(path))
     return content
+
+
+def policy_texts(known: Mapping[str, Any]) -> dict[str, str]:
+    """Return the text of each policy that has one."""
+    return {ref: policy["text"] for ref, policy in known["policies"].items() if policy.get("text")}
+
+
+def read_listed_policies(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Return {"policies": {ref: text}, "tools": {ref: tools}} of the option `policies`. Raise DataError."""
+    known = read_policies(path, _ListedPolicies)
+    for ref, tools in known["tools"].items():
+        for i, tool in enumerate(tools):
+            check_tool(tool, f"{path}: tools.{ref}[{i}]")
+    return {"policies": policy_texts(known), "tools": known["tools"]}
+
+
+# --- decision points and whole conversations ----------------------------------------------------
+
+
+class Referring(Shape):
+    id: str
+    policy_ref: str
+    tools_ref: list[str]
+
+
+class _Candidate(Shape):
+    content: str
+
+
+class ReferringPoint(Referring):
+    ticket: dict[str, Any]
+    history: list[Any]
+    gold: dict[str, Any]
+    reference_candidates: list[_Candidate] = Field(default_factory=list)
+    privileged: dict[str, Any] = Field(default_factory=dict)
+    source: dict[str, Any] = Field(default_factory=dict)
+
+
+class ReferringConversation(Referring):
+    messages: list[Any]
+    reward: float
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_task(cls, row: Any) -> Any:
+        if isinstance(row, dict) and "messages" not in row and "user_scenario" in row:
+            raise ValueError("is a task and not a conversation; give the file of trajectories")
+        return row
+
+
+def referring_rows(
+    input: Path,
+    shape: type[Referring],
+    known: Mapping[str, Collection[str]],
+    policies: Path | None,
+    group: str | None = None,
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return (`file:line`, row) of every row, in order. `known`: the names of the policies and of the tools.
+
+    Raises DataError for a row that does not have the shape or names something unknown, and for an unknown group.
+    """
+    rows = [(f"{input}:{number}", row) for number, row in read_rows(input)]
+    for where, row in rows:
+        check_shape(shape, row, where)
+        for field, section in (("policy_ref", "policies"), ("tools_ref", "tools")):
+            for ref in row[field] if isinstance(row[field], list) else [row[field]]:
+                if ref not in known[section]:
+                    raise DataError(f"{where}: {field}", ref, f"not in {policies}")
+    check_column("group", group, (row for _, row in rows), input.name)
+    return rows

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field
 
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.reading import json_file
@@ -69,9 +69,6 @@ class _Api(Shape):
     required: list[str] | None = None
 
 
-_DIALOGUE, _CHART, _API = TypeAdapter(_Dialogue), TypeAdapter(_Chart), TypeAdapter(_Api)
-
-
 class _Utterance(Shape):
     Text: str
 
@@ -85,13 +82,13 @@ class _Returned(Shape):
     APIName: str
 
 
-_NEEDED: Mapping[tuple[str, str], TypeAdapter[Any]] = {
-    ("User", "utter"): TypeAdapter(_Utterance),
-    ("Wizard", "utter"): TypeAdapter(_Utterance),
-    ("Wizard", "pick_suggestion"): TypeAdapter(_Utterance),
-    ("Wizard", "query"): TypeAdapter(_Query),
-    ("KnowledgeBase", "return_item"): TypeAdapter(_Returned),
-    ("UserGuide", "instruct"): TypeAdapter(_Utterance),
+_NEEDED: Mapping[tuple[str, str], type[Shape]] = {
+    ("User", "utter"): _Utterance,
+    ("Wizard", "utter"): _Utterance,
+    ("Wizard", "pick_suggestion"): _Utterance,
+    ("Wizard", "query"): _Query,
+    ("KnowledgeBase", "return_item"): _Returned,
+    ("UserGuide", "instruct"): _Utterance,
 }
 _DRAFTS = 4
 """Drafts of other agents at the same node of the chart that become references."""
@@ -110,7 +107,7 @@ def read_release(folder: Path, group: str | None) -> tuple[dict[str, Any], list[
     columns: dict[str, Any] = {}
     for path in paths:
         dialogue = json_file(path, "input")
-        check_shape(_DIALOGUE, dialogue, str(path))
+        check_shape(_Dialogue, dialogue, str(path))
         columns |= dialogue
         if dialogue["CompletionLevel"] == "Complete":
             grouped = group_meta(dialogue, group)
@@ -130,8 +127,8 @@ def _read_tasks(folder: Path) -> dict[str, Any]:
         if path.stem != path.parent.name:
             continue
         chart, api = json_file(path, "input"), json_file(folder / "apis" / "apis" / path.name, "input")
-        check_shape(_CHART, chart, str(path))
-        check_shape(_API, api, str(folder / "apis" / "apis" / path.name))
+        check_shape(_Chart, chart, str(path))
+        check_shape(_Api, api, str(folder / "apis" / "apis" / path.name))
         tasks[f"star/{path.stem}"] = {
             "task": path.stem,
             "start": next(iter(chart["graph"]), "hello"),

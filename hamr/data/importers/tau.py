@@ -1,8 +1,8 @@
 """tau-bench and tau2-bench (Sierra Research, MIT): conversations of agents with simulated customers, and their reward.
 
-A line of the input is a conversation: `id, policy_ref, tools_ref, messages, reward, instruction, gold_actions`, with
-messages in the format of a sample's history. The policies file is {"policies": {ref: {"text"}}, "tools": {ref:
-[tools]}}.
+The input is published results or tasks (`tau_release`), or a file whose lines are conversations: `id, policy_ref,
+tools_ref, messages, reward, instruction, gold_actions`, with messages in the format of a sample's history. The policies
+file is {"policies": {ref: {"text"}}, "tools": {ref: [tools]}}.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from hamr.data.columns import group_meta
-from hamr.data.importers.points import ReferringConversation, referring_rows
-from hamr.data.importers.reading import json_object
-from hamr.data.importers.widen import Calls, calls_in, tools_from_calls, widened_tool
-from hamr.data.tools import tool_spec
-from hamr.data.trajectories import Trajectory, trajectory_from_json
+from hamr.data.importers.imported import Imported, from_trajectories
+from hamr.data.importers.reading import ReferringConversation, is_release, read_listed_policies, referring_rows
+from hamr.data.importers.tau_release import read_release
+from hamr.data.importers.widen import Calls, add_called_tools, calls_in, widened_tool
+from hamr.data.trajectories import trajectory_from_json
 from hamr.errors import DataError
 
 
-def import_tau(*, input: Path, policies: Path | None = None, group: str | None = None) -> list[Trajectory]:
+def import_tau(files: Mapping[str, Path], *, group: str | None = None) -> Imported:
     """Return the successful conversations (reward 1), in the order of the file. Actions of failed ones are not
     references.
 
@@ -29,7 +29,10 @@ def import_tau(*, input: Path, policies: Path | None = None, group: str | None =
     DataError has the place `file:line: field`; it also covers the benchmark's tasks, which are not conversations, and a
     file without successes.
     """
-    known = json_object(policies, "policies", ("policies", "tools"))
+    input, policies = files["input"], files.get("policies")
+    if is_release(input, ("timestamp", "info", "tasks", "simulations"), policies):
+        return from_trajectories(read_release(input, group))
+    known = read_listed_policies(policies)
     rows = referring_rows(input, ReferringConversation, known, policies, group)
     calls = calls_in(row["messages"] for _, row in rows)
     found = [
@@ -39,22 +42,19 @@ def import_tau(*, input: Path, policies: Path | None = None, group: str | None =
     ]
     if not found:
         raise DataError(str(input), f"{len(rows)} conversations", "none has reward 1; there is nothing to learn from")
-    return found
+    return from_trajectories(found)
 
 
 def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls, group: str | None) -> dict[str, Any]:
-    tools = [tool for ref in row["tools_ref"] for tool in known["tools"][ref]]
-    undescribed = calls_in([row["messages"]]).keys() - {tool_spec(tool)[0] for tool in tools}
+    tools = [tool.get("function", tool) for ref in row["tools_ref"] for tool in known["tools"][ref]]
+    widened = (widened_tool(tool, calls.get(tool["name"], [])) for tool in tools)
     task = (row.get("source") or {}).get("task_id", row["id"])  # runs of one task share their answers
     privileged = {"user_instructions": row.get("instruction", ""), "gold_actions": row.get("gold_actions", [])}
     return {
         "id": row["id"],
         "ticket": {},
-        "policy": known["policies"][row["policy_ref"]]["text"],
-        "tools": [
-            *(widened_tool(tool, calls.get(tool_spec(tool)[0], [])) for tool in tools),
-            *tools_from_calls(calls, undescribed),
-        ],
+        "policy": known["policies"][row["policy_ref"]],
+        "tools": add_called_tools(widened, row["messages"], calls),
         "turns": row["messages"],
         "privileged": privileged,
         "meta": {

@@ -13,12 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.messages import chat_row
 from hamr.data.importers.reading import json_file
-from hamr.data.importers.widen import calls_in, tools_from_calls, widened_tool
+from hamr.data.importers.widen import add_called_tools, calls_in, widened_tool
 from hamr.data.shapes import Shape, check_shape
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
@@ -84,7 +82,6 @@ class _Run(Shape):
     policy: str | None = None
 
 
-_RESULTS, _RUN, _TASKS = TypeAdapter(_Results), TypeAdapter(_Run), TypeAdapter(list[_Task])
 _SIGNAL = re.compile(r"###(?:STOP|TRANSFER|OUT-OF-SCOPE)###")
 """Words of a simulated customer that end the simulation."""
 
@@ -101,11 +98,10 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     calls = calls_in(row["turns"] for _, _, row, _ in rows)
     made = []
     for where, whole, row, defined in rows:
-        listed = [widened_tool(tool, calls.get(tool["name"], [])) for tool in defined]
-        own = calls_in([row["turns"]]).keys()
-        derived = tools_from_calls(calls, own - {tool["name"] for tool in listed})
+        widened = (widened_tool(tool, calls.get(tool["name"], [])) for tool in defined)
         row["meta"] |= group_meta(whole, group)
-        made.append(trajectory_from_json({**row, "tools": [*listed, *derived]}, where=where))
+        row["tools"] = add_called_tools(widened, row["turns"], calls)
+        made.append(trajectory_from_json(row, where=where))
     return made
 
 
@@ -125,7 +121,7 @@ ReleaseRow = tuple[str, Mapping[str, Any], dict[str, Any], list[dict[str, Any]]]
 def _simulations(input: Path) -> Iterator[ReleaseRow]:
     path = input / "results.json" if input.is_dir() else input
     results = json_file(path, "input")
-    check_shape(_RESULTS, results, str(path))
+    check_shape(_Results, results, str(path))
     environment = results["info"]["environment_info"]
     tasks = {task["id"]: task for task in results["tasks"]}
     simulations = results.get("simulations") or [
@@ -135,7 +131,7 @@ def _simulations(input: Path) -> Iterator[ReleaseRow]:
     successes = 0
     for i, run in enumerate(simulations):
         where = f"{path}: simulations[{i}]"
-        check_shape(_RUN, run, where)
+        check_shape(_Run, run, where)
         reward = (run.get("reward_info") or {}).get("reward", 0.0)
         if reward >= 1.0:
             successes += 1
@@ -196,7 +192,7 @@ def _tasks(input: Path) -> Iterator[ReleaseRow]:
             "input", str(input), "must be results of simulations, or tasks.json with policy.md in its folder"
         )
     found = 0
-    check_shape(_TASKS, tasks, str(path))
+    check_shape(list[_Task], tasks, str(path))
     for i, task in enumerate(tasks):
         where = f"{path}: [{i}]"
         actions = (task.get("evaluation_criteria") or {}).get("actions") or []

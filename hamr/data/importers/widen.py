@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from hamr.data.tools import tool_spec
+
 _JSON_TYPES: dict[type, str] = {
     bool: "boolean",
     int: "integer",
@@ -22,7 +24,7 @@ def widened_tool(tool: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) ->
     A parameter whose values all fit keeps its schema. Otherwise it becomes `anyOf` the original and the observed
     values: a condition {"op", "value"}, a list of choices, or a plain value of another type or outside the enum.
     """
-    schema = tool["parameters"]
+    schema = tool.get("parameters", {"type": "object"})
     properties = dict(schema.get("properties", {}))
     for name in {name: None for call in calls for name in call}:
         values = [call[name] for call in calls if name in call]
@@ -47,6 +49,13 @@ def calls_in(dialogues: Iterable[Iterable[Any]]) -> Calls:
 def tools_from_calls(calls: Calls, names: Iterable[str]) -> list[dict[str, Any]]:
     """Return tools derived from their calls, for tools without a description, sorted by name."""
     return [slot_tool(name, (), calls) for name in sorted(names)]
+
+
+def add_called_tools(tools: Iterable[Any], turns: Iterable[Any], calls: Calls) -> list[Any]:
+    """Return the tools of a dialogue, and those that its turns call without a description, derived from `calls`."""
+    listed = list(tools)
+    known = {tool_spec(tool)[0] for tool in listed if isinstance(tool, dict)}
+    return [*listed, *tools_from_calls(calls, calls_in([turns]).keys() - known)]
 
 
 def slot_tool(name: str, slots: Iterable[str], calls: Calls) -> dict[str, Any]:

@@ -18,35 +18,36 @@ from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.errors import ScorerTimeout
 from hamr.telemetry.glossary import check_names
+from hamr.telemetry.metrics import is_escalated
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import Answer, Audit, Component, ReferenceScore, RewardRecord, SampleKey, Scored
 
 
 def score(s_r, judge, *, audit_frac=1.0, text="Why?"):
-    """The record and what the judge was asked."""
+    """The record, the number of questions to the judge, and the configuration."""
     scorers = {"reranker": ScriptedPool("reranker", {text: reranked(s_r)}), "judge": ScriptedPool("judge", judge)}
     rewards = RewardsConfig(consistency=ConsistencyConfig(audit_frac=audit_frac))
     router = RewardRouter(rewards, scorers, count_tokens=len, deadline_s=5.0)
     record = asyncio.run(router.score(sample("May I ask why?"), rollout(text)))
-    return record, len(scorers["judge"].asked), router.metrics(), rewards
+    return record, len(scorers["judge"].asked), rewards
 
 
 def test_audit_records_the_judge_score_and_keeps_the_reward():
-    record, asked, metrics, rewards = score(0.8, {"Why?": judged(0.1)})
+    record, asked, rewards = score(0.8, {"Why?": judged(0.1)})
     assert (record.total, record.band, record.s_j) == (Scored(value=0.8), "inside", None)
     assert (record.audit, asked) == (Audit(s_r=0.8, s_j=0.1, best=0.1, mix=0.05 * 0.8 + (1.0 - 0.05) * 0.1), 1)
-    assert metrics["router/escalated_frac"] == 0.0
+    assert not is_escalated(record)
     assert replay(record, rewards) == record.total
     assert record_from_json(record_to_json(record)) == record
 
 
 def test_replies_outside_the_interval_are_not_audited():
-    record, asked, _, _ = score(0.2, {"Why?": judged(0.5)})
+    record, asked, _ = score(0.2, {"Why?": judged(0.5)})
     assert (record.audit, asked) == (None, 1)
 
 
 def test_judge_is_not_asked_with_audit_frac_zero():
-    record, asked, _, _ = score(0.8, {}, audit_frac=0.0)
+    record, asked, _ = score(0.8, {}, audit_frac=0.0)
     assert (record.audit, asked) == (None, 0)
 
 
@@ -54,7 +55,7 @@ def test_failed_audit_does_not_fail_the_reward():
     def never(question):
         raise ScorerTimeout("too slow")
 
-    record, _, _, _ = score(0.8, never)
+    record, _, _ = score(0.8, never)
     assert (record.total, record.audit) == (Scored(value=0.8), Audit(s_r=0.8, failure="judge_timeout"))
 
 

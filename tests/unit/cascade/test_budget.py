@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.cascade.budget import balance, balance_interval, without_audits
-from hamr.cascade.reply_window import ReplyWindow, WindowReply
+from hamr.cascade.budget import ReplyWindow, balance, balance_interval, without_audits
 
 START = (0.68, 0.98)
 TOLERANCE = 0.02
 
 
 def replies(scores):
-    return ReplyWindow.of([WindowReply(low=low, high=high) for low, high in scores])
+    return ReplyWindow.of(list(scores))
 
 
 def share_of(evidence, ends):

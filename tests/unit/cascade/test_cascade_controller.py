@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
+from hamr.cascade.budget import score_range
 from hamr.cascade.cascade_controller import CascadeController, ControlledRewarder
 from hamr.cascade.certificate import Certificate, feasibility
-from hamr.cascade.reply_window import WindowReply
 from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.experience import Draw
@@ -72,8 +72,8 @@ def step(controller, rng, number, judge=lambda s_r: s_r, n=200, audit_frac=0.0):
         (record(0, 0.5, band="reranker_only"), None),
     ],
 )
-def test_record_is_converted_to_a_window_reply(given, seen):
-    assert WindowReply.of(given) == (seen and WindowReply(low=seen[0], high=seen[1]))
+def test_score_range_covers_all_references(given, seen):
+    assert score_range(given) == seen
 
 
 def test_budget_is_reached_gradually():

@@ -1,12 +1,13 @@
 """`fallback: wait` on a pool that recovers and on one that does not, on a fake clock."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from scripted import ScriptedPool, judged, reranked, rollout, sample
 
 from hamr.cascade.cached_pool import CachedPool
-from hamr.cascade.retry import ask_again, ask_until
+from hamr.cascade.retry import ask_until, patient
 from hamr.cascade.router import RewardRouter
 from hamr.config.rewards import ConsistencyConfig, RewardsConfig
 from hamr.types import Answer, JudgeUnavailable, JudgeUnparsable, Question, Scored
@@ -41,7 +42,7 @@ async def test_refusing_pool_is_asked_a_limited_number_of_times(attempts):
         asked.append(question)
         return REFUSED
 
-    assert await ask_again(pool, QUESTION, attempts=attempts, longest_wait_s=0.0) == REFUSED
+    assert await patient(pool, SimpleNamespace(attempts=attempts, longest_wait_s=0.0))(QUESTION) == REFUSED
     assert len(asked) == attempts
 
 

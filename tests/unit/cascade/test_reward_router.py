@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted import ScriptedPool, call, judged, reranked, rollout, sample
 
+from hamr.cascade.cached_pool import PoolAnswer
 from hamr.cascade.metrics import RouterMetrics
 from hamr.cascade.replay import replay
 from hamr.cascade.router import RewardRouter
@@ -17,6 +18,7 @@ from hamr.config.matching import Leniency, MatchingConfig
 from hamr.config.rewards import ConsistencyConfig, FormatConfig, LengthConfig, RewardsConfig, RulesConfig
 from hamr.data.formats import Formats
 from hamr.errors import ConfigError, EngineDied, ScorerTimeout, ScorerUnavailable, VerdictUnparsable
+from hamr.telemetry.metrics import is_escalated, router_metrics
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import (
     Answer,
@@ -24,6 +26,7 @@ from hamr.types import (
     JudgeUnavailable,
     JudgeUnparsable,
     MalformedResponse,
+    ReferenceScore,
     Reply,
     RerankerTimeout,
     RerankerUnavailable,
@@ -278,7 +281,7 @@ async def test_unparsable_verdict_is_requested_once_more(unread):
     assert [q.attempt for q in judge.asked] == [0, 1]
     assert [c.pool for c in record.calls] == ["reranker", "judge", "judge"], "both tries are paid for"
     metrics = router.metrics()
-    assert (metrics["router/judge_calls"], metrics["router/reasks"], metrics["router/escalated_frac"]) == (2, 1, 1)
+    assert (metrics["router/judge_calls"], metrics["router/reasks"], is_escalated(record)) == (2, 1, True)
 
 
 @pytest.mark.parametrize(("max_reasks", "asked"), [(0, 1), (1, 2), (2, 3)])
@@ -427,13 +430,9 @@ async def test_configured_reference_length_overrides_the_references():
 
 def test_reply_without_a_band_is_not_counted_as_escalated():
     """The judge was asked about one of two references, and the reranker's failure on the other one decided."""
-    metrics = RouterMetrics()
-    inside = RewardRecord(
-        key=rollout("a").key, total=Scored(value=0.8), components=(), action=Reply(content="a"), band="inside"
-    )  # fmt: skip
-    metrics.record(inside, escalated=False, malformed=False)
-    metrics.record(replace(inside, band="none"), escalated=True, malformed=False)
-    assert metrics.read()["router/escalated_frac"] == 0.0
+    scores = (ReferenceScore(reference=0, s_r=0.3, s_j=0.5), ReferenceScore(reference=1))
+    record = RewardRecord(key=rollout("a").key, total=Scored(value=0.8), band="below", reference_scores=scores)
+    assert is_escalated(record) and not is_escalated(replace(record, band="none"))
 
 
 async def test_rationale_after_the_answer_is_ignored_by_length_and_rules():
@@ -498,18 +497,14 @@ async def test_record_has_tokens_and_seconds_of_the_answer():
 async def test_counters_are_fractions_and_reset_on_read():
     reranker, judge = pools({"low": 0.3, "mid": 0.8, "high": 0.99}, {"low": 0.1, "high": 0.9})
     router = build(reranker, judge)
-    for number, text in enumerate(["low", "mid", "mid2", "high", CALL_TEXT, ""]):
-        if text == "mid2":
-            reranker.script["mid2"] = Answer(score=0.9, call=call("reranker", queue_s=1.25, service_s=1.5))
-        await router.score(sample("a"), rollout(text, number))
+    reranker.script["mid2"] = Answer(score=0.9, call=call("reranker", queue_s=1.25, service_s=1.5))
+    texts = ["low", "mid", "mid2", "high", CALL_TEXT, ""]
+    records = [await router.score(sample("a"), rollout(text, number)) for number, text in enumerate(texts)]
+    assert router_metrics(records)["router/escalated_frac"] == 0.5
     metrics = router.metrics()
     expected = {
         "router/requests": 6.0, "router/reranker_calls": 4.0, "router/judge_calls": 2.0,
-        "router/type_mismatch_frac": 1 / 6, "router/tool_match_frac": 0.0, "router/verbatim_frac": 0.0,
-        "router/repetition_frac": 0.0,
-        "router/malformed_frac": 1 / 6,
-        "router/escalated_frac": 0.5, "router/cache_hit_frac": 0.0,
-        "router/band/below_frac": 0.25, "router/band/inside_frac": 0.5, "router/band/above_frac": 0.25,
+        "router/malformed_frac": 1 / 6, "router/cache_hit_frac": 0.0,
         "router/queue_s/reranker/mean": 0.5, "router/queue_s/reranker/max": 1.25,
         "router/service_s/reranker/mean": 0.75,
         "router/queue_s/judge/mean": 0.25, "router/queue_s/judge/max": 0.25, "router/service_s/judge/mean": 0.5,
@@ -553,7 +548,8 @@ async def test_lone_surrogate_is_a_malformed_response():
 def test_unread_metrics_have_bounded_size():
     metrics = RouterMetrics()
     for seconds in range(10_000):
-        metrics.question("judge", asked=True, call=replace(call("judge"), queue_s=float(seconds), service_s=2.0))
+        answer = Answer(call=replace(call("judge"), queue_s=float(seconds), service_s=2.0))
+        metrics.question("judge", PoolAnswer(answer=answer, asked=True))
     assert len(pickle.dumps(metrics)) < 2_000
     read = metrics.read()
     assert (read["router/queue_s/judge/mean"], read["router/queue_s/judge/max"]) == (4999.5, 9999.0)

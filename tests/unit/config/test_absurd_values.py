@@ -14,15 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from hamr.config.ecs import EcsConfig
+from hamr.config.benchmarks import EcsConfig, OlabenchConfig, PlansConfig, Tau2Config
 from hamr.config.load import load_config, load_dumped
-from hamr.config.olabench import OlabenchConfig
 from hamr.config.pipeline import read_pipeline
-from hamr.config.plans import PlansConfig
 from hamr.config.safe_yaml import MAX_VALUES, check_aliases, load_yaml
 from hamr.config.sage import SageConfig
 from hamr.config.schema import Config
-from hamr.config.tau2 import Tau2Config
 from hamr.config.yaml_files import read_config
 from hamr.data.tickets import read_mapping
 from hamr.errors import BadInput

@@ -86,6 +86,7 @@ def test_later_stages_and_cycles_are_reported(tmp_path: Path) -> None:
     assert "a cycle: a takes from c takes from b takes from a" in complaint(tmp_path, text(stages))
     later = text({"a": "b"}) + "  - {name: b, job: sft}\n"
     assert complaint(tmp_path, later) == "mine.yaml:3: stages.a: takes from b, which comes later; put b before it"
+    assert "stages.a: takes from b, which comes later" in complaint(tmp_path, text({"a": "b", "b": "unknown"}))
 
 
 def test_pipelines_are_found_by_name_or_file(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from hamr.cli import main as hamr
 from hamr.data.helpdesk import HelpdeskOptions, read_intercom, read_zendesk
+from hamr.data.importers.imported import Imported
 from hamr.data.samples import read_samples
-from hamr.data.tickets import Tickets
 from hamr.errors import DataError
 from hamr.types import Turn
 
@@ -55,7 +55,7 @@ def ticket(number: int = 1, **more: Any) -> dict[str, Any]:
     }
 
 
-def zendesk(path: Path, **options: Any) -> Tickets:
+def zendesk(path: Path, **options: Any) -> Imported:
     return read_zendesk(path, HelpdeskOptions(**options))
 
 
@@ -236,7 +236,7 @@ def conversation(number: int = 1, *parts: dict[str, Any], **more: Any) -> dict[s
     }
 
 
-def intercom(path: Path, **options: Any) -> Tickets:
+def intercom(path: Path, **options: Any) -> Imported:
     return read_intercom(path, HelpdeskOptions(**options))
 
 

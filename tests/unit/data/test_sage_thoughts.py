@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import generate_samples
-from hamr.data.sage_thoughts import thought_of
+from hamr.data.sage_samples import generate_samples, thought_of
 from hamr.data.samples import from_json, to_json
 from hamr.data.sft_items import decision_item, item_from_json, item_to_json
 from hamr.errors import DataError

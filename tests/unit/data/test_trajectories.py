@@ -160,6 +160,53 @@ def test_tau2_task_file_is_rejected(tmp_path: Path) -> None:
         IMPORTERS["tau2"]({"input": tmp_path / "t.jsonl", "policies": tmp_path / "p.json"})
 
 
+TAU_ROW = {
+    "id": "a", "policy_ref": "p", "tools_ref": ["t"], "reward": 1.0,
+    "messages": [
+        {"role": "customer", "content": "Where is order 7?"},
+        {"role": "agent", "action": "call_tool", "name": "find", "parameters": {"order": 7}},
+        {"role": "tool", "name": "find", "content": "sent"},
+        {"role": "agent", "content": "It was sent."},
+    ],
+}  # fmt: skip
+
+
+def import_tau(folder: Path, policy: Any, tools: Any) -> Any:
+    (folder / "t.jsonl").write_text(json.dumps(TAU_ROW) + "\n")
+    (folder / "p.json").write_text(json.dumps({"policies": {"p": policy}, "tools": {"t": tools}}))
+    return IMPORTERS["tau2"]({"input": folder / "t.jsonl", "policies": folder / "p.json"})
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "function", "function": {"name": "find", "parameters": {"properties": {"order": {}}}}},
+        {"name": "find", "description": "Finds an order."},
+    ],
+)
+def test_tau_tools_may_be_wrapped_or_without_parameters(tmp_path: Path, tool: Any) -> None:
+    [found] = import_tau(tmp_path, {"text": "Help."}, [tool]).trajectories
+    [made] = found.tools
+    assert made["name"] == "find" and "order" in made["parameters"]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "tools", "place", "said"),
+    [
+        ("Help.", [], "policies.p", "must be a JSON object"),
+        ({"text": "Help."}, {"find": {}}, "tools.t", "must be a list"),
+        ({"text": "Help."}, ["find"], "tools.t[0]", "must be an object with name, description and parameters"),
+        ({"text": "Help."}, [{"name": "", "parameters": {}}], "tools.t[0].name", "must be a non-empty text"),
+    ],
+)
+def test_invalid_policies_of_tau_are_named(tmp_path: Path, policy: Any, tools: Any, place: str, said: str) -> None:
+    with pytest.raises(DataError) as refused:
+        import_tau(tmp_path, policy, tools)
+    assert (refused.value.where, refused.value.remedy) == (f"{tmp_path / 'p.json'}: {place}", said)
+    with pytest.raises(DataError, match=r"t.jsonl:1: policy_ref: 'p': not in .*p.json"):
+        import_tau(tmp_path, {"documents": []}, [])
+
+
 def public(*names: str) -> dict[str, Path]:
     folder = os.environ.get("HAMR_PUBLIC_DATA")
     if not folder:

@@ -14,7 +14,8 @@ import pytest
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
 from hamr.pools.scorer_openai import OpenAIScorer
-from hamr.pools.scorer_written import REASK_TEMPERATURE, GraderScorer, Writer
+from hamr.pools.scorer_written import REASK_TEMPERATURE, Writer
+from hamr.pools.scorers import GraderScorer
 from hamr.protocols import SamplingConfig
 from hamr.rewards.written import WrittenPrompt
 from hamr.types import Question

@@ -6,7 +6,7 @@ import pytest
 
 from hamr.pools.structured import MOST_ITEMS, SHORTEST_TEXT, bound_lengths
 from hamr.prompting.reading import TEXT, object_schema
-from hamr.rewards import grades, rubric
+from hamr.rewards import graded, rubric
 
 
 def longest(schema: dict, text: str = "x") -> object:
@@ -20,7 +20,7 @@ def longest(schema: dict, text: str = "x") -> object:
     return text * schema["maxLength"]
 
 
-@pytest.mark.parametrize("schema", [grades.SCHEMA, object_schema(a=TEXT, b=TEXT, c={"enum": ["one", "other"]})])
+@pytest.mark.parametrize("schema", [graded.SCHEMA, object_schema(a=TEXT, b=TEXT, c={"enum": ["one", "other"]})])
 @pytest.mark.parametrize("tokens", [60, 300, 2048])
 def test_longest_answer_fits_the_token_limit(schema: dict, tokens: int) -> None:
     written = len(json.dumps(longest(bound_lengths(schema, tokens))))
@@ -52,4 +52,4 @@ def test_existing_bounds_are_kept_and_the_schema_is_not_modified() -> None:
 
 
 def test_few_tokens_leave_every_text_a_minimum_length() -> None:
-    assert bound_lengths(grades.SCHEMA, 1)["properties"]["reason"]["maxLength"] == SHORTEST_TEXT
+    assert bound_lengths(graded.SCHEMA, 1)["properties"]["reason"]["maxLength"] == SHORTEST_TEXT

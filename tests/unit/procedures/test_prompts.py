@@ -13,7 +13,7 @@ from hamr.errors import BadInput, ConfigError
 from hamr.procedures import load_scenario, scenario_names
 from hamr.procedures import prompts as texts
 from hamr.procedures.contract import KEYS
-from hamr.procedures.templates import Phrases, TextPrompt
+from hamr.procedures.prompts import Phrases, TextPrompt
 
 GOLDEN = Path(__file__).parent / "golden"
 LANGUAGES = ("en", "zh")
@@ -133,7 +133,7 @@ def test_customer_prompt_omits_hidden_fields_and_procedure(name, language):
         ({"persona": "comuter"}, "did you mean 'commuter'"),
         ({"level": "storng"}, "did you mean 'strong'"),
         ({"fields": {"ConsumptionType": "Cancel"}}, "the fields differ"),
-        ({"fields": {"ConsumptionType": "Enquiry", "Mood": "Calm"}}, "no such field"),
+        ({"fields": {"ConsumptionType": "Enquiry", "Mood": "Calm"}}, "fields.Mood: 'Calm': no such variable"),
         ({"system": {"Penaltie": 1}}, "did you mean 'Penalty'"),
         ({"language": "de"}, "known: ['en', 'zh']"),
     ],

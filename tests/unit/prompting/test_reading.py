@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hamr.errors import VerdictUnparsable
 from hamr.files import refuse_constant, unique_keys
 from hamr.prompting.reading import LONGEST, _ending_object, choice, final_object, grade, reason
-from hamr.rewards.grades import normalise_grade, read_grade
+from hamr.rewards.graded import normalise_grade, read_grade
 
 GOOD = '{"reason": "polite and right", "score": 4}'
 

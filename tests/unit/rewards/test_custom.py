@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hamr.config.custom import CustomRewardConfig, function_arguments
 from hamr.config.load import ALLOWED_FUNCTIONS, dump_config, load_config, load_dumped
 from hamr.errors import ConfigError
-from hamr.rewards.custom import RewardFunction, RewardSource
+from hamr.rewards.custom import RewardSource
 from hamr.security.functions import LoadedFunction
 from hamr.types import FunctionFailed, FunctionTimeout, Scored, ServiceSample
 
@@ -27,19 +27,20 @@ SAMPLE = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), refer
 BASE = ["experiment=smoke", "rewards.custom.politeness.path=my.py:politeness"]
 
 
-def function(call: Callable[..., Any], *, batch: bool = False, **kwargs: Any) -> RewardFunction:
-    return loaded(call, 5.0, batch=batch, kwargs=kwargs)
-
-
-def loaded(call: Callable[..., Any], deadline_s: float, **settings: Any) -> RewardFunction:
+def function(call: Callable[..., Any], deadline_s: float = 5.0, **settings: Any) -> LoadedFunction:
     source = RewardSource(
         key="rewards.custom.politeness.path", name="politeness", path="my.py:f", deadline_s=deadline_s, **settings
     )
-    return RewardFunction(source, LoadedFunction(source=source, call=call, sha256=None))
+    return LoadedFunction(source=source, call=call, sha256=None)
+
+
+async def ask(made: LoadedFunction, *responses: str) -> tuple[Any, ...]:
+    assert isinstance(made.source, RewardSource)
+    return await made.source.score(made, SAMPLE, responses)
 
 
 def score(call: Callable[..., Any], *responses: str, batch: bool = False, **kwargs: Any) -> list[Any]:
-    return list(asyncio.run(function(call, batch=batch, **kwargs).score(SAMPLE, responses or ("text",))))
+    return list(asyncio.run(ask(function(call, batch=batch, kwargs=kwargs), *(responses or ("text",)))))
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def path_is_restored() -> Iterator[None]:
     sys.modules.pop("user_rewards_custom_mine", None)
 
 
-def load(tmp_path: Path, text: str, name: str = "f", **section: Any) -> RewardFunction:
+def load(tmp_path: Path, text: str, name: str = "f", **section: Any) -> LoadedFunction:
     (tmp_path / "my.py").write_text(text)
     return RewardSource.of("mine", CustomRewardConfig(path=f"{tmp_path}/my.py:{name}", **section)).load()
 
@@ -126,12 +127,12 @@ async def test_async_function_is_awaited_with_a_deadline() -> None:
             raise TimeoutError("of the function itself")
         return 0.25
 
-    made = loaded(slow, 0.05)
+    made = function(slow, 0.05)
     assert made.is_async and not function(lambda sample, response: 0.0).is_async
-    assert await made.score(SAMPLE, ["fast"]) == (Scored(value=0.25),)
-    (late,) = await made.score(SAMPLE, ["slow"])
+    assert await ask(made, "fast") == (Scored(value=0.25),)
+    (late,) = await ask(made, "slow")
     assert late == FunctionTimeout(detail="politeness (my.py:f) did not return within 0.05 s")
-    (own,) = await made.score(SAMPLE, ["own"])
+    (own,) = await ask(made, "own")
     assert isinstance(own, FunctionFailed), "an exception of the function, not its deadline"
 
 
@@ -147,8 +148,8 @@ def test_file_can_import_its_neighbours_and_receives_kwargs(tmp_path: Path) -> N
         "def f(sample, response, *, scale):\n    return scale * (KIND[0] in response)\n"
     )
     made = load(tmp_path, text, kwargs={"scale": 0.5})
-    assert asyncio.run(made.score(SAMPLE, ["please"])) == (Scored(value=0.5),)
-    assert made.loaded.sha256 is not None and len(made.loaded.sha256) == 64
+    assert asyncio.run(ask(made, "please")) == (Scored(value=0.5),)
+    assert made.sha256 is not None and len(made.sha256) == 64
 
 
 @pytest.mark.usefixtures("path_is_restored")
@@ -181,7 +182,7 @@ def test_unusable_function_is_reported_in_one_line(
     [("json:dumps_no", "no such function"), ("no_such_module_here:f", "no such module"), ("json.no.way:f", "json.no")],
 )
 def test_a_module_is_imported(path: str, message: str) -> None:
-    assert RewardSource.of("mine", CustomRewardConfig(path="statistics:covariance")).load().loaded.sha256
+    assert RewardSource.of("mine", CustomRewardConfig(path="statistics:covariance")).load().sha256
     with pytest.raises(ConfigError, match=message):
         RewardSource.of("mine", CustomRewardConfig(path=path)).load()
 

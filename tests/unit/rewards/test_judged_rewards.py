@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hamr.cascade.group_judge import order
 from hamr.config.judged import (
     ComparedConfig,
     GradedConfig,
@@ -16,7 +17,6 @@ from hamr.config.judged import (
 from hamr.config.rewards import RewardsConfig
 from hamr.errors import ConfigError, MissingScore, VerdictUnparsable
 from hamr.rewards import hallucination, risk, rubric_reward
-from hamr.rewards.comparative import order, read_compared, response_id
 from hamr.rewards.cot import read_cot_quality
 from hamr.rewards.graded import DIALOGUE, POLICY, TOOL
 from hamr.rewards.judged import JUDGED, check_prompts
@@ -82,13 +82,13 @@ def test_several_responses_are_graded_by_name(reward):
 
 
 def test_response_missing_from_the_answer_has_no_judgement():
-    read = read_compared(answer(reason="", scores={"R1": 2, "R3": 3}), "policy", 3)
+    read = POLICY.read(answer(reason="", scores={"R1": 2, "R3": 3}), SAMPLE, 3, ComparedConfig())
     assert [j.grade if j else None for j in read] == [2, None, 3]
 
 
 def test_compared_count_is_the_number_of_responses_in_the_prompt():
     """The count does not depend on the number of grades in the answer."""
-    found = read_compared('{"reason": "so", "scores": {"R1": 4}}', "policy", 3)
+    found = POLICY.read('{"reason": "so", "scores": {"R1": 4}}', SAMPLE, 3, ComparedConfig())
     assert [j and (j.grade, j.compared) for j in found] == [(4, 3), None, None]
 
 
@@ -97,7 +97,7 @@ def test_compared_count_is_the_number_of_responses_in_the_prompt():
 )
 def test_scores_without_known_names_or_grades_are_unparsable(scores):
     with pytest.raises(VerdictUnparsable):
-        read_compared(answer(reason="", scores=scores), "policy", 3)
+        POLICY.read(answer(reason="", scores=scores), SAMPLE, 3, ComparedConfig())
 
 
 @given(st.integers(1, 40), st.integers(0, 3))
@@ -111,7 +111,6 @@ def test_response_positions_vary_across_keys():
     first = {order(4, "run", step, "s1", 0, "policy", 0)[0] for step in range(60)}
     assert first == {0, 1, 2, 3}
     assert order(8, "r", 1, "s\ud800", 0, "policy", 0) != order(8, "r", 1, "s\ud800", 0, "policy", 1)
-    assert response_id(0) == "R1"
 
 
 # --- risk and hallucination --------------------------------------------------------------------

@@ -141,10 +141,7 @@ def _tool(sample):
 
 def make_run(path: Path, *, steps=20, finished=True) -> RunFolder:
     rng, samples, stages = random.Random(0), prompts(), {}
-    with (
-        RunFolder.create(path, CONFIG) as folder,
-        RunRecorder(folder, prompts=samples, sample_rows=6) as recorder,
-    ):
+    with RunFolder.create(path, CONFIG) as folder, RunRecorder(folder, prompts=samples) as recorder:
         stages["base"] = evaluate(recorder, rng, "base", 0, 0.05, samples)
         recorder.begin("sft", 12)
         for step in range(1, 13):

@@ -54,8 +54,7 @@ def test_step_is_one_row_with_the_metrics_of_its_records(folder):
     with RunRecorder(folder, prompts={"p": SAMPLE}) as recorder:
         recorder.begin("rl", 2)
         recorder.records(1, [record(0, 0.0, band="below"), record(1, 1.0)])
-        of_router = {"router/requests": 102.0, "router/escalated_frac": 0.01}  # with an evaluation of 100 points
-        recorder.metrics(1, {"policy/entropy": 2.0, **of_router})
+        recorder.metrics(1, {"policy/entropy": 2.0, "router/requests": 102.0})  # with an evaluation of 100 points
         recorder.metrics(2, {"policy/entropy": 1.0})
     first, second = read_metrics(folder.metrics)
     assert (first["stage"], first["step"], first["policy/entropy"]) == ("rl", 1, 2.0)

@@ -16,16 +16,13 @@ from typing import Any
 import pytest
 
 from hamr.apps.shared.sinks import check_sinks, open_sinks
-from hamr.cluster.prometheus import PrometheusSink
+from hamr.cluster.prometheus import PrometheusSink, gauge_of, reading
 from hamr.config.load import load_config
 from hamr.config.logging import LoggingConfig
 from hamr.errors import BadInput
 from hamr.telemetry.glossary import METRICS, lookup
-from hamr.telemetry.mlflow_sink import MlflowSink
-from hamr.telemetry.prometheus import gauge_of, reading
-from hamr.telemetry.sinks import FiguresOnly, Sinks, shown_as
-from hamr.telemetry.tensorboard_sink import TensorboardSink
-from hamr.telemetry.trackio_sink import TrackioSink
+from hamr.telemetry.sinks import Sink, Sinks, shown_as
+from hamr.telemetry.tracker_sinks import MlflowSink, TensorboardSink, TrackioSink
 from hamr.telemetry.wandb_sink import WandbSink, files_to_upload
 from scripts import grafana
 from tests.docs_pages import DOCS, commands
@@ -33,7 +30,7 @@ from tests.docs_pages import DOCS, commands
 FIGURES = {"reward/total/mean": 0.5, "router/queue_s/judge/p90": 2.0, "policy/grad_norm": math.nan}
 
 
-class Scripted(FiguresOnly):
+class Scripted(Sink):
     def __init__(self, *, fails: bool = False) -> None:
         self.heard: list[Any] = []
         self.fails = fails

@@ -16,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from hamr.algorithms.losses import policy_loss  # noqa: E402
 from hamr.algorithms.packing import MOST_LEVELS, Layout, pack, padding_reason, tokens  # noqa: E402
-from hamr.config.lora import LoraConfig  # noqa: E402
+from hamr.config.section import LoraConfig  # noqa: E402
 from hamr.errors import ConfigError  # noqa: E402
 from hamr.trainer import policy_attention, policy_head  # noqa: E402
 from hamr.trainer.policy_batch import build_batch  # noqa: E402

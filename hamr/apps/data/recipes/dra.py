@@ -13,11 +13,8 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-from hamr.apps.data.recipes.judged_checks import AGREES_SCHEMA, read_agreement
 from hamr.apps.data.recipes.patm_checks import RewritePlan, known_private, read_plan
-from hamr.apps.data.recipes.repair import ask_until_valid, writing_question
 from hamr.apps.data.recipes.runner import Desk, WritingRecipe
 from hamr.apps.data.recipes.teachers import CheckFailure, teacher_problem, without_thought
 from hamr.data.actions import parse_action
@@ -27,6 +24,7 @@ from hamr.data.rendering import turns_text
 from hamr.data.sft_items import SftItem, TargetPart, decision_item, item_to_json
 from hamr.data.trajectories import action_turn
 from hamr.errors import DataError
+from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
 from hamr.rewards.questions import case_variables
 from hamr.types import Action, Language, MalformedResponse, Question, ServiceSample, ToolCall
 
@@ -37,6 +35,8 @@ _HINDSIGHT = {
                      r"|plan_[12])\b", re.IGNORECASE),
     "zh": re.compile("标准答案|参考答案|参考回复|给定的(?:规划|动作|回复)|plan_[12]|ground truth", re.IGNORECASE),
 }  # fmt: skip
+_AGREES_SCHEMA = object_schema(reason=TEXT, agrees={"enum": ["yes", "no"]})
+_YES_NO = {"yes": "yes", "是": "yes", "no": "no", "否": "no"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +104,10 @@ class Dra:
             fault = rationale_fault(rationale, one, self.recipe.language)
             return fault or await self._disagreement(one, rationale, desk) or rationale
 
-        question = partial(self.question, one)
-        return ItemResult(kept={"rationale": await ask_until_valid(desk, "reason", question, check)})
+        def question(shown: dict[str, str], attempt: int) -> Question:
+            return self.recipe.question(one.sample, "dra", {**decided_variables(one), **shown}, attempt)
+
+        return ItemResult(kept={"rationale": await desk.ask_until_valid("reason", question, check)})
 
     async def _disagreement(self, one: Decided, rationale: str, desk: Desk) -> CheckFailure | None:
         def ask(attempt: int) -> Question:
@@ -113,15 +115,18 @@ class Dra:
                 variables={**decided_variables(one), "reasoning": rationale},
                 affinity=one.sample.id,
                 prompt=f"dra_check.{self.recipe.language}",
-                schema=AGREES_SCHEMA,
+                schema=_AGREES_SCHEMA,
                 attempt=attempt,
             )
 
-        agrees, why = await desk.read_judge("agreement", ask, read_agreement)
+        agrees, why = await desk.read_judge("agreement", ask, _read_agreement)
         return None if agrees else CheckFailure(check="judge: disagrees with the plan", detail=why)
 
-    def question(self, one: Decided, shown: dict[str, str], attempt: int) -> Question:
-        return writing_question(self.recipe, one.sample, "dra", {**decided_variables(one), **shown}, attempt)
+
+def _read_agreement(text: str) -> tuple[bool, str]:
+    """Return (True if the rationale agrees with the plan, the reason). Raises VerdictUnparsable."""
+    answer = final_object(text, ("reason", "agrees"))
+    return choice(answer["agrees"], _YES_NO) == "yes", reason(answer["reason"])
 
 
 def decided_variables(one: Decided) -> dict[str, str]:

@@ -15,7 +15,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-from hamr.apps.data.recipes.repair import writing_question
 from hamr.apps.data.recipes.runner import Desk, Dropped
 from hamr.apps.data.recipes.teachers import CheckFailure
 from hamr.apps.data.recipes.thought import ThoughtRecipe, cot_checked, to_record
@@ -34,8 +33,7 @@ from hamr.data.actions import render_action
 from hamr.data.progress import ItemResult, WorkItem
 from hamr.data.rendering import policy_messages
 from hamr.files import encodable
-from hamr.rewards.graded import DIALOGUE
-from hamr.rewards.grades import read_grade
+from hamr.rewards.graded import DIALOGUE, read_grade
 from hamr.rewards.questions import case_variables, words_of
 from hamr.types import Answer, Judgement, Question, ServiceSample
 
@@ -83,10 +81,8 @@ class Migration:
         for one in graded:
             cot = await self._judge(sample, one, desk)
             if not isinstance(cot, CheckFailure):
-                made = _as_item(one, cot)
-                assert made.kept is not None
                 more = await self._expand(sample, one, desk)
-                return dataclasses.replace(made, kept={**made.kept, "more": more}) if more else made
+                return ItemResult(kept=_record(one, cot) | ({"more": more} if more else {}))
             faults.append(cot)
         best, fault = graded[0], faults[0]
         for attempt in range(self.recipe.refine):
@@ -98,7 +94,7 @@ class Migration:
             cot = await self._judge(sample, best, desk)
             desk.notes.append(f"refined: {cot.check if isinstance(cot, CheckFailure) else 'kept'}")
             if not isinstance(cot, CheckFailure):
-                return _as_item(best, cot)
+                return ItemResult(kept=_record(best, cot))
             fault = cot
         raise Dropped(fault.check, fault.detail)
 
@@ -182,7 +178,7 @@ class Migration:
         shown = words_of(render_action(draft.action), draft.action, "plain")
         current = {"reasoning": draft.chain, "response": shown.words, "call": shown.call}
         variables = {**case_variables(sample), **current, "fault": f"{fault.check}: {fault.detail}"}
-        text = await desk.teacher("refine", writing_question(recipe, sample, "thought_refine", variables, attempt))
+        text = await desk.teacher("refine", recipe.question(sample, "thought_refine", variables, attempt))
         parts = read_parts(text, DRAFT)
         if isinstance(parts, CheckFailure):
             return work_fault(text, recipe.language, parts)
@@ -210,10 +206,6 @@ class Migration:
         if one.quality < self.recipe.min_quality:
             return CheckFailure(check="judge: dialogue_quality", detail=f"grade {one.quality} of 5. {one.why}")
         return await cot_checked(sample, one.draft.chain, one.draft.action, self.recipe, desk)
-
-
-def _as_item(one: Graded, cot: int) -> ItemResult:
-    return ItemResult(kept=_record(one, cot))
 
 
 def _record(one: Graded, cot: int) -> dict[str, Any]:

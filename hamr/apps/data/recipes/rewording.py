@@ -16,20 +16,19 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from hamr.apps.data.recipes.runner import Desk, Dropped, WritingRecipe
 from hamr.apps.data.recipes.teachers import CheckFailure, teacher_problem, without_thought
 from hamr.bench.sage.judging import read_vote
-from hamr.data.customer_audit import out_of_role
+from hamr.data.customer_audit import customer_wordings, out_of_role
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.data.splits import Splits
 from hamr.procedures import Scenario
 from hamr.procedures.contract import words as count_words
-from hamr.procedures.procedure import plain
-from hamr.procedures.prompts import CLASSIFICATION
+from hamr.procedures.prompts import CLASSIFICATION, plain
 from hamr.procedures.schema import Value
 from hamr.procedures.words import SPLITS, Split, Words, expansions, load_words, sentences
 from hamr.prompting.reading import object_schema
@@ -102,9 +101,7 @@ class Reword:
         if lost is not None:
             raise Dropped("field lost", lost)
         if self.recipe.judged and message.shows:
-            vote = await desk.read_judge(
-                "heard", field_question(message, text, language), field_reader(message.scenario)
-            )
+            vote = await read_fields(message, text, language, desk)
             other = [name for name, value in message.shows.items() if vote.get(name) != value]
             if other:
                 raise Dropped("judge: reads another field", ", ".join(other))
@@ -186,19 +183,14 @@ def _rival(votes: Mapping[Value, int], value: Value) -> int:
 
 
 @lru_cache(maxsize=64)
-def _wordings(scenario: Scenario, language: str) -> dict[Split, dict[tuple[str, Value], tuple[str, ...]]]:
-    """Return split -> (field, value) -> every text that shows it: its wordings, and the openings of intents that imply
-    it."""
-    words, found = load_words(scenario, language), {}
-    for split in SPLITS:
-        one = words.of(split)
-        texts = {(name, value): list(own) for name, by_value in one.show.items() for value, own in by_value.items()}
-        for intent, meaning in scenario.file.intents.items():
-            for pin in meaning.pins.items():
-                texts.setdefault(pin, []).extend(one.opening[intent])
-        found[split] = {
-            key: tuple(variant for text in own for variant in expansions(text)) for key, own in texts.items()
-        }
+def _wordings(scenario: Scenario, language: str) -> dict[Split, dict[tuple[str, Value], list[str]]]:
+    """Return split -> (field, value) -> its wordings, and the openings of intents that imply it."""
+    words = load_words(scenario, language)
+    found: dict[Split, dict[tuple[str, Value], list[str]]] = {split: {} for split in SPLITS}
+    for split, texts in found.items():
+        for text, meaning in customer_wordings(scenario, words, (split,)):
+            for field in meaning.items():
+                texts.setdefault(field, []).extend(expansions(text))
     return found
 
 
@@ -228,8 +220,8 @@ def _units(text: str) -> list[str]:
 # --- the judge ---------------------------------------------------------------------------------
 
 
-def field_question(message: CustomerText, text: str, language: Language) -> Callable[[int], Question]:
-    """Return a function, by attempt, of the question which value of each shown field the message shows."""
+async def read_fields(message: CustomerText, text: str, language: Language, desk: Desk) -> Mapping[str, Value]:
+    """Return the value of each field that `message` shows as the judge reads it from `text`. Raises Dropped."""
     fields = {name: message.scenario.file.fields[name] for name in message.shows}
     lines = []
     for name, field in fields.items():
@@ -245,12 +237,7 @@ def field_question(message: CustomerText, text: str, language: Language) -> Call
             attempt=attempt,
         )
 
-    return ask
-
-
-def field_reader(scenario: Scenario) -> Callable[[str], Mapping[str, Value]]:
-    """Return a function that parses the judge's labels. It raises VerdictUnparsable."""
-    return lambda text: read_vote("judge", text, scenario).labels
+    return await desk.read_judge("heard", ask, lambda answer: read_vote("judge", answer, message.scenario).labels)
 
 
 # --- results -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from random import Random
 from statistics import fmean
 from typing import Any
 
-from hamr.apps.data.recipes.runner import Desk
+from hamr.apps.data.recipes.runner import Desk, Dropped, text_of
 from hamr.apps.data.recipes.teachers import without_thought
 from hamr.config.judged import RubricConfig
 from hamr.data.actions import parse_action, render_action
@@ -34,7 +34,7 @@ from hamr.errors import VerdictUnparsable
 from hamr.rewards import rubric_reward
 from hamr.rewards.questions import response_words
 from hamr.rewards.rubric import RubricItem, parse_rubric, rubric_question
-from hamr.types import Answer, MalformedResponse, Question, ServiceSample
+from hamr.types import MalformedResponse, Question, ServiceSample
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,23 +112,25 @@ class Rubrics:
         shown = list(dict.fromkeys([*responses.good, *responses.worse, *await self._responses(sample, desk, first)]))
         Random(f"{recipe.seed}/{sample.id}").shuffle(shown)
         kept: dict[str, Any] = {}
-        by, rejected = "", []
+        by, rejected, passing = "", list[str](), False
         for attempt in range(recipe.candidates):
             question = rubric_question(sample, shown, prompt=f"rubric_create.{recipe.language}", attempt=attempt)
             answer = await desk.ask_teacher("rubric", question, turn=first + attempt)
             author = desk.texts[-1]["by"]
-            items, why = _valid(answer, recipe)
-            separation = None
-            if not why:
-                separation, why = await self._separation(sample, items, responses, desk)
-            if separation is None or separation < recipe.min_separation:
-                rejected.append(why or "separates too little")
+            try:
+                items = _valid_items(text_of(answer, "teacher"), recipe)
+                separation = await self._separation(sample, items, responses, desk)
+            except Dropped as end:
+                rejected.append(end.reason)
+                passing = passing or end.passing
+                continue
+            if separation < recipe.min_separation:
+                rejected.append("separates too little")
             elif not kept or separation > kept["separation"]:
                 kept, by = {"items": [dataclasses.asdict(one) for one in items], "separation": separation}, author
         notes = tuple(f"candidates rejected: {why}" for why in rejected)
         if kept:
             return ItemResult(kept=kept, notes=(*notes, f"kept: a rubric by {by}"))
-        passing = any(why.endswith((": timeout", ": unavailable")) for why in rejected)
         return ItemResult(reason=max(dict.fromkeys(rejected), key=rejected.count), notes=notes, passing=passing)
 
     async def _responses(self, sample: ServiceSample, desk: Desk, first: int) -> list[str]:
@@ -144,24 +146,22 @@ class Rubrics:
 
     async def _separation(
         self, sample: ServiceSample, items: Sequence[RubricItem], responses: Responses, desk: Desk
-    ) -> tuple[float | None, str]:
-        """Return (the separation of references and worse responses, "") or (None, the reason why the judge failed)."""
+    ) -> float:
+        """Return the separation of references and worse responses. Raises Dropped where the judge fails."""
         config = RubricConfig.model_validate({"weight": 1.0, "reading": "items", "language": self.recipe.language})
         tried = with_rubric(sample, items)
         values: dict[bool, list[float]] = {True: [], False: []}
         for good, texts in ((True, responses.good), (False, responses.worse)):
             for text in texts:
                 asked = rubric_reward.question(tried, [response_words(text)], config)
-                answer = await desk.ask_judge("separation", asked)
-                if answer.failure is not None or answer.text is None:
-                    return None, f"judge: {answer.failure or 'unparsable'}"
+                answer = text_of(await desk.verdict("separation", asked), "judge")
                 try:
-                    (judgement,) = rubric_reward.read(answer.text, tried, 1, config)
-                except VerdictUnparsable:
-                    return None, "judge: unparsable"
+                    (judgement,) = rubric_reward.read(answer, tried, 1, config)
+                except VerdictUnparsable as error:
+                    raise Dropped("judge: unparsable", str(error)) from error
                 assert judgement is not None, "a rubric is judged response by response"
                 values[good].append(rubric_reward.value(judgement, config))
-        return fmean(values[True]) - fmean(values[False]), ""
+        return fmean(values[True]) - fmean(values[False])
 
 
 def with_made(sample: ServiceSample, made: ItemResult) -> ServiceSample:
@@ -172,27 +172,20 @@ def with_made(sample: ServiceSample, made: ItemResult) -> ServiceSample:
 def with_rubric(sample: ServiceSample, items: Sequence[RubricItem]) -> ServiceSample:
     """Return the sample in the form that the rubric reward reads: `privileged.rubric`."""
     rubric = [
-        {
-            "title": i.title,
-            "description": i.description,
-            "weight": int(i.weight) if float(i.weight).is_integer() else i.weight,
-        }
-        for i in items
+        {**dataclasses.asdict(i), "weight": int(i.weight) if float(i.weight).is_integer() else i.weight} for i in items
     ]
     return dataclasses.replace(sample, privileged={**sample.privileged, "rubric": rubric})
 
 
-def _valid(answer: Answer, recipe: RubricRecipe) -> tuple[tuple[RubricItem, ...], str]:
-    """Return (the items, "") or ((), the reason why they are invalid)."""
-    if answer.failure is not None or answer.text is None:
-        return (), f"teacher: {answer.failure or 'unparsable'}"
-    items = parse_rubric(answer.text, strict_integers=True)
+def _valid_items(text: str, recipe: RubricRecipe) -> tuple[RubricItem, ...]:
+    """Return the items of a rubric. Raises Dropped where they are invalid."""
+    items = parse_rubric(text, strict_integers=True)
     if not items:
-        return (), "no items could be read"
+        raise Dropped("no items could be read")
     if len({item.title.lower() for item in items}) < len(items):
-        return (), "two items have one title"
+        raise Dropped("two items have one title")
     if not recipe.fewest_items <= len(items) <= recipe.most_items:
-        return (), f"not {recipe.fewest_items} to {recipe.most_items} items"
+        raise Dropped(f"not {recipe.fewest_items} to {recipe.most_items} items")
     if not any(item.weight > 0 for item in items):
-        return (), "no wanted behaviour"
-    return items, ""
+        raise Dropped("no wanted behaviour")
+    return items

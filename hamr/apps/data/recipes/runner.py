@@ -11,18 +11,19 @@ again by the next call. Every other result is final, kept or dropped.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from hamr.apps.data.recipes.teachers import Teachers
+from hamr.apps.data.recipes.teachers import CheckFailure, Teachers, without_thought
 from hamr.bench.answers import process_all
 from hamr.data.progress import ItemResult, WorkItem, WorkProgress
 from hamr.errors import VerdictUnparsable
 from hamr.protocols import Ask
-from hamr.types import TRANSIENT, Answer, Language, Question
+from hamr.types import TRANSIENT, Answer, Language, Question, ServiceSample
 
 Read = TypeVar("Read")
+Kept = TypeVar("Kept")
 Judge = Literal["judge", "second"]
 
 
@@ -32,6 +33,16 @@ class WritingRecipe:
 
     language: Language = "en"
     max_new_tokens: int | None = None
+
+    def question(self, sample: ServiceSample, prompt: str, variables: Mapping[str, str], attempt: int) -> Question:
+        """Return the question to a teacher, by a prompt's name and variables."""
+        return Question(
+            variables=variables,
+            affinity=sample.id,
+            prompt=f"{prompt}.{self.language}",
+            attempt=attempt,
+            max_new_tokens=self.max_new_tokens,
+        )
 
 
 class Dropped(Exception):
@@ -44,8 +55,7 @@ class Dropped(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Pools:
-    """The pools of a run: teachers that share the items, a judge, and a second judge of another kind; None if
-    unused."""
+    """The pools of a run: teachers that share the items, a judge, and a second judge of another kind."""
 
     teachers: Teachers
     judge: Ask | None = None
@@ -65,10 +75,7 @@ class Desk:
 
         Raises Dropped where none answers or the answer was truncated.
         """
-        answer = await self.teacher_answer(step, question)
-        if answer.failure is not None or answer.text is None:
-            raise Dropped(f"teacher: {answer.failure or 'unparsable'}", answer.detail)
-        return answer.text
+        return text_of(await self.ask_teacher(step, question), "teacher")
 
     async def teacher_answer(self, step: str, question: Question) -> Answer:
         """Return a teacher's answer, truncated or not. Raises Dropped where none answers."""
@@ -82,19 +89,35 @@ class Desk:
         self._keep(step, self._teacher, answer)
         return answer
 
-    async def judge(self, step: str, question: Question, by: Judge = "judge") -> str:
-        """Return a judge's text. Raises Dropped where there is none."""
-        answer = await self.verdict(step, question, by)
-        if answer.failure is not None or answer.text is None:
-            raise Dropped(f"{by}: {answer.failure or 'unparsable'}", answer.detail)
-        return answer.text
+    async def ask_until_valid(
+        self,
+        step: str,
+        question: Callable[[dict[str, str], int], Question],
+        check: Callable[[str], Awaitable[Kept | CheckFailure]],
+    ) -> Kept:
+        """Return the result of `check` on a teacher's text, with one retry.
+
+        `question(shown, attempt)`: `shown` are the template's variables `previous` and `fault`, both "" at first, then
+        the first text without its thoughts and its fault. Raises Dropped with the second text's fault.
+        """
+        shown = {"previous": "", "fault": ""}
+        for attempt in (0, 1):
+            text = await self.teacher("repair" if attempt else step, question(shown, attempt))
+            found = await check(text)
+            if not isinstance(found, CheckFailure):
+                return found
+            fault = found
+            shown = {"previous": without_thought(text), "fault": f"{fault.check}: {fault.detail}"}
+            if not attempt:
+                self.notes.append(f"to be repaired: {fault.check}")
+        raise Dropped(fault.check, fault.detail)
 
     async def read_judge(
         self, step: str, ask: Callable[[int], Question], read: Callable[[str], Read], by: Judge = "judge"
     ) -> Read:
         """Return a judge's parsed text; retry once (attempt 1) where it cannot be parsed. Raises Dropped."""
         for attempt in (0, 1):
-            text = await self.judge(step, ask(attempt), by)
+            text = text_of(await self.verdict(step, ask(attempt), by), by)
             try:
                 return read(text)
             except VerdictUnparsable as error:
@@ -103,15 +126,11 @@ class Desk:
 
     async def verdict(self, step: str, question: Question, by: Judge = "judge") -> Answer:
         """Return a judge's whole answer, including label and score. Raises Dropped on a transient failure."""
-        return _in_time(await self.ask_judge(step, question, by), by)
-
-    async def ask_judge(self, step: str, question: Question, by: Judge = "judge") -> Answer:
-        """Return a judge's answer or failure."""
         ask = self._pools.judge if by == "judge" else self._pools.second
         assert ask is not None, "the recipe uses this judge, so it was started"
         answer = await ask(question)
         self._keep(step, by, answer)
-        return answer
+        return _in_time(answer, by)
 
     def _keep(self, step: str, name: str, answer: Answer) -> None:
         text = answer.text if answer.text is not None else answer.reasoning
@@ -123,6 +142,14 @@ def _in_time(answer: Answer, who: str) -> Answer:
     if answer.failure in TRANSIENT:
         raise Dropped(f"{who}: {answer.failure}", answer.detail, passing=True)
     return answer
+
+
+def text_of(answer: Answer, who: str) -> str:
+    """Return the text of an answer. Raises Dropped where there is none."""
+    if answer.failure is not None or answer.text is None:
+        passing = answer.failure in TRANSIENT
+        raise Dropped(f"{who}: {answer.failure or 'unparsable'}", answer.detail, passing=passing)
+    return answer.text
 
 
 Make = Callable[[WorkItem, Desk], Awaitable[ItemResult]]

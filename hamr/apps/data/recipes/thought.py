@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from hamr.apps.data.recipes.repair import ask_until_valid, writing_question
 from hamr.apps.data.recipes.runner import Desk, WritingRecipe
 from hamr.apps.data.recipes.teachers import CheckFailure, without_thought
 from hamr.apps.data.recipes.thought_checks import chain_of
@@ -52,20 +51,16 @@ def thought_items(samples: Sequence[ServiceSample], recipe: ThoughtRecipe, by: s
 
 @dataclass(frozen=True)
 class Extraction:
-    """The recipe's steps for one expert action: the sample's first reference. A faulty text is rewritten once, then
-    dropped."""
+    """The recipe's steps for the sample's first reference. A faulty text is rewritten once, then dropped."""
 
     recipe: ThoughtRecipe
 
     async def __call__(self, item: WorkItem, desk: Desk) -> ItemResult:
         sample: ServiceSample = item.content
+        check = partial(self._check, sample, desk)
+        return await desk.ask_until_valid("extract", partial(self.question, sample), check)
 
-        async def check(text: str) -> ItemResult | CheckFailure:
-            return await self._check(sample, text, desk)
-
-        return await ask_until_valid(desk, "extract", partial(self.question, sample), check)
-
-    async def _check(self, sample: ServiceSample, text: str, desk: Desk) -> ItemResult | CheckFailure:
+    async def _check(self, sample: ServiceSample, desk: Desk, text: str) -> ItemResult | CheckFailure:
         action = sample.references[0].action
         chain = chain_of(text, sample, self.recipe.language, action)
         if isinstance(chain, CheckFailure):
@@ -78,14 +73,13 @@ class Extraction:
     def question(self, sample: ServiceSample, shown: dict[str, str], attempt: int) -> Question:
         acted = turns_text([action_turn(sample.references[0].action)])
         variables = {**case_variables(sample), "first": acted, **shown}
-        return writing_question(self.recipe, sample, "thought_extract", variables, attempt)
+        return self.recipe.question(sample, "thought_extract", variables, attempt)
 
 
 async def cot_checked(
     sample: ServiceSample, chain: str, action: Action, recipe: ThoughtRecipe, desk: Desk
 ) -> int | CheckFailure:
-    """Return the grade of the judge of chains, or the first fault that it finds. Raises Dropped where it does not
-    answer."""
+    """Return the grade of the judge of chains, or its first fault. Raises Dropped where it does not answer."""
 
     def ask(attempt: int) -> Question:
         acted = turns_text([action_turn(action)])

@@ -18,13 +18,13 @@ from typing import Any
 
 import yaml
 
-from hamr.apps.data.recipes.rewording import CustomerText, field_question, field_reader
+from hamr.apps.data.recipes.rewording import CustomerText, read_fields
 from hamr.apps.data.recipes.runner import Desk, Dropped, WritingRecipe
 from hamr.apps.data.recipes.teachers import teacher_problem, without_thought
 from hamr.data.customer_audit import out_of_role
 from hamr.data.progress import ItemResult, WorkItem, item_key
 from hamr.procedures import Scenario
-from hamr.procedures.procedure import plain
+from hamr.procedures.prompts import plain
 from hamr.procedures.schema import Fact, Value, Variable
 from hamr.procedures.words import (
     SPLITS,
@@ -146,7 +146,7 @@ def text_problem(text: str, known: Sequence[str], language: Language, *, custome
 async def _misread(scenario: Scenario, key: WordingKey, text: str, language: Language, desk: Desk) -> str | None:
     name, value = str(key[1]), key[2]
     message = CustomerText(scenario=scenario, split="train", text=text, shows={name: value}, names=())
-    read = await desk.read_judge("heard", field_question(message, text, language), field_reader(scenario))
+    read = await read_fields(message, text, language, desk)
     return None if read.get(name) == value else f"judge: reads {name}={read.get(name)}"
 
 
@@ -205,12 +205,10 @@ def task_of(scenario: Scenario, key: WordingKey, language: Language) -> str:
 def deal(
     keys: Mapping[WordingKey, Sequence[str]], known: Words | None, texts: int
 ) -> dict[Split, dict[WordingKey, list[str]]]:
-    """Deal the new texts of each key to the splits, up to `texts` each; leave out those with a sentence of another
-    split."""
+    """Deal up to `texts` new texts of each key to each split, without those with a sentence of another split."""
     home: dict[str, Split] = {}
-    for split in SPLITS if known is not None else ():
-        assert known is not None
-        for _, before in all_texts(known.of(split).model_dump()):
+    for split in SPLITS:
+        for _, before in all_texts(known.of(split).model_dump() if known is not None else {}):
             home |= dict.fromkeys(sentences(before), split)
     dealt: dict[Split, dict[WordingKey, list[str]]] = {split: {} for split in SPLITS}
     for key, given in keys.items():

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from hamr.apps.evaluate.functions import open_functions
 from hamr.apps.evaluate.policies import with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.preparation import load_splits
@@ -70,10 +69,10 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
     name = request.policy
     formats = Formats.of_model(config.model)
     asked = with_policies(config, "policy", [name], "none", request)
-    if name not in {**asked.pools, **asked.functions}:
+    if name not in asked.names:
         raise BadInput("policy", name, "give a pool or FILE.py:FUNCTION; run= and input= take runs and responses")
     samples = read_samples(request.source)
-    [policy] = asked.under_test([name], [], request)
+    [policy] = asked.under_test([name], [])
     questions = {
         sample.id: decision_question(
             sample,
@@ -91,13 +90,13 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
         console.print(f"ecs: {len(samples)} samples for {name}, to answer: {len(left)}", highlight=False)
 
         async def work(asks: Mapping[str, Ask]) -> None:
-            async with open_functions(asked.functions, request) as own:
-                ask = patient({**asks, **own}[name], request)
+            async with asked.asks(asks) as by_policy:
+                ask = patient(by_policy[name], request)
                 with progress({name: len(left)}, console, "answers") as report:
                     await log.collect(left, ask, policy.at_once, lambda done: report(name, done))
 
         if left:
-            with_pools(asked.config, list(asked.pools), work, run=pools_of("ecs", request.output))
+            with_pools(asked.config, asked.pools, work, run=pools_of("ecs", request.output))
         responses = {item: log.response_to(policy, item, question) for item, question in questions.items()}
     failed = Counter(response.failure for response in responses.values() if response.text is None)
     if failed:

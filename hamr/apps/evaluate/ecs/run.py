@@ -19,6 +19,7 @@ from hamr.apps.evaluate.ecs.utility import agreement, read_rated
 from hamr.apps.evaluate.results import write_results
 from hamr.apps.scorer.pair_check import pair_question
 from hamr.apps.shared.pools_up import pools_of, with_pools, with_starts, writing_pool
+from hamr.apps.shared.preparation import load_splits
 from hamr.apps.shared.progress import progress
 from hamr.bench.agreement import Rating, between, level, with_people
 from hamr.bench.answers import RESPONSES
@@ -28,7 +29,7 @@ from hamr.bench.ecs.judge_votes import EcsJudge, JudgeVotes, VoteQuestion
 from hamr.bench.ecs.score import EcsPlan, EcsScores, mean_vote, plan_response, score_response
 from hamr.bench.folder import usage
 from hamr.cascade.auditors import ReplyLabels, read_labels
-from hamr.config.ecs import EcsConfig
+from hamr.config.benchmarks import EcsConfig
 from hamr.config.matching import MatchingConfig
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
@@ -190,11 +191,8 @@ def _ask(
             await asyncio.gather(*map(collect, wanted))
 
     pools = list(dict.fromkeys(judge.name for judge, _ in wanted.values()))
-    splits = None
-    if any(config.pools[name].finetune for name in pools):
-        from hamr.apps.shared.preparation import load_splits
-
-        splits = load_splits(config.data, config.experiment.seed)
+    finetuned = any(config.pools[name].finetune for name in pools)
+    splits = load_splits(config.data, config.experiment.seed) if finetuned else None
     with_pools(config, pools, work, run=pools_of(RUN, votes.folder), splits=splits)
 
 

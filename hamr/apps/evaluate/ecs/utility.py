@@ -9,7 +9,7 @@ from typing import Any
 
 from hamr.bench.agreement import with_people
 from hamr.bench.ecs.judge_votes import EcsJudge, JudgeVotes, VoteQuestion
-from hamr.config.ecs import EcsConfig
+from hamr.config.benchmarks import EcsConfig
 from hamr.data.language import language_of
 from hamr.data.samples import from_json, read_rows
 from hamr.errors import DataError

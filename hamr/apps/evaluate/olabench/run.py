@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.functions import open_functions
 from hamr.apps.evaluate.olabench.report import olabench_page
 from hamr.apps.evaluate.policies import AskedPolicies, with_policies
 from hamr.apps.evaluate.results import write_results
@@ -21,17 +21,14 @@ from hamr.bench.olabench.labelled import read_labelled
 from hamr.bench.olabench.run import (
     ALL,
     ComponentJudge,
-    collect,
-    components,
+    OlaBenchWork,
     item_language,
     judge_all,
     judge_settings,
-    open_items,
     open_trials,
-    response_to,
     verdict_on,
 )
-from hamr.bench.olabench.summary import OlaBenchWork, summarise
+from hamr.bench.olabench.summary import summarise
 from hamr.config.judged import JudgedRewards
 from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
@@ -53,10 +50,10 @@ def start(request: EvaluateOlabench) -> int:
     bench = read_bench(request, asked)
     console = Console()
     with Journal(request.output) as journal:
-        _ask(request, bench, journal, asked, console)
-        metrics, rows = summarise(bench, journal, request)
+        _ask(bench, journal, asked, console)
+        metrics, rows = summarise(bench, journal)
         write_results(olabench_page(metrics, rows), metrics, rows, request.output / "summary.json", console)
-    return _exit_code(metrics, bench, journal, request)
+    return _exit_code(metrics, bench, journal)
 
 
 # --- items and judges --------------------------------------------------------------------------
@@ -64,24 +61,21 @@ def start(request: EvaluateOlabench) -> int:
 
 def read_bench(request: EvaluateOlabench, asked: AskedPolicies) -> OlaBenchWork:
     config = asked.config
-    bench = read_items(request.data) if request.data is not None else []
-    items, known = bench[: request.limit], [item.sample.id for item in bench]
-    policies = asked.under_test(request.policy, known[: request.limit], request, known)
+    every = read_items(request.data) if request.data is not None else []
+    items, known = every[: request.limit], [item.sample.id for item in every]
+    policies = asked.under_test(request.policy, known[: request.limit], known)
     labelled = {str(path): read_labelled(path)[: request.limit] for path in request.labels}
-    wanted = {
-        (name, item_language(row.item.sample))
-        for rows in labelled.values()
-        for row in rows
-        for name in row.labels.components
-    }
-    wanted |= {(name, item_language(item.sample)) for item in items for name in components(item, request)}
+    bench = OlaBenchWork(options=request, items=items, policies=policies, labelled=labelled, judges=())
+    judged = [(item, bench.components(item)) for item in items]
+    judged += [(row.item, row.labels.components) for rows in labelled.values() for row in rows]
+    wanted = {(name, item_language(item.sample)) for item, names in judged for name in names}
     judges = [
         judge
         for name in ALL
         if (languages := sorted(language for component, language in wanted if component == name))
         for judge in judges_of(request, config, name, languages)
     ]
-    return OlaBenchWork(items=items, policies=policies, labelled=labelled, judges=judges)
+    return replace(bench, judges=judges)
 
 
 def judges_of(
@@ -117,19 +111,13 @@ def judges_of(
 # --- the work ----------------------------------------------------------------------------------
 
 
-def _ask(
-    request: EvaluateOlabench,
-    bench: OlaBenchWork,
-    journal: Journal,
-    asked: AskedPolicies,
-    console: Console,
-) -> None:
+def _ask(bench: OlaBenchWork, journal: Journal, asked: AskedPolicies, console: Console) -> None:
     """Start the pools with remaining work; judges are started with the policies, since their work follows."""
-    left = {p.name: len(open_items(journal, p, bench.items, request)) for p in bench.policies if p.given is None}
-    trials = bench.trials(journal, request)
+    left = {p.name: len(bench.open_items(journal, p)) for p in bench.policies if p.given is None}
+    trials = bench.trials(journal)
     busy = {judge.name for judge in bench.judges if open_trials(journal, judge, trials)}
     if any(left.values()):  # the new responses are judged later in this call
-        named = {name for item in bench.items for name in components(item, request)}
+        named = {name for item in bench.items for name in bench.components(item)}
         busy |= {judge.name for judge in bench.judges if judge.component in named}
     counts = ", ".join(f"{name} {count}" for name, count in left.items())
     console.print(
@@ -137,38 +125,32 @@ def _ask(
         f"{f' (to answer: {counts})' if counts else ''}, {sum(map(len, bench.labelled.values()))} labelled responses",
         highlight=False,
     )
-    wanted = [asked.pools[name] for name, count in left.items() if count and name in asked.pools]
+    wanted = [name for name, count in left.items() if count and name in asked.pools]
     wanted += [judge.pool for judge in bench.judges if judge.name in busy]
     if not wanted:
         return
 
     async def work(asks: Mapping[str, Ask]) -> None:
         if any(left.values()):
-            pools = {name: asks[pool] for name, pool in asked.pools.items() if pool in asks}
-            async with open_functions(asked.functions, request) as own:
-                await answer({**pools, **own})
-        await judge(asks)
-
-    async def answer(by_policy: Mapping[str, Ask]) -> None:
-        with progress({name: count for name, count in left.items() if count}, console, "answers") as report:
-            await collect(journal, bench.policies, bench.items, by_policy, request, report)
-
-    async def judge(asks: Mapping[str, Ask]) -> None:
-        trials = bench.trials(journal, request)
+            counts = {name: count for name, count in left.items() if count}
+            async with asked.asks(asks) as by_policy:
+                with progress(counts, console, "answers") as report:
+                    await bench.collect(journal, by_policy, report)
+        trials = bench.trials(journal)
         judges = [one for one in bench.judges if one.pool in asks]
         open_now = {one.name: len(open_trials(journal, one, trials)) for one in judges}
         with progress({name: count for name, count in open_now.items() if count}, console, "judged") as report:
-            await judge_all(journal, judges, trials, asks, request, report)
+            await judge_all(journal, judges, trials, asks, bench.options, report)
 
     with_pools(asked.config, wanted, work, run=pools_of(RUN, journal.folder))
 
 
-def _exit_code(metrics: Mapping[str, Any], bench: OlaBenchWork, journal: Journal, request: EvaluateOlabench) -> int:
+def _exit_code(metrics: Mapping[str, Any], bench: OlaBenchWork, journal: Journal) -> int:
     """Print the number of transient failures. Raises HamrError where no policy answered or no judge judged."""
     for policy in bench.policies:
         counts = metrics["policies"][policy.name]["all"]["responses"]
         if not counts["given"]:
-            cause = first_failure(response_to(journal, policy, item, request).detail for item in bench.items)
+            cause = first_failure(bench.response_to(journal, policy, item).detail for item in bench.items)
             remedy = f"see {journal.folder / RESPONSES} and run the command again"
             raise HamrError(f"{policy.name} answered nothing{cause}; {remedy}")
     judges = metrics["judges"]
@@ -180,7 +162,7 @@ def _exit_code(metrics: Mapping[str, Any], bench: OlaBenchWork, journal: Journal
         cause = first_failure(
             verdict_on(journal, judge, trial, name).detail
             for judge in bench.judges
-            for trial in bench.trials(journal, request)
+            for trial in bench.trials(journal)
             if judge.judges(trial)
             for name in trial.responses
         )

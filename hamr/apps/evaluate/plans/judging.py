@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hamr.apps.data.recipes.patm_checks import RewritePlan, read_plan
 from hamr.apps.data.recipes.teachers import CheckFailure, without_thought
-from hamr.config.plans import PlansConfig
+from hamr.config.benchmarks import PlansConfig
 from hamr.data.language import language_of
 from hamr.data.rendering import documents_text
 from hamr.data.sft_items import item_messages, numbered_items

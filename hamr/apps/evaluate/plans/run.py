@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.functions import open_functions
 from hamr.apps.evaluate.plans.judging import (
     DIMENSIONS,
     KEYS,
@@ -67,7 +66,7 @@ class PlanWork:
 
     def __init__(self, request: EvaluatePlans, asked: AskedPolicies, gold: Sequence[GoldPlan], judge: str) -> None:
         self.request, self.asked, self.gold, self.judge = request, asked, gold, judge
-        self.policies = asked.under_test(request.policy, [one.sample.id for one in gold], request)
+        self.policies = asked.under_test(request.policy, [one.sample.id for one in gold])
         self.questions = {one.sample.id: planning_question(one, request) for one in gold}
 
     def response(self, journal: Journal, policy: PolicyUnderTest, gold: GoldPlan) -> PolicyResponse:
@@ -94,18 +93,17 @@ class PlanWork:
     def run(self, journal: Journal, console: Console) -> None:
         """Collect the missing plans, then the missing verdicts."""
         left = [(one, found) for one in self.policies if (found := journal.open_questions(one, self.questions))]
-        pools = [self.asked.pools[policy.name] for policy, _ in left if policy.name in self.asked.pools]
+        pools = [policy.name for policy, _ in left if policy.name in self.asked.pools]
         if not left and not self.to_judge(journal):
             return
 
         async def work(asks: Mapping[str, Ask]) -> None:
             with counted_calls(asks, self.request.output) as counted:
-                async with open_functions(self.asked.functions, self.request) as own:
+                async with self.asked.asks(counted) as by_policy:
                     for policy, questions in left:
-                        ask = own[policy.name] if policy.name in own else counted[self.asked.pools[policy.name]]
+                        ask = patient(by_policy[policy.name], self.request)
                         with progress({policy.name: len(questions)}, console, "plans") as report:
-                            say = partial(report, policy.name)
-                            await journal.collect(questions, patient(ask, self.request), policy.at_once, say)
+                            await journal.collect(questions, ask, policy.at_once, partial(report, policy.name))
                 await self.judge_all(journal, counted[self.judge], console)
 
         run = pools_of("plans", self.request.output)

@@ -80,14 +80,10 @@ def estimate(
         reads = plan.source != "file" and not request.simulator.startswith(SCRIPTED)
         work = dialogue_work(prompts[plan.scenario], turns, reads=reads)
         judged = [("judges", name.partition(AGAIN)[0]) for name in request.judges]
-        talking = [] if _is_held(request) else [("agent", agent), ("simulator", request.simulator)]
+        talking = [] if request.is_held else [("agent", agent), ("simulator", request.simulator)]
         for role, name in (*talking, *judged):
             found[name] = found.get(name, Work()) + work[role]
     return found
-
-
-def _is_held(request: EvaluateSage) -> bool:
-    return request.rejudge or request.dialogues is not None
 
 
 def _prompts(scenario: Scenario, plan: DialoguePlan) -> dict[str, int]:
@@ -111,7 +107,7 @@ def show_cost(
 ) -> None:
     """Print the estimate of the dialogues that are not finished; of all, where they are only judged."""
     missing = [
-        (agent, plan) for agent, plan in pairs if _is_held(request) or store.finished_trace(agent, plan.id) is None
+        (agent, plan) for agent, plan in pairs if request.is_held or store.finished_trace(agent, plan.id) is None
     ]
     if not missing:
         return

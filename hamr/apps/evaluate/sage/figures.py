@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hamr.bench.sage.assessment import Assessment
+from hamr.bench.sage.metrics import VALUES
 from hamr.procedures.prompts import DIMENSIONS
 from hamr.report.drawing import BLUE, CYCLE, GREEN, HALF, INK, MUTED, ORANGE, TEXT, WIDE, axes, heat_map, legend
 
@@ -102,9 +103,7 @@ def dimensions(correlation: Mapping[str, Mapping[str, float | None]]) -> Figure 
 def _dialogue_means(assessed: Sequence[Assessment], value: str) -> list[float]:
     by_dialogue: dict[tuple[str, str], list[float]] = {}
     for a in assessed:
-        logic = None if a.worth.logic is None else a.worth.logic.logic
-        score = {"overall": a.worth.overall, "logic": logic, "chat": a.worth.chat}[value]
-        if score is not None:
+        if (score := VALUES[value](a)) is not None:
             by_dialogue.setdefault((a.agent, a.dialogue), []).append(score)
     return [sum(scores) / len(scores) for scores in by_dialogue.values()]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.functions import check_native, find_functions, open_functions
+from hamr.apps.evaluate.policies import check_native, find_functions, open_functions
 from hamr.apps.evaluate.sage.costs import show_cost
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
@@ -23,11 +23,12 @@ from hamr.bench.sage.finished import read_dialogues
 from hamr.bench.sage.judging import AGAIN
 from hamr.bench.sage.merge import merge_into, merged_settings
 from hamr.bench.sage.run import Cast, Evaluated, hold, summarise
-from hamr.bench.sage.scripted import KINDS, PREFIX, scripted_pool
+from hamr.bench.sage.scripted import KINDS, scripted_pool
 from hamr.bench.sage.store import JUDGEMENTS, TRACES, Store, read_settings
 from hamr.bench.sage.traces import DialoguePlan, Exchange, Trace
-from hamr.config.agents import names_function
-from hamr.config.sage import SageConfig
+from hamr.config.benchmarks import names_function
+from hamr.config.pools import SPEED_ONLY
+from hamr.config.sage import SCRIPTED, SageConfig
 from hamr.config.schema import Config
 from hamr.data.samples import write_rows
 from hamr.errors import BadInput, HamrError, did_you_mean, first_failure
@@ -61,7 +62,7 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
     scenarios = {name: load_scenario(given) for name, given in request.scenarios.items()}
     functions = find_functions("agent", [] if request.rejudge or merge else request.agents, request)
     config = None if merge else _pools(request)
-    if request.simulator == f"{PREFIX}worded":
+    if request.simulator == f"{SCRIPTED}worded":
         for scenario in scenarios.values():
             load_words(scenario, request.language)
     finished = _finished_traces(request, scenarios)
@@ -99,10 +100,8 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
 def _pools(request: EvaluateSage) -> Config | None:
     """Return the configuration if a participant is a pool; check every name. Raises BadInput."""
     wanted = list(_asked_pools(request))
-    if all(_needs_no_pool(name) for _, name in wanted) and not request.overrides:
-        config = None
-    else:
-        config = request.config()
+    without = all(_needs_no_pool(name) for _, name in wanted) and not request.overrides
+    config = None if without else request.config()
     for key, name in wanted:
         _check_name(config, key, name)
         if config is not None and key == "agent" and not _needs_no_pool(name) and request.is_native(name):
@@ -111,27 +110,27 @@ def _pools(request: EvaluateSage) -> Config | None:
 
 
 def _needs_no_pool(name: str) -> bool:
-    return name.startswith(PREFIX) or names_function(name)
+    return name.startswith(SCRIPTED) or names_function(name)
 
 
 def _asked_pools(request: EvaluateSage) -> Iterator[tuple[str, str]]:
     """Yield (key, pool or script) of every participant that may be queried."""
-    if not request.rejudge and request.dialogues is None:
+    if not request.is_held:
         yield from (("agent", name) for name in request.agents)
         yield "simulator", request.simulator
     yield from (("judges", name.partition(AGAIN)[0]) for name in request.judges)
 
 
 def _check_name(config: Config | None, key: str, name: str) -> None:
-    if name.startswith(PREFIX):
-        scripted_pool(key, name.removeprefix(PREFIX), {}, {})
+    if name.startswith(SCRIPTED):
+        scripted_pool(key, name.removeprefix(SCRIPTED), {}, {})
         return
     if names_function(name) and key == "agent":
         return
     if config is None:
         raise BadInput(key, name, "is a function; only an agent may be one")
     if name not in config.pools:
-        known = [*sorted(config.pools), *(PREFIX + script for script in KINDS[key])]
+        known = [*sorted(config.pools), *(SCRIPTED + script for script in KINDS[key])]
         raise BadInput(key, name, f"no such pool or script; {did_you_mean(name, known)}there are: {', '.join(known)}")
     writing_pool(config, key, name)
 
@@ -189,12 +188,10 @@ def _who_talks(request: EvaluateSage, config: Config | None, functions: Mapping[
 def _pool_settings(
     config: Config | None, name: str, functions: Mapping[str, AgentSource] = MappingProxyType({})
 ) -> dict[str, Any]:
-    if name.startswith(PREFIX):
+    if name.startswith(SCRIPTED):
         return {"name": name}
     if name in functions:
         return {"name": name, "sha256": functions[name].sha256}
-    from hamr.config.pools import SPEED_ONLY
-
     assert config is not None
     return {"name": name, **config.pools[name].model_dump(mode="json", exclude=SPEED_ONLY)}
 
@@ -227,27 +224,26 @@ def _work(
     console: Console,
 ) -> None:
     plans = {plan.id: plan for _, plan in pairs}
-    done = request.rejudge or request.dialogues is not None
-    names = [name for _, name in _asked_pools(request) if not _needs_no_pool(name)]
-    talking = {name for key, name in _asked_pools(request) if key != "judges" and not _needs_no_pool(name)}
+    pools = [(key, name) for key, name in _asked_pools(request) if not _needs_no_pool(name)]
+    talking = {name for key, name in pools if key != "judges"}
     at_once = request.at_once or SCRIPTED_AT_ONCE
     if talking and config is not None and request.at_once is None:
         at_once = sum(config.pools[name].places for name in talking)
 
     async def work(asks: Mapping[str, Ask]) -> None:
-        async with open_functions(functions, request) as own:
-            with counted_calls(asks, request.output) as counted:
+        with counted_calls(asks, request.output) as counted:
+            async with open_functions(functions, request) as own:
                 await talk({**counted, **own})
 
     async def talk(asks: Mapping[str, Ask]) -> None:
         def find_ask(key: str, name: str) -> Ask:
-            if name.startswith(PREFIX):
-                return scripted_pool(key, name.removeprefix(PREFIX), scenarios, plans)
+            if name.startswith(SCRIPTED):
+                return scripted_pool(key, name.removeprefix(SCRIPTED), scenarios, plans)
             return asks[name]
 
         cast = Cast(
-            agents={} if done else {name: find_ask("agent", name) for name in request.agents},
-            user=_unused_ask if done else find_ask("simulator", request.simulator),
+            agents={} if request.is_held else {name: find_ask("agent", name) for name in request.agents},
+            user=_unused_ask if request.is_held else find_ask("simulator", request.simulator),
             simulator=request.simulator,
             judges={name: find_ask("judges", name.partition(AGAIN)[0]) for name in request.judges},
             native=frozenset(filter(request.is_native, request.agents)),
@@ -261,9 +257,9 @@ def _work(
 
             await hold(store, scenarios, pairs, cast, request, at_once=at_once, report=news)
 
-    if names:
+    if pools:
         assert config is not None
-        with_pools(config, names, work, run=pools_of(RUN, request.output))
+        with_pools(config, [name for _, name in pools], work, run=pools_of(RUN, request.output))
         show(usage_table(usage(request.output, (CALLS,))), console=console)
     else:
         asyncio.run(work({}))

@@ -8,9 +8,8 @@ from typing import Any
 
 from hamr.bench.sage.assessment import Assessment
 from hamr.bench.sage.metrics import VALUES
-from hamr.bench.sage.reading import read_turn
 from hamr.bench.sage.run import Evaluated
-from hamr.bench.sage.traces import Trace
+from hamr.bench.sage.traces import Trace, read_turn
 from hamr.files import write_atomic
 from hamr.report.html import render
 from hamr.security.redaction import redact_text

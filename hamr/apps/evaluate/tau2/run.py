@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from hamr.apps.evaluate.functions import open_functions
-from hamr.apps.evaluate.policies import AskedPolicies, with_policies
+from hamr.apps.evaluate.policies import AskedPolicies, is_file, with_policies
 from hamr.apps.evaluate.results import write_results
 from hamr.apps.shared.pools_up import pools_of, with_pools, writing_pool
 from hamr.apps.shared.progress import progress
@@ -23,8 +24,8 @@ from hamr.bench.tau2.figures import figures
 from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
 from hamr.bench.tau2.tasks import package_version, samples
 from hamr.cascade.retry import patient
+from hamr.config.benchmarks import Tau2Config
 from hamr.config.sage import SCRIPTED
-from hamr.config.tau2 import Tau2Config
 from hamr.errors import BadInput, HamrError, did_you_mean
 from hamr.files import read_jsonl, write_atomic
 from hamr.protocols import Ask
@@ -47,6 +48,7 @@ def start(request: EvaluateTau2) -> int:
     _check_scripts(request)
     named = [name for name in request.agents if name != GOLD]
     asked = with_policies(request.config(), "agent", named, "none", request)
+    agents = asked.names or (GOLD,)
     if not request.simulator.startswith(SCRIPTED):
         writing_pool(asked.config, "simulator", request.simulator)
     points = samples(request.domain, request.split)[: request.limit]
@@ -54,21 +56,16 @@ def start(request: EvaluateTau2) -> int:
         "package": version,
         "options": request.model_dump(mode="json", include=set(Tau2Config.model_fields) - CHANGEABLE),
         "simulator": _settings_of(asked, request.simulator),
-        "agents": {name: _settings_of(asked, name) for name in request.agents},
+        "agents": {name: _settings_of(asked, name) for name in agents},
     }
     console = Console()
     with _Results(request.output, settings) as results:
-        left = [
-            (agent, sample, trial)
-            for agent in request.agents
-            for sample in points
-            for trial in range(request.trials)
-            if (agent, sample.id, trial) not in results.finished_keys
-        ]
+        asked_for = [(agent, one, trial) for agent in agents for one in points for trial in range(request.trials)]
+        left = [(agent, one, trial) for agent, one, trial in asked_for if not results.is_finished(agent, one.id, trial)]
         console.print(f"tau2: {len(points)} tasks of {request.domain}, {len(left)} dialogues to hold", highlight=False)
         if left:
-            _Work(request, asked, results, left).run(console)
-        rows = results.rows(request, points)
+            _Work(request=request, asked=asked, results=results, left=left).run(console)
+        rows = [results.all[key] for agent, one, trial in asked_for if (key := (agent, one.id, trial)) in results.all]
     metrics = {
         "package": version,
         "domain": request.domain,
@@ -84,6 +81,8 @@ def start(request: EvaluateTau2) -> int:
 
 
 def _check_scripts(request: EvaluateTau2) -> None:
+    if file := next(filter(is_file, request.agents), None):
+        raise BadInput("agent", file, "is a file; give a pool, a run folder, a function or a script")
     scripts = {"agent": (GOLD,), "simulator": (GOLD, CASE)}
     for key, name in (*(("agent", name) for name in request.agents), ("simulator", request.simulator)):
         if name.startswith(SCRIPTED) and name not in scripts[key]:
@@ -101,12 +100,14 @@ def _settings_of(asked: AskedPolicies, name: str) -> dict[str, Any]:
 
 
 class _Results(RowFolder):
-    """Results of an evaluation, one row per dialogue. `done` has the newest row of each finished one."""
+    """Results of an evaluation. `all` has the newest row of each dialogue."""
+
+    names = (RESULTS,)
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.settings = json.loads(json.dumps(settings))
         self.all: dict[tuple[str, str, int], DialogueRow] = {}
-        super().__init__(folder, (RESULTS,))
+        super().__init__(folder)
 
     def _load(self) -> None:
         path = self.folder / SETTINGS
@@ -122,68 +123,48 @@ class _Results(RowFolder):
         for row in read_jsonl(self.folder / RESULTS):
             self.all[row["agent"], row["task"], row["trial"]] = row
 
-    @property
-    def finished_keys(self) -> set[tuple[str, str, int]]:
-        return {key for key, row in self.all.items() if row.get("reward") is not None}
+    def is_finished(self, agent: str, task: str, trial: int) -> bool:
+        return self.all.get((agent, task, trial), {}).get("reward") is not None
 
     def add(self, row: DialogueRow) -> None:
         self.all[row["agent"], row["task"], row["trial"]] = row
         self._write(RESULTS, row)
 
-    def rows(self, request: EvaluateTau2, points: Sequence[ServiceSample]) -> list[DialogueRow]:
-        """Return the rows of the requested dialogues."""
-        keys = ((a, s.id, trial) for a in request.agents for s in points for trial in range(request.trials))
-        return [self.all[key] for key in keys if key in self.all]
 
-
+@dataclass(frozen=True, kw_only=True)
 class _Work:
     """The dialogues that are left."""
 
-    def __init__(
-        self,
-        request: EvaluateTau2,
-        asked: AskedPolicies,
-        results: _Results,
-        left: Sequence[tuple[str, ServiceSample, int]],
-    ) -> None:
-        self.request, self.asked, self.results, self.left = request, asked, results, left
+    request: EvaluateTau2
+    asked: AskedPolicies
+    results: _Results
+    left: Sequence[tuple[str, ServiceSample, int]]
 
     def run(self, console: Console) -> None:
         agents = {agent for agent, _, _ in self.left}
-        pools = [self.asked.pools[name] for name in agents if name in self.asked.pools]
+        pools = [name for name in agents if name in self.asked.pools]
         pools += [] if self.request.simulator.startswith(SCRIPTED) else [self.request.simulator]
 
         async def work(asks: Mapping[str, Ask]) -> None:
-            async with open_functions(self.asked.functions, self.request) as own:
-                with (
-                    counted_calls(asks, self.request.output) as counted,
-                    progress({"held": len(self.left)}, console, "dialogues") as report,
-                ):
-                    known = {**counted, **own}
-                    await process_all(
-                        self.left,
-                        lambda one: self.hold(known, *one),
-                        self.request.at_once,
-                        lambda done: report("held", done),
-                    )
+            with counted_calls(asks, self.request.output) as counted:
+                async with self.asked.asks(counted) as by_agent:
+                    known = {**counted, **by_agent}
+                    with progress({"held": len(self.left)}, console, "dialogues") as report:
+                        hold, say = partial(self.hold, known), partial(report, "held")
+                        await process_all(self.left, lambda one: hold(*one), self.request.at_once, say)
 
         with_pools(self.asked.config, pools, work, run=pools_of("tau2", self.request.output))
 
     async def hold(self, asks: Mapping[str, Ask], agent: str, sample: ServiceSample, trial: int) -> bool:
         """Hold one dialogue and add its row. Return whether the participants answered."""
         seed = self.request.seed + trial
-        act: Act
-        user: Ask
         if agent == GOLD:
             replay = GoldReplay(sample)
-            act, user = replay.act, replay.user
+            act: Act = replay.act
+            user: Ask = replay.user
         else:
-            act = self._actor(asks[self.asked.pools.get(agent, agent)], agent, sample, seed)
-            user = (
-                CaseCustomer(sample)
-                if self.request.simulator == CASE
-                else patient(asks[self.request.simulator], self.request)
-            )
+            act, simulator = self._actor(asks[agent], agent, sample, seed), self.request.simulator
+            user = CaseCustomer(sample) if simulator == CASE else patient(asks[simulator], self.request)
         row: DialogueRow = {"agent": agent, "task": sample.id, "trial": trial}
         dialogue = await asyncio.to_thread(Tau2Dialogue, sample, self.request, seed)
         try:

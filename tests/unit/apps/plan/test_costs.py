@@ -19,7 +19,8 @@ from hamr.apps.plan.costs import (
     trainer_memory,
 )
 from hamr.apps.plan.models import KNOWN, from_config, model_size
-from hamr.config.lora import LoraConfig
+from hamr.config.schema import TrainerConfig
+from hamr.config.section import LoraConfig
 from hamr.errors import BadInput
 from hamr.models.bundled import describe, resolve_model
 
@@ -62,14 +63,15 @@ def test_training_costs_6_flops_per_parameter_and_8_with_recomputation() -> None
     plain = train_time(model, H100, 8, 1e5, recompute=False)
     assert plain == pytest.approx(6 * 4.02e9 * 1e5 / (8 * 989e12 * 0.35))
     assert train_time(model, H100, 8, 1e5, recompute=True) == pytest.approx(plain * 8 / 6)
-    assert sync_time(model) == pytest.approx(8.04 / 25)
+    assert sync_time(model, 1.0) == pytest.approx(8.04 / 25)
     assert sync_time(model, trained_share(LoraConfig(rank=32))) == pytest.approx(0.02 * 8.04 / 25)
 
 
 @pytest.mark.parametrize(("stage", "bytes_each"), [(0, 16), (1, 6 + 12 / 8), (2, 2 + 16 / 8), (3, 18 / 8)])
 def test_zero_partitions_memory_by_stage(stage: int, bytes_each: float) -> None:
     model = KNOWN["qwen3-4b"]
-    memory = trainer_memory(model, H100, 8, stage, tokens=1024, recompute=True)
+    trainer = TrainerConfig(ranks=8, zero_stage=stage, tokens_per_microbatch=1024, gradient_checkpointing=True)
+    memory = trainer_memory(model, H100, trainer, reference=False)
     assert memory.weights_gib == pytest.approx(4.02e9 * bytes_each / GIB)
     assert memory.cache_gib == pytest.approx(2 * 2560 * 36 * 1024 / GIB)
 

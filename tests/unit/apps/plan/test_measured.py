@@ -17,11 +17,11 @@ from hamr.apps.plan.measured import (
     replay,
 )
 from hamr.apps.plan.overlap import Overlap
-from hamr.apps.plan.simulation import Service, Station, simulate
+from hamr.apps.plan.simulation import Cluster, Service, Station, simulate
 
 WORKERS = Station(replicas=1, slots=16, service=Service(fixed_s=1.0))
 POOLS = dict.fromkeys(("reranker", "judge"), Station(replicas=1, slots=8, service=Service(fixed_s=1.0)))
-RUN = RunSimulation(workers=WORKERS, pools=POOLS, first="reranker")
+RUN = RunSimulation(cluster=Cluster(rollout=WORKERS, pools=POOLS), first="reranker")
 TRUE = Service(fixed_s=2.0, each_s=0.25)
 MEAN_TOKENS = 20.0
 
@@ -48,8 +48,7 @@ def made_steps(n: int, seed: int = 0) -> list[MeasuredStep]:
         )  # fmt: skip
         played = simulate(
             replay(step, {"reranker": (0.3,), "judge": (2.0,)}, MEAN_TOKENS, "reranker"),
-            rollout=Station(replicas=1, slots=16, service=TRUE),
-            pools=POOLS,
+            Cluster(rollout=Station(replicas=1, slots=16, service=TRUE), pools=POOLS),
         )
         score, train = played.rollout_s + played.tail_s, 3 + 0.01 * step.trained_tokens
         values = {**vars(step), "rollout_score_s": score, "train_s": train, "total_s": score + train + 0.7}

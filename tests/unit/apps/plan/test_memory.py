@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 import pytest
 
-from hamr.apps.plan.build import build_workload
-from hamr.apps.plan.costs import GIB, RESTING_GIB, TRANSFER_GIB, Memory
-from hamr.apps.plan.memory import memory_per_gpu
+from hamr.apps.plan.build import build_workload, output_tokens, places, response_tokens
+from hamr.apps.plan.costs import GIB, GPUS, RESTING_GIB, TRANSFER_GIB, Memory, engine_memory, rank_memory
+from hamr.apps.plan.models import model_size
 from hamr.cluster.placement import check_placement
 from hamr.config.load import load_config
 from tests.docs_pages import DOCS
@@ -23,15 +24,40 @@ HARDWARE = {
 
 
 def memory_of(*overrides: str) -> dict[str, Memory]:
+    """Return the memory of a rank and of engines that have all concurrent requests in their cache."""
     config = load_config(list(overrides))
-    return memory_per_gpu(config, build_workload(config, None))
+    workload, gpu, rollout = build_workload(config, None), GPUS[config.plan.gpu], config.rollout
+    engines = {
+        f"pools.{name}": (
+            pool.model,
+            pool.engine,
+            places(pool),
+            min(
+                config.plan.prompt_tokens + response_tokens(config) + output_tokens(config, name, workload),
+                pool.max_context,
+            ),
+        )
+        for name, pool in config.pools.items()
+    }
+    held = min(rollout.engine.max_num_seqs, math.ceil(workload.rounds[0] * workload.samples / rollout.workers))
+    tokens = config.plan.prompt_tokens + response_tokens(config)
+    engines["rollout.workers"] = (config.model.path, rollout.engine, held, tokens)
+    found = {
+        part: engine_memory(
+            model_size(part, model), gpu, engine.tensor_parallel_size, sequences=sequences, tokens=tokens,
+            utilisation=engine.gpu_memory_utilization,
+        )
+        for part, (model, engine, sequences, tokens) in engines.items()
+        if engine.num_gpus
+    }  # fmt: skip
+    return found | rank_memory(config, model_size("model.path", config.model.path))
 
 
 @pytest.mark.parametrize("name", HARDWARE)
 def test_configuration_fits_its_hardware(name: str) -> None:
     config = load_config([f"experiment={name}"])
     check_placement(config, HARDWARE[name])
-    parts = memory_per_gpu(config, build_workload(config, None))
+    parts = memory_of(f"experiment={name}")
     assert all(memory.fits for memory in parts.values()), {part: m for part, m in parts.items() if not m.fits}
     if config.rollout.colocated:
         # The sleeping side keeps its context; the other one must not count on the whole GPU.

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import simulated_time
 from hamr.apps.plan.overlap import Overlap, SimulatedGroup, simulate_overlap
-from hamr.apps.plan.simulation import Service, Simulated, SimulatedResponse, Station
+from hamr.apps.plan.simulation import Cluster, Service, Simulated, SimulatedResponse, Station
 from hamr.data.stream import PromptStream
 from hamr.experience import Draw, Experience
 from hamr.types import Reference, Reply, RolloutGroup, ServiceSample
@@ -29,7 +29,7 @@ def play_steps(
     groups: list[SimulatedGroup] = [
         ((SimulatedResponse(group=i, work=work),), i not in without_signal) for i, work in enumerate(works)
     ]
-    return simulate_overlap(groups, how, rollout=station, pools={}, train_s=[train_s] * steps, sync_s=sync_s)
+    return simulate_overlap(groups, how, Cluster(rollout=station, pools={}, sync_s=sync_s), [train_s] * steps)
 
 
 def waits(*args: object, **how: object) -> list[float]:

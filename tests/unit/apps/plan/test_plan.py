@@ -14,8 +14,8 @@ from hamr.apps.plan.build import build_cluster, build_workload, turns_of
 from hamr.apps.plan.measured import MeasuredStep
 from hamr.apps.plan.output import configuration
 from hamr.apps.plan.run import read_past, rounds
-from hamr.apps.plan.simulation import Service
-from hamr.apps.plan.sizing import Cluster, Study
+from hamr.apps.plan.simulation import Cluster, Service
+from hamr.apps.plan.sizing import Study
 from hamr.apps.plan.tables import title
 from hamr.cluster.resource_requests import demands
 from hamr.config.load import dump_config, load_config

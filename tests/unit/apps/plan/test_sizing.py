@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hamr.apps.plan.simulation import ROLLOUT, Service, Station
-from hamr.apps.plan.sizing import Cluster, Study
+from hamr.apps.plan.simulation import ROLLOUT, Cluster, Service, Station, simulate
+from hamr.apps.plan.sizing import Study
 from hamr.apps.plan.workload import Workload, WorkSpread
 
 WORKLOAD = Workload(
@@ -30,10 +30,10 @@ def study() -> Study:
 
 def test_sized_pools_meet_the_goal_minimally(study: Study) -> None:
     goal = study.ideal().step_s * 1.05
-    found, needs = study.needs(goal, most=64)
+    found = study.size_pools(goal, most=64)
     assert study.play(found).step_s <= goal
-    judges = needs["judge"].replicas
-    assert found.pools["judge"].replicas == judges > 1
+    judges = found.pools["judge"].replicas
+    assert judges > 1
     assert study.play(found.with_replicas(judge=judges - 1)).step_s > goal
 
 
@@ -55,26 +55,23 @@ def test_pools_grow_if_they_suffice_only_separately() -> None:
     goal = both.ideal().step_s * 1.05
     alone = {name: both._alone(name, goal, 64) for name in cluster.pools}
     assert both.play(cluster.with_replicas(**alone)).step_s > goal
-    assert both.play(both.needs(goal, most=64)[0]).step_s <= goal
+    assert both.play(both.size_pools(goal, most=64)).step_s <= goal
 
 
 def test_required_concurrency_follows_littles_law(study: Study) -> None:
-    judge = study.needs(study.ideal().step_s * 1.02, most=64)[1]["judge"]
-    assert judge.questions == pytest.approx(128 * 0.4)
-    assert judge.busy == pytest.approx(128 * 0.4 * 6.0 / (2 * study.ideal().rollout_s))
-    assert (judge.service_s, judge.slots) == (6.0, 2)
+    assert study.busy("judge") == pytest.approx(128 * 0.4 * 6.0 / (2 * study.ideal().rollout_s))
 
 
 def test_looser_goal_needs_fewer_replicas(study: Study) -> None:
     ideal = study.ideal().step_s
-    sizes = [study.needs(goal, most=64)[1]["judge"].replicas for goal in (ideal * 1.01, ideal * 1.2, ideal * 3)]
+    sizes = [study.size_pools(goal, most=64).pools["judge"].replicas for goal in (ideal * 1.01, ideal * 1.2, ideal * 3)]
     assert sizes == sorted(sizes, reverse=True)
     assert sizes[0] > sizes[-1]
 
 
 def test_search_stops_at_its_bound(study: Study) -> None:
-    found, needs = study.needs(study.ideal().step_s * 1.01, most=2)
-    assert needs["judge"].replicas == 2
+    found = study.size_pools(study.ideal().step_s * 1.01, most=2)
+    assert found.pools["judge"].replicas == 2
     assert study.play(found).step_s > study.ideal().step_s * 1.01
 
 
@@ -99,7 +96,7 @@ def test_step_time_is_bounded_by_the_deadline(study: Study) -> None:
 
 
 def test_slowest_reward_is_the_maximum_over_steps(study: Study) -> None:
-    slowest = [CLUSTER.play(step).slowest_s for step in study.steps]
+    slowest = [simulate(step, CLUSTER).slowest_s for step in study.steps]
     assert study.play(CLUSTER).slowest_s == max(slowest) > min(slowest)
 
 

@@ -56,9 +56,7 @@ def test_long_prompts_are_dropped_and_counted(splits: Splits) -> None:
     kept, dropped = fit_prompts(splits, WordCodec(), config(room))
     assert all(len(WordCodec().prompt(s)) <= room for s in (*kept.train, *kept.test))
     assert dropped["train"] == len(splits.train) - len(kept.train) > 0
-    prepared = Prepared(
-        config=config(room), model_path=Path(), codec=WordCodec(), splits=kept, dropped=dropped, seconds={}
-    )  # type: ignore[arg-type]
+    prepared = Prepared(config=config(room), model_path=Path(), codec=WordCodec(), splits=kept, dropped=dropped)
     counts = f"rollout.max_new_tokens: {dropped['train']} of {len(splits.train)} in train, "
     assert f"model.max_context={room + 12} less {counts}" in prepared.dropped_note
     assert not replace(prepared, dropped={"train": 0}).dropped_note

@@ -22,7 +22,7 @@ from hamr.apps.submit.package import pack
 from hamr.apps.submit.request import ONLY_HERE, RESOLVED, SubmitRequest, secret_variables
 from hamr.apps.submit.run import FOLDER, command, locate_run, refuse_left_behind
 from hamr.apps.train.command import TrainCommand
-from hamr.cluster.nodes import Versions, refuse_unlike
+from hamr.cluster.nodes import refuse_unlike
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, RunFolderError
 from hamr.pools.function_pool import read_sources
@@ -417,17 +417,17 @@ def test_secrets_are_named_and_not_submitted() -> None:
         ["experiment=smoke", "logging=online", "pools.judge.type=openai", "pools.judge.endpoint=http://127.0.0.1:1/v1",
          "pools.judge.model=m", "pools.judge.api_key_env=JUDGE_KEY"]
     )  # fmt: skip
-    assert secret_variables(config) == ["JUDGE_KEY", "WANDB_API_KEY"]
-    assert secret_variables(load_config(["experiment=smoke"])) == []
+    assert secret_variables([config]) == ["JUDGE_KEY", "WANDB_API_KEY"]
+    assert secret_variables([load_config(["experiment=smoke"])]) == []
 
 
 def test_nodes_must_have_equal_versions() -> None:
-    here = Versions(python="3.11", ray="2.60.0", hamr="1.0")
+    here = {"python": "3.11", "ray": "2.60.0", "hamr": "1.0"}
     refuse_unlike(here, {"a": here, "b": here})
     with pytest.raises(BadInput, match=r"node b: 'hamr 0\.9': the run itself has 1\.0; install the same"):
-        refuse_unlike(here, {"a": here, "b": Versions(python="3.11", ray="2.60.0", hamr="0.9")})
+        refuse_unlike(here, {"a": here, "b": {**here, "hamr": "0.9"}})
     with pytest.raises(BadInput, match=r"node c: 'python 3\.12'"):
-        refuse_unlike(here, {"c": Versions(python="3.12", ray="2.60.0", hamr="0.9")})
+        refuse_unlike(here, {"c": {**here, "python": "3.12", "hamr": "0.9"}})
     with pytest.raises(BadInput, match=r"node d: 'No module named hamr': cannot report its versions"):
         refuse_unlike(here, {"d": "No module named hamr"})
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from hamr.apps.train.held_out import decision_matches, evaluate_held_out, summarise
+from hamr.data.actions import render_action
 from hamr.data.formats import Formats
 from hamr.protocols import GenerationRequest, SamplingConfig
 from hamr.telemetry.glossary import check_names
@@ -17,6 +18,7 @@ from hamr.types import (
     Audit,
     Band,
     Component,
+    Failure,
     JudgeTimeout,
     MalformedResponse,
     Outcome,
@@ -86,6 +88,18 @@ def test_audits_correct_the_mean_consistency() -> None:
 def test_failed_score_is_excluded_from_the_means() -> None:
     result = summarise([sample(0, ASK, "ask")], [record(0, ASK, JudgeTimeout(), "below")])
     assert result.failed_frac == 1.0 and result.reward == {} and result.tool_exact_match is None
+
+
+def test_response_that_the_router_did_not_return_is_no_format_error() -> None:
+    """Its record has neither an action nor components, but its text."""
+    call = render_action(CALL)
+    lost = [
+        dataclasses.replace(record(i, None, Failure(detail="no record"), "none"), components=(), response=text)
+        for i, text in enumerate(("Which one?", call, "<tool_call>"))
+    ]
+    result = summarise([sample(0, ASK, "ask"), sample(1, CALL, "call"), sample(2, CALL, "call")], lost)
+    assert (result.format_error_rate, result.failed_frac) == (1 / 3, 1.0)
+    assert (result.action_accuracy, result.tool_exact_match) == (2 / 3, 0.5)
 
 
 def test_different_tool_is_a_different_decision() -> None:

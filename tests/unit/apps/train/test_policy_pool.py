@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.train.policy_pool import asked_policy
+from hamr.apps.train.dialogues import asked_policy
 from hamr.errors import EngineDied
 from hamr.types import Question, Rollout, SampleKey
 

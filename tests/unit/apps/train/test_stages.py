@@ -20,11 +20,13 @@ from hamr.apps.train import stages
 from hamr.apps.train.scorer_refit import ScoredReply
 from hamr.apps.train.stages import Run, enter_rl, measure, warm_up
 from hamr.calibration.cascade import Cascade
-from hamr.config.load import load_config
+from hamr.config.load import dump_config, load_config
 from hamr.data.splits import Splits
 from hamr.errors import BadInput, Preempted
 from hamr.experience import Experience
 from hamr.telemetry.console import Console
+from hamr.telemetry.live import LiveStatus
+from hamr.telemetry.run_folder import RunFolder
 from hamr.trainer.checkpoints import Checkpoints
 from hamr.types import (
     Answer,
@@ -339,6 +341,25 @@ async def test_resumed_warm_up_uses_the_batches_of_an_uninterrupted_one(tmp_path
     assert len(second.loaded) == 1
     assert first.batches + second.batches == unbroken.batches
     assert resumed.evaluations == {"base": {"after": 0}, "sft": {"after": 4}}
+
+
+async def test_status_of_a_run_stopped_at_its_start_says_how_to_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def start_run_actors(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(train, "start_run_actors", start_run_actors)
+    config = load_config(["experiment=smoke", "logging.wandb.mode=disabled"])
+    none = Splits(train=(), validation=(), test=())
+    prepared: Any = SimpleNamespace(config=config, splits=none, truth=None)
+    starting: Any = SimpleNamespace(hand_over=lambda: None)
+    with RunFolder.create(tmp_path / "run", dump_config(config)) as folder, pytest.raises(Preempted) as ended:
+        await asyncio.create_task(train.train(prepared, {}, folder, Console(enabled=False), starting))
+    status = LiveStatus.read(tmp_path / "run")
+    assert status is not None and (status.state, status.detail) == ("preempted", str(ended.value))
+    assert status.detail.startswith("stopped by SIGTERM; continue with: hamr train resume=")
 
 
 async def test_hanging_step_is_dropped_and_the_kept_step_is_named(tmp_path: Path) -> None:

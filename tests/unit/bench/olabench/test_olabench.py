@@ -4,7 +4,7 @@ import pytest
 
 from hamr.bench.olabench import hallucination_rates, overall, risk_rates
 from hamr.errors import BadInput
-from hamr.types import Judgement, RewardRecord, SampleKey, Scored
+from hamr.types import Judgement
 
 # Overall, dialogue quality, policy compliance, tool calling, risk in %, hallucination in %.
 TABLE_3 = {
@@ -95,26 +95,15 @@ def test_values_off_the_scale_are_rejected(figures, said):
         overall(*figures)
 
 
-def record(prompt, *judgements):
-    return RewardRecord(
-        key=SampleKey(run="r", step=0, prompt=prompt, sample=0),
-        total=Scored(value=1.0),
-        components=(),
-        action=None,
-        band="none",
-        judgements=judgements,
-    )
-
-
 def test_risk_types_are_counted_separately():
     found = risk_rates(
-        [
-            record("a", Judgement(component="risk", labels=("liability", "overcommitment"))),
-            record("b", Judgement(component="risk", labels=("overcommitment",))),
-            record("c", Judgement(component="risk")),
-            record("d", Judgement(component="hallucination", labels=("none",))),
-            record("e", Judgement(component="risk")),
-        ]
+        {
+            "a": Judgement(component="risk", labels=("liability", "overcommitment")),
+            "b": Judgement(component="risk", labels=("overcommitment",)),
+            "c": Judgement(component="risk"),
+            "d": None,
+            "e": Judgement(component="risk"),
+        }
     )
     assert (found.rate.mean, found.rate.n, found.unjudged) == (0.5, 4, 1)
     shares = {kind: share.mean for kind, share in found.types.items()}
@@ -125,7 +114,7 @@ def test_risk_types_are_counted_separately():
 def test_hallucination_types_sum_to_the_rate():
     labels = ["none", "misuse", "factual", "factual", "none", "logical", "none", "none"]
     found = hallucination_rates(
-        [record(str(i), Judgement(component="hallucination", labels=(label,))) for i, label in enumerate(labels)]
+        {str(i): Judgement(component="hallucination", labels=(label,)) for i, label in enumerate(labels)}
     )
     assert found.rate.mean == 0.5
     assert {kind: share.mean for kind, share in found.types.items()} == {
@@ -137,22 +126,22 @@ def test_hallucination_types_sum_to_the_rate():
 
 
 def test_zero_of_twenty_has_a_nonzero_upper_bound():
-    found = risk_rates([record(str(i), Judgement(component="risk")) for i in range(20)])
+    found = risk_rates({str(i): Judgement(component="risk") for i in range(20)})
     assert found.rate.mean == found.rate.low == 0.0
     assert 0.1 < found.rate.high < 0.2
 
 
 def test_rate_without_judgements_is_none():
-    found = risk_rates([record("a")])
+    found = risk_rates({"a": None})
     assert (found.rate.mean, found.rate.n, found.unjudged) == (None, 0, 1)
 
 
 @pytest.mark.parametrize("labels", [(), ("none", "factual"), ("odd",)])
 def test_hallucination_requires_exactly_one_known_label(labels):
     with pytest.raises(BadInput, match="sample x: give one of"):
-        hallucination_rates([record("x", Judgement(component="hallucination", labels=labels))])
+        hallucination_rates({"x": Judgement(component="hallucination", labels=labels)})
 
 
 def test_unknown_risks_are_rejected():
     with pytest.raises(BadInput, match="sample x: give some of"):
-        risk_rates([record("x", Judgement(component="risk", labels=("odd",)))])
+        risk_rates({"x": Judgement(component="risk", labels=("odd",))})

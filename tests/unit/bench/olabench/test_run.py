@@ -16,18 +16,15 @@ from hamr.bench.olabench.journal import VERDICTS, Journal, JudgeVerdict
 from hamr.bench.olabench.responses import read_response, response_question
 from hamr.bench.olabench.run import (
     ComponentJudge,
-    collect,
+    OlaBenchWork,
     judge_all,
     judge_settings,
-    open_items,
     open_trials,
-    response_to,
-    trials_of,
     verdict_on,
 )
-from hamr.bench.olabench.summary import OlaBenchWork, summarise
+from hamr.bench.olabench.summary import summarise
+from hamr.config.benchmarks import OlabenchConfig
 from hamr.config.judged import ComparedConfig, GradedConfig
-from hamr.config.olabench import OlabenchConfig
 from hamr.types import Answer, Judgement, Reference, Reply, ScorerCall, ServiceSample, Turn
 
 
@@ -181,8 +178,7 @@ def test_missing_answer_is_not_judged():
     there, gone = PolicyUnderTest(name="p", given={"a": "Good."}), PolicyUnderTest(name="q")
     one = judge("dialogue")
     with tempfile.TemporaryDirectory() as folder, Journal(Path(folder)) as journal:
-        bench = OlaBenchWork(items=ITEMS[:1], policies=[there, gone], labelled={}, judges=[one])
-        _, rows = summarise(bench, journal, OPTIONS)
+        _, rows = summarise(work([there, gone], ITEMS[:1], [one]), journal)
     assert [(row["policy"], row["failure"], row["missing"]) for row in rows] == [
         ("p", None, ["dialogue"]), ("q", "unavailable", [])
     ]  # fmt: skip
@@ -222,6 +218,12 @@ def judge(component, section=None, at_once=2):
     return ComponentJudge(component=component, pool="judge", section=section, settings=settings, at_once=at_once)
 
 
+def work(policy, items=None, judges=(), options=None):
+    policies = policy if isinstance(policy, list) else [policy]
+    items = ITEMS if items is None else items
+    return OlaBenchWork(options=options or OPTIONS, items=items, policies=policies, labelled={}, judges=judges)
+
+
 def nothing(name, done):
     pass
 
@@ -229,8 +231,9 @@ def nothing(name, done):
 async def answers(folder, pool, items=ITEMS):
     policy = PolicyUnderTest(name="p")
     with Journal(folder) as journal:
-        await collect(journal, [policy], items, {"p": pool}, OPTIONS, nothing)
-        return [response_to(journal, policy, one, OPTIONS) for one in items]
+        bench = work(policy, items)
+        await bench.collect(journal, {"p": pool}, nothing)
+        return [bench.response_to(journal, policy, one) for one in items]
 
 
 async def test_answered_items_are_not_asked_again(tmp_path):
@@ -244,10 +247,11 @@ async def test_answered_items_are_not_asked_again(tmp_path):
     found = await answers(tmp_path, again)
     assert [response.text for response in found] == ["Hi.", "Ho.", "Ho."] and len(again.asked) == 2
     with Journal(tmp_path) as journal:
-        assert open_items(journal, PolicyUnderTest(name="p"), ITEMS, OPTIONS) == []
+        policy = PolicyUnderTest(name="p")
+        assert work(policy).open_items(journal, policy) == []
         # Another model behind the same name has answered nothing.
-        assert len(open_items(journal, PolicyUnderTest(name="p", settings={"model": "x"}), ITEMS, OPTIONS)) == 3
-        assert len(open_items(journal, PolicyUnderTest(name="p"), ITEMS, OlabenchConfig(cot="post"))) == 3
+        assert len(work(policy).open_items(journal, dataclasses.replace(policy, settings={"model": "x"}))) == 3
+        assert len(work(policy, options=OlabenchConfig(cot="post")).open_items(journal, policy)) == 3
 
 
 async def test_latency_is_measured_one_by_one_and_load_is_reported_beside_it(tmp_path):
@@ -266,18 +270,18 @@ async def test_latency_is_measured_one_by_one_and_load_is_reported_beside_it(tmp
 
     policy, reported = PolicyUnderTest(name="p"), []
     with Journal(tmp_path) as journal:
-        await collect(journal, [policy], many, {"p": Busy(None)}, options, lambda name, done: reported.append(done))
-        found = [response_to(journal, policy, one, options) for one in many]
+        bench = work(policy, many, options=options)
+        await bench.collect(journal, {"p": Busy(None)}, lambda name, done: reported.append(done))
+        found = [bench.response_to(journal, policy, one) for one in many]
         assert most[:3] == [1, 1, 1] and max(most) == 4
         assert [r.at_once for r in found] == [1] * 3 + [4] * 8 and reported[-1] == 11
-        bench = OlaBenchWork(items=many, policies=[policy], labelled={}, judges=[])
-        metrics, _ = summarise(bench, journal, options)
+        metrics, _ = summarise(bench, journal)
         latency = metrics["policies"]["p"]["all"]["latency"]
         assert (latency["at_once"], latency["seconds"]["mean"], latency["seconds"]["n"]) == (1, 1.0, 3)
         loaded = latency["concurrent"]
         assert (loaded["at_once"], loaded["seconds"]["mean"], loaded["seconds"]["n"]) == (4, 9.0, 8)
         assert metrics["usage"] == {"policy p": {"answers": 11, "tokens": 11 * 60, "cost": pytest.approx(1.1)}}
-        await collect(journal, [policy], many, {"p": Busy(None)}, options, nothing)
+        await bench.collect(journal, {"p": Busy(None)}, nothing)
     assert len(most) == 11, "nothing is asked again"
 
 
@@ -293,10 +297,9 @@ async def test_items_are_judged_in_their_own_language(tmp_path):
     pool = Pool(lambda q: graded(4 if q.prompt == "dialogue.en" else 5))
     items = [item("a"), chinese]
     with Journal(tmp_path) as journal:
-        trials = [t for t in trials_of(journal, [policy], items, OPTIONS) if t.component == "dialogue"]
+        trials = [t for t in work(policy, items).trials(journal) if t.component == "dialogue"]
         await judge_all(journal, judges, trials, {"judge": pool}, OPTIONS, nothing)
-        bench = OlaBenchWork(items=items, policies=[policy], labelled={}, judges=judges)
-        metrics, rows = summarise(bench, journal, OPTIONS)
+        metrics, rows = summarise(work(policy, items, judges), journal)
     assert sorted((q.prompt, q.affinity) for q in pool.asked) == [("dialogue.en", "a"), ("dialogue.zh", "z")]
     assert {name: one["asked"] for name, one in metrics["judges"].items()} == {"dialogue (en)": 1, "dialogue (zh)": 1}
     assert [row["judgements"]["dialogue"]["grade"] for row in rows] == [4, 5]
@@ -340,7 +343,7 @@ async def test_each_response_is_judged_once(tmp_path):
         )
     )
     with Journal(tmp_path) as journal:
-        trials = [t for t in trials_of(journal, [policy], ITEMS, OPTIONS) if t.component in ("dialogue", "risk")]
+        trials = [t for t in work(policy).trials(journal) if t.component in ("dialogue", "risk")]
         assert [(t.id, t.component) for t in trials] == [("a", "dialogue"), ("b", "dialogue"), ("r", "risk")]
         await judge_all(journal, judges, trials, {"judge": pool}, OPTIONS, nothing)
         found = [verdict_on(journal, j, t, "p").judgement for j in judges for t in trials if t.component == j.component]
@@ -373,13 +376,13 @@ async def test_policies_are_compared_in_one_prompt(tmp_path):
 
     pool = Pool(answer)
     with Journal(tmp_path) as journal:
-        trials = [t for t in trials_of(journal, policies, ITEMS[:1], OPTIONS) if t.component == "policy"]
+        trials = [t for t in work(policies, ITEMS[:1]).trials(journal) if t.component == "policy"]
         await judge_all(journal, [compared], trials, {"judge": pool}, OPTIONS, nothing)
         found = [verdict_on(journal, compared, trials[0], name).judgement for name in ("p", "q")]
         assert [(j.grade, j.compared) for j in found] == [(5, 2), (2, 2)] and len(pool.asked) == 1
         # Together with another response the same one has to be judged anew.
         others = [policies[0], PolicyUnderTest(name="q", given={"a": "Other."})]
-        again = [t for t in trials_of(journal, others, ITEMS[:1], OPTIONS) if t.component == "policy"]
+        again = [t for t in work(others, ITEMS[:1]).trials(journal) if t.component == "policy"]
         assert verdict_on(journal, compared, again[0], "p").passing
 
 
@@ -387,7 +390,7 @@ async def test_grade_off_the_scale_is_retried_once_then_missing(tmp_path):
     policy = PolicyUnderTest(name="p", given={"a": "Good."})
     pool = Pool(lambda q: graded(6))
     with Journal(tmp_path) as journal:
-        (trial,) = [t for t in trials_of(journal, [policy], ITEMS[:1], OPTIONS) if t.component == "dialogue"]
+        (trial,) = [t for t in work(policy, ITEMS[:1]).trials(journal) if t.component == "dialogue"]
         await judge_all(journal, [judge("dialogue")], [trial], {"judge": pool}, OPTIONS, nothing)
     assert len(pool.asked) == 2
     with Journal(tmp_path) as journal:

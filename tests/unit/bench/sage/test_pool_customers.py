@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from hamr.apps.train.customers import pool_customers
+from hamr.apps.train.episodes import pool_customers
 from hamr.bench.sage.episodes import SageEnvironment
 from hamr.config.load import load_config
 from hamr.errors import ConfigError

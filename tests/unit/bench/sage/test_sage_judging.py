@@ -10,12 +10,12 @@ from pydantic import TypeAdapter
 
 from hamr.bench.sage.coverage import plan_dialogues
 from hamr.bench.sage.judging import (
-    SageJudges,
     TurnJudgement,
     TurnVote,
     assessed_turns,
     consensus,
     judge_question,
+    judge_turn,
     read_vote,
 )
 from hamr.bench.sage.traces import Exchange, Trace
@@ -142,8 +142,7 @@ def says(*answers):
 
 
 async def judged(**judges):
-    panel = SageJudges(judges, SageConfig(longest_wait_s=0.001))
-    return await panel.judge(TELECOM, trace(said("Hello.")), 1)
+    return await judge_turn(judges, TELECOM, trace(said("Hello.")), 1, SageConfig(longest_wait_s=0.001))
 
 
 async def test_unparsable_answer_is_requested_again():
@@ -165,8 +164,7 @@ async def test_unavailable_judge_loses_only_its_own_vote():
 
 async def test_repeated_judge_pool_is_sampled_with_another_seed():
     first, second = says(answer()), says(answer())
-    panel = SageJudges({"j": first, "j#2": second}, SageConfig())
-    await panel.judge(TELECOM, trace(said("Hello.")), 1)
+    await judge_turn({"j": first, "j#2": second}, TELECOM, trace(said("Hello.")), 1, SageConfig())
     assert first.asked[0].temperature is None
     assert second.asked[0].temperature > 0
     assert first.asked[0].seed != second.asked[0].seed

@@ -16,9 +16,9 @@ from hamr.bench.tau2.episodes import Tau2Environment
 from hamr.bench.tau2.figures import figures
 from hamr.bench.tau2.scripted import CaseCustomer, GoldReplay
 from hamr.bench.tau2.tasks import package_version, samples
+from hamr.config.benchmarks import Tau2Config
 from hamr.config.load import load_config
 from hamr.config.schema import EnvConfig
-from hamr.config.tau2 import Tau2Config
 from hamr.data.actions import render_action
 from hamr.data.formats import Formats
 from hamr.errors import BadInput, ConfigError

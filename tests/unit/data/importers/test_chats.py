@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hamr.cli import main as hamr
-from hamr.data.importers import from_trajectories
 from hamr.data.samples import read_samples
 from hamr.data.tickets import read_chats
 from hamr.data.trajectories import Trajectory
@@ -187,11 +186,11 @@ def test_system_message_inside_the_dialogue_is_refused(tmp_path: Path) -> None:
 def test_message_with_weight_zero_is_history_only(tmp_path: Path) -> None:
     bad = {"role": "assistant", "content": "Go away.", "weight": 0}
     path = write_chats(tmp_path, [USER, bad, USER, {**ASSISTANT, "weight": 1}])
-    (sample,) = from_trajectories(read(path)).samples
+    (sample,) = read_chats(path, hide=False).samples
     assert [turn.content for turn in sample.history] == [USER["content"], "Go away.", USER["content"]]
     called = {"from": "function_call", "value": '{"name": "find", "arguments": {"order": 7}}', "weight": 0}
     path.write_text(json.dumps({"conversations": [SHAREGPT[0], called, *SHAREGPT[2:]]}))
-    assert [sample.id for sample in from_trajectories(read(path)).samples] == ["1-3"]
+    assert [sample.id for sample in read_chats(path, hide=False).samples] == ["1-3"]
     with pytest.raises(DataError, match=r"messages\[1\].weight: 0.5: must be 0"):
         read(write_chats(tmp_path, [USER, {**bad, "weight": 0.5}]))
 

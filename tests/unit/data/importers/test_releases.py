@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hamr.cli import main as hamr
-from hamr.data.importers import IMPORTERS, Imported
+from hamr.data.importers import IMPORTERS
+from hamr.data.importers.imported import Imported
 from hamr.data.samples import read_samples
 from hamr.errors import DataError
 from hamr.types import ToolCall, Turn

@@ -10,7 +10,7 @@ import pytest
 
 from hamr.data.hiding import hide_in
 from hamr.data.importers import IMPORTERS
-from hamr.data.importers.sop import policy_text
+from hamr.data.importers.star import policy_text
 from hamr.data.importers.widen import widened_tool
 from hamr.data.rendering import policy_messages
 from hamr.data.samples import read_samples, write_samples

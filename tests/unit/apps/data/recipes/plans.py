@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from hamr.apps.data.recipes.judged_checks import PLANNING_SCORES, REWRITE_SCORES
+from hamr.apps.data.recipes.patm import PLANNING_SCORES, REWRITE_SCORES
 from hamr.apps.data.recipes.runner import Pools
 from hamr.apps.data.recipes.teachers import Teacher, Teachers
 from hamr.data.trajectories import Window, trajectory_from_json, windows

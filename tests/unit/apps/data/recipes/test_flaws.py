@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from hamr.apps.data.recipes.dra import Dra, dra_items, logged_decision
-from hamr.apps.data.recipes.judged_checks import PLANNING_SCORES, REWRITE_SCORES
-from hamr.apps.data.recipes.patm import Patm, patm_items
+from hamr.apps.data.recipes.patm import PLANNING_SCORES, REWRITE_SCORES, Patm, patm_items
 from hamr.apps.data.recipes.runner import Make, WritingRecipe, run_recipe
 from hamr.data.progress import WorkItem, WorkProgress, summary
 from hamr.types import Answer, Question

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from hamr.apps.data.recipes.judged_checks import read_planning_check, read_rewrite_check
-from hamr.apps.data.recipes.patm import Patm, kept_plans, patm_items, plan_item
+from hamr.apps.data.recipes.patm import (
+    Patm,
+    kept_plans,
+    patm_items,
+    plan_item,
+    read_planning_check,
+    read_rewrite_check,
+)
 from hamr.apps.data.recipes.patm_checks import RewritePlan, calls_text, plan_fault, read_plan
 from hamr.apps.data.recipes.runner import WritingRecipe, make_one
 from hamr.apps.data.recipes.teachers import CheckFailure

@@ -7,7 +7,7 @@ import pytest
 
 from hamr.apps.evaluate.policies import with_policies
 from hamr.cli import main
-from hamr.config.agents import AgentConfig
+from hamr.config.benchmarks import AgentConfig
 from hamr.config.load import dump_config, load_config
 from hamr.errors import BadInput, HamrError
 from hamr.trainer.checkpoints import Checkpoints
@@ -357,13 +357,13 @@ def test_run_folder_is_served_from_its_newest_checkpoint(tmp_path):
         (folder / "policy" / "config.json").write_text("{}")
 
     with pytest.raises(BadInput, match="has no complete checkpoint"):
-        with_policies(config, "policy", [str(run)], "none")
+        with_policies(config, "policy", [str(run)], "none", AgentConfig())
     for step in (1, 2):
         asyncio.run(Checkpoints(run / "checkpoints").save(step, write, {}))
-    asked = with_policies(config, "policy", [str(run), "judge", "some.jsonl"], "none")
-    assert asked.pools == {"run-my-run": "run-my-run", "judge": "judge"}
+    asked = with_policies(config, "policy", [str(run), "judge", "some.jsonl"], "none", AgentConfig())
+    assert asked.pools == asked.names == ("run-my-run", "judge")
     pool = asked.config.pools["run-my-run"]
     assert pool.model == str(run / "checkpoints" / "step_2" / "policy")
     with pytest.raises(BadInput, match="cot: 'post': .* learned model.response_format=plain; set cot=none"):
-        with_policies(config, "policy", [str(run)], "post")
+        with_policies(config, "policy", [str(run)], "post", AgentConfig())
     assert (pool.role, pool.dtype, pool.max_context) == ("grader", "float32", config.model.max_context)

@@ -11,7 +11,7 @@ import pytest
 
 from hamr.apps.evaluate.plans.judging import DIMENSIONS, KEYS, plan_of, planning_question, read_comparison, read_gold
 from hamr.cli import main
-from hamr.config.plans import PlansConfig
+from hamr.config.benchmarks import PlansConfig
 from hamr.errors import VerdictUnparsable
 from hamr.types import Answer, Question, ScorerCall
 

@@ -1,11 +1,29 @@
-"""Cost of a scorer's answer, as recorded."""
+"""Interface of a scorer, and the record of its calls."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from hamr.config.pools import PoolConfig
-from hamr.types import ScorerCall
+from hamr.types import Answer, Question, ScorerCall
+
+
+class Scorer:
+    """Interface of a scorer, run by each replica of a pool."""
+
+    async def score(self, questions: Sequence[Question]) -> list[Answer]:
+        """Return one answer per question, in order. An invalid model output is a failure in its answer.
+
+        Raises EngineDied if the questions have to be sent to another replica.
+        """
+        raise NotImplementedError
+
+    async def check(self) -> None:
+        """Raise EngineDied if this scorer cannot answer any more. By default it always can."""
+
+    def close(self) -> None:
+        """Free what does not end with the process. By default nothing."""
 
 
 def record_call(
