@@ -134,12 +134,12 @@ async def real(
         wanted, ended = how.batch, 0
         groups.take_dropped()
         while wanted and ended < how.most:  # as in Controller.take
-            ready, lost = await groups.take(step, wanted, how.most - ended)
+            ready, _, lost = await groups.take(step, wanted, how.most - ended)
             taken += ready  # ids stay unique
             fresh = sum(step - started[id(group)] <= how.max_policy_age for group in ready)
             groups.reject(len(ready) - fresh)
             wanted -= fresh
-            ended += fresh + len(lost)
+            ended += fresh + lost
         if not how.max_policy_age:
             groups.abort()
         waited.append(loop.time() - began)
