@@ -15,9 +15,10 @@ import asyncio
 import dataclasses
 import logging
 import os
+import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -65,6 +66,21 @@ def import_serve() -> ModuleType:
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     return serve
+
+
+SERVE_LOCK = threading.Lock()
+"""Held while Ray pickles the class of a request router, also when it reads the state of an application that has one. It
+enters the class's module in a table of the process and removes it again, which fails in a second thread."""
+
+
+async def serve_applications() -> Mapping[str, Any]:
+    """Return the state of all applications of Ray Serve (`ray.serve.schema.ApplicationStatusOverview`) by name."""
+
+    def read() -> Mapping[str, Any]:
+        with SERVE_LOCK:
+            return import_serve().status().applications
+
+    return await asyncio.to_thread(read)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -354,8 +370,7 @@ class PoolClient:
         return "timeout", f"no answer from {running} running replicas within {self.config.deadline_s:g} s"
 
     async def _running(self) -> int:
-        serve = import_serve()
-        app = (await asyncio.to_thread(serve.status)).applications.get(app_name(self.run, self.name))
+        app = (await serve_applications()).get(app_name(self.run, self.name))
         deployment = app.deployments.get(DEPLOYMENT) if app else None
         return deployment.replica_states.get("RUNNING", 0) if deployment else 0
 

@@ -24,7 +24,7 @@ from hamr.cluster.session import ends_at_once, enter_folder
 from hamr.config.pools import PoolConfig
 from hamr.errors import EngineDied, ScorerUnavailable
 from hamr.garbage import collect_rarely
-from hamr.pools.client import DEPLOYMENT, app_name, import_serve, split_app_name
+from hamr.pools.client import DEPLOYMENT, SERVE_LOCK, app_name, import_serve, serve_applications, split_app_name
 from hamr.pools.scorer_base import Scorer
 from hamr.pools.scorers import build_scorer, check_scorer, scorer_env
 from hamr.types import Answer, Question
@@ -196,7 +196,7 @@ async def stop_pools(run: str) -> None:
     if ends_at_once():
         return
     serve, wait = import_serve(), signals.pending_signal() is None
-    mine = [app for app in (await asyncio.to_thread(serve.status)).applications if split_app_name(app)[0] == run]
+    mine = [app for app in await serve_applications() if split_app_name(app)[0] == run]
     await asyncio.gather(*(asyncio.to_thread(serve.delete, app, wait) for app in mine))
 
 
@@ -232,8 +232,6 @@ def pool_status(run: str) -> dict[str, dict[str, Any]]:
 def _application(
     pool: str, config: PoolConfig, model: Path, factory: ScorerFactory, *, drain_s: float = DRAIN_S, fresh: bool = True
 ) -> Any:
-    from ray.serve.config import RequestRouterConfig
-
     serve = import_serve()
     scale, labels = config.autoscaling, config.engine.node_labels
     # A running pool keeps the number of replicas that autoscaling has set.
@@ -253,13 +251,7 @@ def _application(
         max_ongoing_requests=factor * config.max_ongoing_requests,
         max_queued_requests=config.max_queued_requests,
         # A group, hence one prompt prefix, stays on one replica until that is full, then uses the next.
-        request_router_config=RequestRouterConfig(
-            request_router_class=(
-                "hamr.pools.hedge_router.HedgeRouter"
-                if config.hedge
-                else "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
-            )
-        ),
+        request_router_config=_request_router(config.hedge),
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         graceful_shutdown_timeout_s=drain_s,
@@ -280,6 +272,16 @@ def _application(
     return deployment.options(version=VERSION, _internal=True).bind(pool, config, model, factory, os.getcwd())
 
 
+@functools.cache
+def _request_router(hedge: bool) -> Any:
+    from ray.serve.config import RequestRouterConfig
+
+    theirs = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+    # Made once, before this process reads any state: later, the lock may be held by a controller that does not respond.
+    with SERVE_LOCK:
+        return RequestRouterConfig(request_router_class="hamr.pools.hedge_router.HedgeRouter" if hedge else theirs)
+
+
 def _deploy(apps: Mapping[str, Any]) -> None:
     serve = import_serve()
     serve.start(proxy_location="Disabled")
@@ -293,10 +295,9 @@ def _deploy(apps: Mapping[str, Any]) -> None:
 
 async def _all_healthy(pools: Mapping[str, str], timeout_s: float, note: Callable[[str], None]) -> None:
     """Wait for the applications `{app: pool}`. A failed start is reported with the last line of its traceback."""
-    serve = import_serve()
     started = reported = time.monotonic()
     while True:
-        applications = (await asyncio.to_thread(serve.status)).applications
+        applications = await serve_applications()
         waiting = {}
         for app, pool in pools.items():
             status = applications[app]

@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 import ray.cloudpickle
-from ray import serve
 
 from hamr.config.pools import EngineConfig, PoolConfig
 from hamr.errors import BadInput, EngineDied, ScorerUnavailable
-from hamr.pools.client import PoolClient, split_app_name
+from hamr.pools.client import PoolClient, serve_applications, split_app_name
 from hamr.pools.deployment import pool_status, start_pools, stop_pools
 from hamr.types import Answer, Question, ScorerCall
 
@@ -192,7 +191,7 @@ async def test_a_start_that_is_cancelled_leaves_no_pool_and_no_thread(delay_s: f
     )
 
     async def runs() -> set[str]:
-        return {split_app_name(app)[0] for app in (await asyncio.to_thread(serve.status)).applications}
+        return {split_app_name(app)[0] for app in await serve_applications()}
 
     while not starting.done() and run not in await runs():
         await asyncio.sleep(0)

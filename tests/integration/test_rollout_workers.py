@@ -126,7 +126,7 @@ async def test_workers_stream_survive_a_crash_and_sync_weights(
     assert len(list(tmp_path.glob("hamr-weights-*"))) == 1
 
     # A worker that fails to load weights is replaced, since those of its engine are unknown. Both have the newest ones.
-    await workers._load(workers._slots[0], ("load_weights", "missing.safetensors"), 4)
+    await workers._answer_or_replace(workers._slots[0], "load weights", "load_weights", "missing.safetensors", 4)
     assert workers.replaced == 2
     both = [request_of(prompt_ids, f"v{i}", 2, 4) for i in range(2)]
     assert {s.version async for r in workers.generate(both) for s in r.versions} == {3}

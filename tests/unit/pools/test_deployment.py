@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +13,7 @@ import pytest
 
 from hamr.config.pools import PoolConfig
 from hamr.errors import ScorerUnavailable
-from hamr.pools import deployment
+from hamr.pools import client, deployment
 
 
 class Status(str):
@@ -26,7 +29,7 @@ async def test_a_long_start_is_reported_with_the_state_of_the_pools(monkeypatch:
         pool = SimpleNamespace(status=state, message="loading weights", deployments={})
         return SimpleNamespace(applications={"app": pool})
 
-    monkeypatch.setattr(deployment, "import_serve", lambda: SimpleNamespace(status=status))
+    monkeypatch.setattr(client, "import_serve", lambda: SimpleNamespace(status=status))
     monkeypatch.setattr(deployment, "POLL_S", 0.0)
     monkeypatch.setattr(deployment, "REPORT_S", 0.0)
     lines: list[str] = []
@@ -41,9 +44,24 @@ async def test_a_long_start_is_reported_with_the_state_of_the_pools(monkeypatch:
 async def test_failed_start_without_a_message_names_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = SimpleNamespace(status=Status("DEPLOY_FAILED"), message="", deployments={})
     status = SimpleNamespace(applications={"app": failed})
-    monkeypatch.setattr(deployment, "import_serve", lambda: SimpleNamespace(status=lambda: status))
+    monkeypatch.setattr(client, "import_serve", lambda: SimpleNamespace(status=lambda: status))
     with pytest.raises(ScorerUnavailable, match="pool 'judge' could not start: DEPLOY_FAILED"):
         await deployment._all_healthy({"app": "judge"}, 60.0, lambda line: None)
+
+
+async def test_states_are_read_by_one_thread_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray's own reading fails if two threads pickle the same request router."""
+    alone = threading.Lock()
+
+    def status() -> Any:
+        assert alone.acquire(blocking=False)
+        time.sleep(0.01)
+        alone.release()
+        return SimpleNamespace(applications={"app": "running"})
+
+    monkeypatch.setattr(client, "import_serve", lambda: SimpleNamespace(status=status))
+    read = await asyncio.gather(*(client.serve_applications() for _ in range(8)))
+    assert read == [{"app": "running"}] * 8
 
 
 def test_replica_of_an_endpoint_takes_as_many_questions_in_requests_of_one() -> None:
