@@ -6,7 +6,7 @@
 
 Arms, each a whole `hamr train experiment=...` per seed: `rl`, as it ships; `true`, the rule itself as the reranker and
 no judge; `shuffled`, the rewards of `true` dealt out anew within each group; `sft`, no RL but more SFT steps, as many
-as take the wall time of the same seed's `rl` run (of `true` where `rl` was not asked for). A finished run folder is
+as take the wall time of SFT and RL in the median `rl` run so far (of `true` without any). A finished run folder is
 read instead of run again. Writes benchmarks/results/<name>.json and prints a table in Markdown; intervals are 95 %
 crossed bootstraps over seeds and held-out items. `--add` keeps the runs of an earlier call in that file, whose folders
 may be gone, and adds the seeds and arms of this one.
@@ -24,7 +24,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ import numpy as np
 from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.preparation import load_splits
-from hamr.config.load import load_dumped
+from hamr.config.load import load_config, load_dumped
 from hamr.config.schema import SageDataConfig
 from hamr.data.sage_samples import generate_samples
 from hamr.rewards.truth import ExactAct
@@ -146,11 +146,14 @@ def judged(folder: Path) -> float | None:
     return fmean(known) if known else None
 
 
-def equal_time(folder: Path) -> int:
-    """SFT steps that take as long as the SFT and RL steps of a run."""
-    summary, config = json.loads((folder / "summary.json").read_text()), load_dumped(folder / "config.yaml")
-    timing = summary["timing"]
-    return round(config.experiment.sft.steps * (1 + timing["rl"] / timing["sft"]))
+def equal_time(overrides: Sequence[str], spent: dict[str, Any]) -> int:
+    """Return the SFT steps that take as long as the SFT and RL steps of the median `rl` run (of `true` without any)."""
+    timings = {name: run["timing"] for name, run in spent.items()}
+    for arm in ("rl", "true"):
+        ratios = [own["rl"] / own["sft"] for name, own in timings.items() if name.startswith(f"{arm}_")]
+        if ratios:
+            return round(load_config(overrides).experiment.sft.steps * (1 + median(ratios)))
+    raise SystemExit("the arm `sft` needs a run of `rl` or `true` to be as long as")
 
 
 def exact_items(folder: Path, read: Callable[[Action | None], Action | None] = lambda action: action) -> Items:
@@ -291,7 +294,7 @@ def main() -> None:
                 continue
             steps = None
             if arm == "sft":
-                steps = equal_time(args.out / f"{'rl' if 'rl' in args.arms else 'true'}_{seed}")
+                steps = equal_time([f"experiment={args.experiment}", *args.overrides], spent)
             folder = finished(arm, seed, args, steps)
             runs.setdefault(arm, {})[seed] = exact_items(folder)
             summary = json.loads((folder / "summary.json").read_text())

@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 from learning import RuleScorer, ShufflingBatchBuilder, as_rows, compared, crossed, equal_time, from_rows, markdown
 
-from hamr.config.load import dump_config, load_config
 from hamr.types import Question
 from tests.factories import build, by_index, sample
 
@@ -60,11 +59,12 @@ def test_table_has_gain_worst_act_and_control() -> None:
     assert "| true | 0 | 0.333 | 0.667 | +0.333 | +0.00 order |" in markdown(found)
 
 
-def test_control_trains_as_long_as_warm_up_and_rl(tmp_path: Path) -> None:
-    config = load_config(["experiment=quickstart", "experiment.sft.steps=100"])
-    (tmp_path / "config.yaml").write_text(dump_config(config))
-    (tmp_path / "summary.json").write_text(json.dumps({"timing": {"sft": 50.0, "rl": 75.0}}))
-    assert equal_time(tmp_path) == 250
+def test_control_trains_as_long_as_warm_up_and_rl_of_the_median_run() -> None:
+    given = ["experiment=quickstart", "experiment.sft.steps=100"]
+    spent = {f"rl_{seed}": {"timing": {"sft": 50.0, "rl": rl}} for seed, rl in enumerate((70.0, 75.0, 900.0))}
+    assert equal_time(given, spent) == 250
+    with pytest.raises(SystemExit, match="needs a run of `rl` or `true`"):
+        equal_time(given, {})
 
 
 def test_stored_items_give_the_same_runs_back() -> None:
