@@ -59,7 +59,7 @@ def test_table_has_gain_worst_act_and_control() -> None:
     assert "| true | 0 | 0.333 | 0.667 | +0.333 | +0.00 order |" in markdown(found)
 
 
-def test_control_trains_as_long_as_warm_up_and_rl_of_the_median_run() -> None:
+def test_control_trains_as_long_as_the_median_run() -> None:
     given = ["experiment=quickstart", "experiment.sft.steps=100"]
     spent = {f"rl_{seed}": {"timing": {"sft": 50.0, "rl": rl}} for seed, rl in enumerate((70.0, 75.0, 900.0))}
     assert equal_time(given, spent) == 250
