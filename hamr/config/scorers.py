@@ -34,7 +34,8 @@ class ScorersConfig(Section):
     """Number of most frequent replies in a check."""
     max_fooled: Fraction = 0.1
     """Maximum share of contexts in which a wrong reply wins without an alarm (`alarm/scorers_fooled` in RL). In RL also
-    the maximum share of an act's replies that are wrong and score like right ones, where the data name their acts."""
+    the maximum share of an act's replies that are wrong and score like right ones, where the data name their acts. RL
+    checks often, so there the share's whole 95 % Wilson interval has to be above the maximum."""
     on_alarm: Literal["warn", "stop", "refit"] = "warn"
     """Action of an alarm: a line on the terminal and in the metrics; the end of the run after a checkpoint; or further
     training of the scorers on the policy's replies, after which RL continues (before RL, only the line)."""

@@ -18,6 +18,7 @@ from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
 from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.shared.reply_clusters import embed_in_child
 from hamr.apps.train.scorer_refit import ScoredReply
+from hamr.bench.statistics import share_interval
 from hamr.calibration.cascade import Cascade
 from hamr.config.schema import Config
 from hamr.data.contrasts import Contrast, Wrong, contrasts, replies_of
@@ -216,7 +217,7 @@ class ScorerWatch:
         worst = max(shares, key=lambda act: shares[act], default=None)
         if worst is None:
             return {}
-        fooled = shares[worst] > self.config.scorers.max_fooled
+        fooled = self._exceeds_limit(len(wrong[worst]), len(exact[worst]))
         if fooled:
             score, reply = max(wrong[worst], key=lambda each: each[0])
             self._alarm(
@@ -234,7 +235,7 @@ class ScorerWatch:
         own = acts or {text: self._liked_by(text, tried, decisive) for text in replies}
         judged = [replace(c, wrong=tuple(w for w in c.wrong if own[w.text] not in c.accepted)) for c in tried]
         found = gate(judged, decisive)
-        fooled = found.share > self.config.scorers.max_fooled
+        fooled = self._exceeds_limit(len(found.fooled), found.contexts)
         if fooled:
             for line in found.lines("cascade" if len(asks) == 2 else next(iter(asks))):
                 self.note(line)
@@ -257,6 +258,11 @@ class ScorerWatch:
             if (number, text) in scores:
                 by_cluster.setdefault(contrast.cluster, []).append(scores[number, text])
         return max(by_cluster, key=lambda name: sum(by_cluster[name]) / len(by_cluster[name]), default=None)
+
+    def _exceeds_limit(self, wrong: int, tried: int) -> bool:
+        """Return whether a share is above `scorers.max_fooled` with its whole 95 % interval: RL checks it often."""
+        low = share_interval([i < wrong for i in range(tried)]).low
+        return low is not None and low > self.config.scorers.max_fooled
 
     def _alarm(self, problem: str) -> None:
         if self.config.scorers.on_alarm == "stop":

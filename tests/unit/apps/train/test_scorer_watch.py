@@ -257,6 +257,14 @@ async def test_wrong_replies_that_score_like_right_ones_raise_the_alarm(score: f
     assert any(expected + repr(GOODBYE) in note for note in notes) == (share > 0)
 
 
+@pytest.mark.parametrize(("wrong", "of", "alarm"), [(4, 30, 0.0), (12, 60, 1.0)])
+async def test_share_above_the_limit_by_chance_raises_no_alarm(wrong: int, of: int, alarm: float) -> None:
+    found, _ = watch(RuleScorer(), "scorers.contexts=0", truth=WHOLE_RULE)
+    figures = await found.of_replies(answered("ask ApplicationTendency", of - wrong, wrong, 0.95))
+    assert figures["scorers/false_accept_frac"] == pytest.approx(wrong / of) and wrong / of > 0.1
+    assert figures["alarm/scorers_fooled"] == alarm
+
+
 async def test_own_dialogues_have_no_due_act() -> None:
     """A point of the user's own need not name an act, and its right reply follows from an earlier turn."""
     found, _ = watch(RuleScorer(), "env=my.py:run", truth=WHOLE_RULE)
