@@ -13,7 +13,8 @@ sampled response each, after the warm-up and thrice in RL.
 
 Writes benchmarks/results/learning_<arms>.json and docs/images/learning_<arms>.svg (again: learning_curve.py), and
 prints a table in Markdown; intervals are 95 % crossed bootstraps over seeds and points. A finished run folder is read
-instead of run again.
+instead of run again. `--add` keeps the seeds of an earlier call in that file; new seeds start from the warm-up in
+`--out`, which is another one where that folder is new.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
-from learning import Items, as_rows, crossed, exact_items
+from learning import Items, as_rows, crossed, exact_items, from_rows
 from learning_curve import draw_picture
 
 from hamr.apps.shared.machine import machine, versions
@@ -104,6 +105,22 @@ def timing(folder: Path) -> dict[str, Any]:
         "policy_age": fmean(row["rollout/policy_age/max"] for row in rows),
         "stale_groups": sum(row.get("rollout/stale_groups", 0.0) for row in rows),
         "responses": sum(row["rollout/responses"] for row in rows),
+        "machine": machine()["cpu"],
+    }
+
+
+def earlier_times(stored: Mapping[str, Any]) -> dict[str, dict[int, Any]]:
+    """Return the timing of the runs in a results file: arm -> seed -> what `timing` returned."""
+    return {
+        arm: {
+            int(seed): {
+                "machine": stored["machine"]["cpu"],
+                **run,
+                "total_s": {int(share): seconds for share, seconds in run["total_s"].items()},
+            }
+            for seed, run in seeds.items()
+        }
+        for arm, seeds in stored["timing"].items()
     }
 
 
@@ -154,16 +171,21 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=48, help="RL steps of each run")
     parser.add_argument("--prompts", type=int, default=16, help="prompts per RL step, with 8 responses each")
     parser.add_argument("--points", type=int, default=480, help="held-out points")
+    parser.add_argument("--add", action="store_true", help="keep the seeds in the results file")
     parser.add_argument("--out", type=Path, default=Path("runs/learning_arms"), help="folder of the runs")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     start = args.out / "start"
     train(start, [*settings(start, 0, args), "experiment.steps=0"])
     policy = (max((start / "checkpoints").glob("step_*")) / "policy").absolute()
-    runs: dict[str, dict[int, Items]] = {}
-    times: dict[str, dict[int, Any]] = {}
+    results = HERE / "results" / f"learning_{args.arms}.json"
+    stored = json.loads(results.read_text()) if args.add else None
+    runs: dict[str, dict[int, Items]] = from_rows(stored["items"]) if stored else {}
+    times: dict[str, dict[int, Any]] = earlier_times(stored) if stored else {}
     for seed in args.seeds:  # seed by seed, so that what is interrupted can be compared
         for arm, own in ARMS[args.arms].items():
+            if seed in times.get(arm, {}):
+                continue
             folder = args.out / f"{arm.replace(', ', '_').replace(' ', '_')}_{seed}"
             rl = [f"experiment.steps={args.steps}", f"experiment.eval_every={args.steps // 3}"]
             train(folder, [*settings(folder, seed, args), f"model.path={policy}", "experiment.sft.steps=0", *rl, *own])
@@ -172,7 +194,6 @@ def main() -> None:
             head = {"steps": args.steps, "responses_per_step": 8 * args.prompts, "points": args.points}
             about = {"machine": machine(), "versions": versions()}
             body = {"arms": compared(runs, BASE[args.arms]), "timing": times, "items": as_rows(runs)}
-            results = HERE / "results" / f"learning_{args.arms}.json"
             results.write_text(json.dumps({**head, **about, **body}, indent=1) + "\n")
     draw_picture(f"learning_{args.arms}")
     print(markdown(compared(runs, BASE[args.arms]), times, BASE[args.arms]))
