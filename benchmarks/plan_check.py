@@ -27,7 +27,7 @@ from hamr.apps.plan.run import read_past
 def checked(run: Path) -> dict[str, Any]:
     past = read_past(run)
     config = past.config
-    made = past.compare()
+    made = past.simulation.compare(past.steps)
     return {
         "experiment": config.experiment.name,
         "seed": config.experiment.seed,

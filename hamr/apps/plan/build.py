@@ -293,10 +293,10 @@ def _train_and_sync(config: Config, workload: Workload, past: Past | None) -> tu
         ranks = before.trainer.ranks / trainer.ranks
         alike = trainer.model_copy(update={"ranks": before.trainer.ranks, "deadline_s": before.trainer.deadline_s})
         if alike == before.trainer and config.model == before.model:
-            tokens = float(np.mean([step.trained_tokens for step in past.steps]))
+            trained, generated = past.simulation.tokens(past.steps).mean(axis=0)
             then = before.experiment.prompts_per_step * before.rollout.samples_per_prompt
             more = workload.prompts * workload.samples / then
-            return known.train_s(tokens * more) * ranks, known.sync_s
+            return known.train_s(trained * more, generated * more) * ranks, known.sync_s
     _refuse_cpus("trainer.num_gpus", trainer.num_gpus)
     model = model_size("model.path", config.model.path)
     recompute = bool(trainer.gradient_checkpointing)

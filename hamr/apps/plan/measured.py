@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
+from scipy.optimize import least_squares, nnls
 
 from hamr.apps.plan.overlap import Overlap, simulate_overlap
 from hamr.apps.plan.simulation import Cluster, Service, SimulatedResponse, simulate
@@ -80,17 +81,19 @@ class Fit:
     """Fitted speeds of a run.
 
     The speed of the rollout workers for a response of `mean_tokens`, the training time in seconds as `train_fixed_s +
-    train_token_s x tokens`, and the rest of a step: sync and recording.
+    train_token_s x trained tokens + generated_token_s x tokens generated meanwhile`, and the rest of a step: sync and
+    recording. Generation slows training down only where both use the same processors.
     """
 
     rollout: Service
     mean_tokens: float
     train_fixed_s: float
     train_token_s: float
+    generated_token_s: float
     sync_s: float
 
-    def train_s(self, tokens: float) -> float:
-        return self.train_fixed_s + self.train_token_s * tokens
+    def train_s(self, trained: float, generated: float) -> float:
+        return self.train_fixed_s + self.train_token_s * trained + self.generated_token_s * generated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +136,15 @@ class RunSimulation:
         """Fit to all of `steps`. If no step waits, the workers are at most as slow as returned."""
         mean_tokens = float(np.mean([r.tokens for step in steps for r in step.responses]))
         replays = _Replays(self, steps, steps, mean_tokens)
-        trained, sync_s = [s.train_s for s in steps], self._sync_s(steps)
-        waited = [s.total_s - s.train_s - sync_s if self.overlap else s.rollout_score_s for s in steps]
+        sync_s = self._sync_s(steps)
+        if self.overlap and self.overlap.in_flight:
+            # Running responses delay the weights as well as the training.
+            trained = [s.total_s - s.rollout_score_s - sync_s for s in steps]
+        else:
+            trained = [s.train_s for s in steps]
+        waited = [
+            s.total_s - t - sync_s if self.overlap else s.rollout_score_s for s, t in zip(steps, trained, strict=True)
+        ]
         scale = [s.total_s if self.overlap else s.rollout_score_s for s in steps]
 
         def error(service: Service) -> float:
@@ -151,14 +161,23 @@ class RunSimulation:
                 low, high = (low, mean_s) if is_longer else (mean_s, high)
             return service
 
-        train_fixed, train_token = _line([s.trained_tokens for s in steps], trained)
+        fixed, per_trained, per_generated = _rates(np.array(trained), self.tokens(steps))
         return Fit(
             rollout=min((at_scale(share) for share in SHARES), key=error),
             mean_tokens=mean_tokens,
-            train_fixed_s=train_fixed,
-            train_token_s=train_token,
+            train_fixed_s=fixed,
+            train_token_s=per_trained,
+            generated_token_s=per_generated,
             sync_s=sync_s,
         )
+
+    def tokens(self, steps: Sequence[MeasuredStep]) -> np.ndarray:
+        """Return, by step, the trained tokens and those that are generated meanwhile: none if steps do not overlap."""
+        trained = np.array([step.trained_tokens for step in steps])
+        ended = np.array([sum(r.tokens for r in step.responses) for step in steps], float)
+        # Responses that end during a step were in part generated during the step before.
+        generated = (ended + np.append(ended[1:], ended[-1])) / 2
+        return np.stack([trained, generated * (self.overlap is not None)], axis=1)
 
     def compare(self, steps: Sequence[MeasuredStep]) -> list[Prediction]:
         """Fit to the first half of the steps and predict all of them.
@@ -171,7 +190,7 @@ class RunSimulation:
             raise ValueError(f"{count} to fit one half and predict the other; at least 4 are needed")
         known = steps[: len(steps) // 2]
         found = self.fit(known)
-        trained = [found.train_s(step.trained_tokens) for step in steps]
+        trained = [found.train_s(*tokens) for tokens in self.tokens(steps)]
         waits = _Replays(self, steps, known, found.mean_tokens).waits(found.rollout, trained, found.sync_s)
         return [
             Prediction(
@@ -249,13 +268,18 @@ def mean_errors(predictions: Sequence[Prediction], *, fitted: bool) -> tuple[flo
     return float(np.mean([p.score_error for p in chosen])), float(np.mean([p.error for p in chosen]))
 
 
-def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Return (a, b) of y = a + b x, neither below 0, by the Theil-Sen estimator.
+def _rates(seconds: np.ndarray, tokens: np.ndarray) -> tuple[float, ...]:
+    """Return (a, b, c) of seconds = a + b x tokens[:, 0] + c x tokens[:, 1]. None is below 0.
 
-    b is the median slope of all pairs, a the median residual, so steps slowed down by other work on the machine do not
-    bias the fit. Equal x give the median of y.
+    The rate of tokens that are all 0 is 0. Large relative errors count by their size and not by its square, so steps
+    slowed down by other work on the machine hardly bias the fit.
     """
-    slopes = [(v - u) / (q - p) for p, u in zip(x, y, strict=True) for q, v in zip(x, y, strict=True) if q > p]
-    slope = max(0.0, float(np.median(slopes))) if slopes else 0.0
-    start = float(np.median([v - slope * p for p, v in zip(x, y, strict=True)]))
-    return (start, slope) if start >= 0 else (0.0, float(np.median([v / p for p, v in zip(x, y, strict=True)])))
+    causes = np.column_stack([np.ones(len(seconds)), tokens])
+    scale = causes.mean(axis=0)
+    used = scale > 0
+    shares = causes[:, used] / scale[used] / seconds[:, None]
+    start, _ = nnls(shares * seconds[:, None], seconds)
+    found = least_squares(lambda x: shares @ x - 1, start + 1e-9, bounds=(0, np.inf), loss="soft_l1", f_scale=0.05)
+    rates = np.zeros(len(scale))
+    rates[used] = found.x / scale[used]
+    return tuple(map(float, rates))

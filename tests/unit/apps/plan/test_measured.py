@@ -90,7 +90,7 @@ def test_outlier_step_does_not_change_the_fit() -> None:
     steps = made_steps(16)
     slow = {**vars(steps[3]), "train_s": 90.0, "total_s": steps[3].total_s + 90.0}
     found = RUN.fit([*steps[:3], MeasuredStep(**slow), *steps[4:]])
-    assert found.train_s(300.0) == pytest.approx(6.0, abs=0.05)
+    assert found.train_s(300.0, 0.0) == pytest.approx(6.0, abs=0.05)
     assert found.sync_s == pytest.approx(0.7)
 
 
@@ -103,6 +103,17 @@ def test_steps_that_overlap_are_fitted_and_predicted(age: int) -> None:
     made = replace(RUN, overlap=how).compare(steps)
     assert max(mean_errors(made, fitted=False)) < 0.1
     assert sum(p.measured_score_s > 0.5 for p in made) > 4, "steps wait"
+
+
+def test_generation_on_the_same_processors_slows_training_down() -> None:
+    how = Overlap(batch=4, max_policy_age=2, oversample=1.0, in_flight=True, most=12)
+    run, steps = replace(RUN, overlap=how), make_overlapped(how, 24)
+    slowed = []
+    for step, (_, generated) in zip(steps, run.tokens(steps), strict=True):
+        more = 0.02 * generated
+        slowed.append(replace(step, train_s=step.train_s + more, total_s=step.total_s + more))
+    assert run.fit(slowed).train_s(200.0, 300.0) - run.fit(steps).train_s(200.0, 300.0) == pytest.approx(6.0, rel=0.1)
+    assert RUN.fit(slowed).generated_token_s == 0.0, "nothing is generated meanwhile where steps do not overlap"
 
 
 def make_overlapped(how: Overlap, n: int) -> list[MeasuredStep]:
