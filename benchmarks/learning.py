@@ -298,7 +298,8 @@ def main() -> None:
             folder = finished(arm, seed, args, steps)
             runs.setdefault(arm, {})[seed] = exact_items(folder)
             summary = json.loads((folder / "summary.json").read_text())
-            own = json.loads((folder / "spent.json").read_text())
+            times = folder / "spent.json"  # not in a folder of `hamr train` itself
+            own = json.loads(times.read_text()) if times.is_file() else {}
             spent[f"{arm}_{seed}"] = {
                 "timing": summary["timing"],
                 "memory_gb_peak": summary["memory_gb_peak"],
