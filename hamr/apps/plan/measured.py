@@ -207,8 +207,8 @@ class RunSimulation:
 
     def _sync_s(self, steps: Sequence[MeasuredStep]) -> float:
         rest = [s.total_s - s.rollout_score_s - s.train_s for s in steps]
-        # The simulation adds the time until the responses under way have ended.
-        return float(np.median(rest)) if self.overlap is None or self.overlap.in_flight else min(rest)
+        # Where steps overlap, the time that running responses add is in the training or simulated.
+        return float(np.median(rest)) if self.overlap is None else min(rest)
 
 
 class _Replays:
@@ -274,12 +274,14 @@ def _rates(seconds: np.ndarray, tokens: np.ndarray) -> tuple[float, ...]:
     The rate of tokens that are all 0 is 0. Large relative errors count by their size and not by its square, so steps
     slowed down by other work on the machine hardly bias the fit.
     """
-    causes = np.column_stack([np.ones(len(seconds)), tokens])
-    scale = causes.mean(axis=0)
-    used = scale > 0
-    shares = causes[:, used] / scale[used] / seconds[:, None]
-    start, _ = nnls(shares * seconds[:, None], seconds)
-    found = least_squares(lambda x: shares @ x - 1, start + 1e-9, bounds=(0, np.inf), loss="soft_l1", f_scale=0.05)
-    rates = np.zeros(len(scale))
-    rates[used] = found.x / scale[used]
+    taken = seconds > seconds.mean() / 10  # a step without trainable groups takes no time
+    causes, seconds = np.column_stack([np.ones(len(seconds)), tokens])[taken], seconds[taken]
+    rates = np.zeros(tokens.shape[1] + 1)
+    if len(seconds):
+        scale = causes.mean(axis=0)
+        used = scale > 0
+        shares = causes[:, used] / scale[used] / seconds[:, None]
+        start, _ = nnls(shares, np.ones(len(seconds)))
+        fit = least_squares(lambda x: shares @ x - 1, start + 1e-9, bounds=(0, np.inf), loss="soft_l1", f_scale=0.05)
+        rates[used] = fit.x / scale[used]
     return tuple(map(float, rates))

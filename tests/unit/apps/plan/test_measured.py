@@ -94,6 +94,14 @@ def test_outlier_step_does_not_change_the_fit() -> None:
     assert found.sync_s == pytest.approx(0.7)
 
 
+def test_steps_without_training_are_fitted() -> None:
+    steps = made_steps(16)
+    idle = replace(steps[3], trained_tokens=0.0, train_s=0.0, total_s=steps[3].total_s - steps[3].train_s)
+    assert RUN.fit([*steps[:3], idle, *steps[4:]]).train_s(300.0, 0.0) == pytest.approx(6.0, abs=0.1)
+    never = [replace(step, trained_tokens=0.0, train_s=0.0, total_s=step.total_s - step.train_s) for step in steps]
+    assert RUN.fit(never).train_s(300.0, 0.0) == 0.0
+
+
 @pytest.mark.parametrize("age", [1, 2])
 def test_steps_that_overlap_are_fitted_and_predicted(age: int) -> None:
     how = Overlap(batch=4, max_policy_age=age, oversample=1.0, in_flight=True, most=12)
