@@ -172,7 +172,7 @@ class RunSimulation:
         )
 
     def tokens(self, steps: Sequence[MeasuredStep]) -> np.ndarray:
-        """Return, by step, the trained tokens and those that are generated meanwhile: none if steps do not overlap."""
+        """Return the trained tokens and those generated meanwhile (0 if none overlap), of shape (steps, 2)."""
         trained = np.array([step.trained_tokens for step in steps])
         ended = np.array([sum(r.tokens for r in step.responses) for step in steps], float)
         # Responses that end during a step were in part generated during the step before.
