@@ -243,6 +243,7 @@ class RewardRouter:
             leniency=config.matching,
             verbatim=config.verbatim or exact,
             repeated_words=config.repeated_words,
+            allowed_repetitions=config.allowed_repetitions,
             call_credit=config.call_credit,
         )
         match = match_action(action, sample.references, rules)

@@ -87,6 +87,9 @@ class ConsistencyConfig(Section):
     """A reply that says this many words in a row twice (numbers not counted; of Chinese, twice as many characters)
     scores 0 without a scorer, unless a reference does the same. Scorers overlook such repetition, and a policy can
     learn it in place of what it should say. 3 suits short replies; long ones repeat more. null: not checked."""
+    allowed_repetitions: tuple[str, ...] = ()
+    """Phrases that a reply may say twice despite `repeated_words`. A training run adds those that references of its
+    training data say twice (of more than 1,000, the most frequent ones)."""
     call_credit: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
     """Maximum reward of a call of the right tool with a wrong parameter: the share of tool and parameters that agree,
     times this. 0 is the paper's exact match. Where a call is due, a reply earns 0 and a wrong call earns 0 or this

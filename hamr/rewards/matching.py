@@ -19,6 +19,7 @@ corpora pass constraints as arguments). An object with another `op` is an ordina
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 from hamr.config.matching import Leniency, MatchingConfig
-from hamr.data.words import repetitions
+from hamr.data.words import repetitions, words_of
 from hamr.errors import DataError
 from hamr.types import Action, Reference, Reply, ToolCall
 
@@ -52,12 +53,14 @@ class MatchRules:
 
     `leniency`: which different parameters agree. `verbatim`: a reply identical to a reference (except for white space)
     needs no scorer. `repeated_words`: a reply that says so many words in a row twice scores 0 (None: not checked).
-    `call_credit`: maximum score of a call of the right tool with a wrong parameter.
+    `allowed_repetitions`: phrases that it may say twice. `call_credit`: maximum score of a call of the right tool with
+    a wrong parameter.
     """
 
     leniency: MatchingConfig = field(default_factory=MatchingConfig)
     verbatim: bool = False
     repeated_words: int | None = None
+    allowed_repetitions: tuple[str, ...] = ()
     call_credit: float = 0.0
 
 
@@ -82,9 +85,9 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
     If no reference has the type of the action, the score is exactly 0, without a model. A tool call scores 1 if its
     name and all of its parameters agree with some reference, else 0; extra and missing parameters disagree. For a
     reply, `ask` holds the reply references; tool-call references are ignored as alternative actions. Under
-    `rules.verbatim` a reply that repeats a reference scores 1, under `rules.repeated_words` one that repeats itself, in
-    words that no reference repeats, 0. With `rules.call_credit` c, a call of the right tool with k of n agreeing
-    parameters scores c (1 + k) / (1 + n); n includes extra and missing ones.
+    `rules.verbatim` a reply that repeats a reference scores 1; under `rules.repeated_words` one that repeats itself, in
+    words that no reference repeats and that are not allowed, scores 0. With `rules.call_credit` c, a call of the right
+    tool with k of n agreeing parameters scores c (1 + k) / (1 + n); n includes extra and missing ones.
 
     >>> match_action(Reply(content="Hi"), [Reference(action=ToolCall(name="lookup"))]).score
     0.0
@@ -106,7 +109,7 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
                 return Match(kind="reply", score=1.0, reference=index)
         if rules.repeated_words is not None:
             replies = [other.content for other in acceptable if isinstance(other, Reply)]
-            if repeats_itself(action.content, replies, rules.repeated_words):
+            if repeats_itself(action.content, replies, rules.repeated_words, rules.allowed_repetitions):
                 return Match(kind="reply", score=0.0)
         return Match(kind="reply", score=None, ask=same_type)
     for index in same_type:
@@ -118,10 +121,24 @@ def match_action(action: Action, references: Sequence[Reference | Action], rules
     return Match(kind="tool_call", score=rules.call_credit * credit)
 
 
-def repeats_itself(reply: str, references: Sequence[str], size: int) -> bool:
-    """Return True if a reply says `size` words in a row twice, and no reference does."""
+def repeats_itself(reply: str, references: Sequence[str], size: int, allowed: tuple[str, ...] = ()) -> bool:
+    """Return True if a reply says `size` words in a row twice that are in no `allowed` phrase, and no reference does.
+
+    >>> question = "Do you mainly use data, or do you mainly make calls?"
+    >>> repeats_itself(question, [], 3), repeats_itself(question, [], 3, ("do you mainly",))
+    (True, False)
+    """
     again = repetitions(reply, size)
+    if again and allowed:
+        phrases = _words_of_phrases(allowed)
+        again = {words for words in again if f" {' '.join(words)} " not in phrases}
     return bool(again) and not any(again <= repetitions(reference, size) for reference in references)
+
+
+@functools.lru_cache(maxsize=8)
+def _words_of_phrases(phrases: tuple[str, ...]) -> str:
+    """Return the words of each phrase on a line of its own, with spaces around each word."""
+    return "\n".join(f" {' '.join(words_of(phrase))} " for phrase in phrases)
 
 
 def agreement(call: ToolCall, reference: ToolCall, matching: MatchingConfig) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
+from hamr.apps.scorer.fallback import check_scorable, with_allowed_repetitions, with_usable_scorers
 from hamr.apps.scorer.gate import GateResult, gates, reaching_scorers
 from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.outputs import output_folder
@@ -42,7 +42,8 @@ def check(command: ScorerCheckCommand) -> int:
         wanted = config.rewards.consistency
         where, value = ("weight", 0) if not wanted.weight else ("mode", wanted.mode)
         raise BadInput(f"rewards.consistency.{where}", value, "no scorer is asked, so there is none to check")
-    drawn = reaching_scorers(contrasts(splits.test, command.contexts, SEED), config.rewards.consistency.repeated_words)
+    config = with_allowed_repetitions(config, splits.train)
+    drawn = reaching_scorers(contrasts(splits.test, command.contexts, SEED), config.rewards.consistency)
 
     async def work(asks: Mapping[str, Ask]) -> dict[str, GateResult]:
         cascade = Cascade.from_config(config.rewards.consistency.cascade)

@@ -12,6 +12,7 @@ from hamr.config.schema import Config
 from hamr.data.contrasts import group_by_cluster, replies_of
 from hamr.data.pairs import reply_pairs
 from hamr.data.splits import Splits
+from hamr.data.words import repetitions
 from hamr.errors import DataError
 from hamr.models.embedding import EMBEDDING_MODEL
 from hamr.types import ServiceSample
@@ -23,6 +24,8 @@ MIN_HELD_OUT_PAIRS = 10
 """Minimum number of pairs of each label for fine-tuning, and for the decision whether it is needed."""
 
 PAIRS_DRAWN = 400
+MAX_ALLOWED = 1000
+"""Maximum number of phrases that `with_allowed_repetitions` adds: long replies repeat much."""
 _ACCEPT = "or train although no scorer can be checked, with scorers.accept_chance=true"
 
 
@@ -93,7 +96,7 @@ def with_usable_scorers(config: Config, splits: Splits) -> tuple[Config, str]:
 def _without_scorers(config: Config, mode: str) -> Config:
     """Return the configuration in a mode that asks fewer scorers, without the settings and pools that become unused."""
     before = config.rewards.consistency
-    kept = {"weight", "reranker", "verbatim", "repeated_words", "call_credit"}
+    kept = {"weight", "reranker", "verbatim", "repeated_words", "allowed_repetitions", "call_credit"}
     consistency = ConsistencyConfig.model_validate({"mode": mode, **before.model_dump(include=kept)})
     rewards = config.rewards.model_copy(update={"consistency": consistency})
     pools = {
@@ -102,6 +105,22 @@ def _without_scorers(config: Config, mode: str) -> Config:
         if not pool.learns_pairs or name in rewards.used_pools.values()
     }
     return config.model_copy(update={"pools": pools, "rewards": rewards})
+
+
+def with_allowed_repetitions(config: Config, samples: Sequence[ServiceSample]) -> Config:
+    """Return the configuration whose replies may repeat what references of `samples` repeat.
+
+    Without it, a wording of the data that says words twice is right only where it is the reference itself.
+    """
+    rules = config.rewards.consistency
+    if rules.repeated_words is None:
+        return config
+    replies = dict.fromkeys(reply for sample in samples for reply in replies_of(sample))
+    found = Counter(" ".join(words) for reply in replies for words in sorted(repetitions(reply, rules.repeated_words)))
+    frequent = (phrase for phrase, _ in found.most_common(MAX_ALLOWED))
+    allowed = tuple(dict.fromkeys((*rules.allowed_repetitions, *sorted(frequent))))
+    consistency = rules.model_copy(update={"allowed_repetitions": allowed})
+    return config.model_copy(update={"rewards": config.rewards.model_copy(update={"consistency": consistency})})
 
 
 def _scorers(config: Config) -> str:

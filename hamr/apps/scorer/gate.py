@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 
 from hamr.calibration.cascade import Cascade
+from hamr.config.rewards import ConsistencyConfig
 from hamr.data.contrasts import Contrast
 from hamr.protocols import Ask
 from hamr.rewards.matching import repeats_itself
@@ -122,14 +123,14 @@ async def ask_decisive(asks: Mapping[str, Ask], contrasts: Sequence[Contrast], c
     return mix_scores(cascade, s_r, s_j)
 
 
-def reaching_scorers(contrasts: Sequence[Contrast], repeated_words: int | None) -> list[Contrast]:
-    """Return the contrasts without the wrong replies that `rewards.consistency.repeated_words` rejects."""
-    if repeated_words is None:
+def reaching_scorers(contrasts: Sequence[Contrast], rules: ConsistencyConfig) -> list[Contrast]:
+    """Return the contrasts without the wrong replies that `repeated_words` of `rules` rejects."""
+    size, allowed = rules.repeated_words, rules.allowed_repetitions
+    if size is None:
         return list(contrasts)
     return [
         replace(
-            c,
-            wrong=tuple(w for w in c.wrong if not repeats_itself(w.text, (c.reference, *c.right), repeated_words)),
+            c, wrong=tuple(w for w in c.wrong if not repeats_itself(w.text, (c.reference, *c.right), size, allowed))
         )
         for c in contrasts
     ]

@@ -11,7 +11,7 @@ from hamr import signals
 from hamr.apps.pipeline.log import is_pipeline
 from hamr.apps.report.live import live_report
 from hamr.apps.report.report import write_report
-from hamr.apps.scorer.fallback import check_scorable, with_usable_scorers
+from hamr.apps.scorer.fallback import check_scorable, with_allowed_repetitions, with_usable_scorers
 from hamr.apps.scorer.prepare import Progress, TunedScorer, prepare_scorers
 from hamr.apps.shared.dialogue_checks import customer_scenarios
 from hamr.apps.shared.live_control import LiveControl
@@ -91,6 +91,7 @@ def run_job(job: Job) -> int:
                 splits, clusters = with_reply_clusters(splits, console.note)
             check_scorable(job.config, splits)
             config, scored_by = with_usable_scorers(job.config, splits)
+            config = with_allowed_repetitions(config, splits.train)
             experiment = config.experiment.with_steps(len(splits.train))
             config = config.model_copy(update={"experiment": experiment})
             job = dataclasses.replace(job, config=config)

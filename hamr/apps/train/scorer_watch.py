@@ -275,7 +275,7 @@ class ScorerWatch:
         return []
 
     def _reaching_scorers(self, drawn: Sequence[Contrast]) -> list[Contrast]:
-        return reaching_scorers(drawn, self.config.rewards.consistency.repeated_words)
+        return reaching_scorers(drawn, self.config.rewards.consistency)
 
     @property
     def _every(self) -> tuple[ServiceSample, ...]:

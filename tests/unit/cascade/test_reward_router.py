@@ -99,8 +99,10 @@ async def test_reply_that_repeats_itself_asks_no_scorer():
     record = await build(reranker, judge, rewards=rewards).score(sample("Do you use data, or call?"), rollout(text))
     assert (record.total, record.band, reranker.asked) == (Scored(value=0.0), "repetition", [])
     assert replay(record, rewards) == record.total
-    record = await build(reranker, judge).score(sample("Do you use data, or call?"), rollout(text))
-    assert (record.total, record.band) == (Scored(value=0.9), "inside")
+    allowing = RewardsConfig(consistency=ConsistencyConfig(repeated_words=3, allowed_repetitions=("do you use data",)))
+    for other in (RewardsConfig(), allowing):
+        record = await build(reranker, judge, rewards=other).score(sample("Do you use data, or call?"), rollout(text))
+        assert (record.total, record.band) == (Scored(value=0.9), "inside")
 
 
 @pytest.mark.parametrize(

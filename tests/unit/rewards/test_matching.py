@@ -63,6 +63,22 @@ def test_reply_that_says_words_twice_scores_zero(reply, size, score):
     assert (match.kind, match.score) == ("reply", score)
 
 
+@pytest.mark.parametrize(
+    ("reply", "allowed", "score"),
+    [
+        ("Do you mainly use data, or do you mainly make calls?", ("Do you mainly",), None),
+        ("Do you mainly use data, or do you mainly make calls?", ("x", "so do you mainly go"), None),
+        ("Do you mainly use data, or do you mainly make calls?", ("do you", "mainly"), 0.0),
+        ("Do you mainly use data, or do you mainly use data?", ("do you mainly",), 0.0),
+        ("请问您需要什么，请问您需要什么？", ("请问您需要什么",), None),
+        ("请问您需要什么，请问您需要什么？", ("请问您需要",), 0.0),
+    ],
+)
+def test_allowed_phrases_may_be_said_twice(reply, allowed, score):
+    rules = MatchRules(repeated_words=3, allowed_repetitions=allowed)
+    assert match_action(Reply(content=reply), [Reply(content="Which one?")], rules).score == score
+
+
 def test_tool_call_matches_the_best_of_mixed_references():
     match = match_action(call(day=2), refs(Reply(content="a"), call(day=1), call(day=2)))
     assert (match.kind, match.score, match.reference) == ("tool_call", 1.0, 2)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hamr.apps.scorer.fallback import EMBEDDING_MODEL, check_scorable, with_usable_scorers
+from hamr.apps.scorer.fallback import EMBEDDING_MODEL, check_scorable, with_allowed_repetitions, with_usable_scorers
 from hamr.apps.shared.preparation import load_splits
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.rewards import ConsistencyConfig
@@ -125,3 +125,16 @@ def test_generated_data_keep_the_fine_tuned_scorers():
     config = load_config(["experiment=quickstart"])
     kept, line = with_usable_scorers(config, load_splits(config.data, 0))
     assert kept == config and "fine-tuned on labelled pairs" in line
+
+
+def test_references_of_the_data_allow_their_own_repetitions(tmp_path):
+    config = load_config(["experiment=quickstart", "rewards.consistency.allowed_repetitions=[come in please]"])
+    splits = load_splits(config.data, 0)
+    allowed = with_allowed_repetitions(config, splits.train)
+    assert allowed.rewards.consistency.allowed_repetitions == ("come in please", "do you mainly")
+    assert with_allowed_repetitions(allowed, splits.train) == allowed, "a resumed run adds nothing"
+    saved = tmp_path / "config.yaml"
+    saved.write_text(dump_config(allowed))
+    assert load_dumped(saved) == allowed
+    unchecked = load_config([])
+    assert with_allowed_repetitions(unchecked, splits.train) == unchecked

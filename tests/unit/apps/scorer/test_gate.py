@@ -13,6 +13,7 @@ from hamr.apps.scorer import check
 from hamr.apps.scorer.command import ScorerCheckCommand
 from hamr.apps.scorer.gate import GateResult, ask_all, ask_decisive, gate, gates, mix_scores, reaching_scorers
 from hamr.calibration.cascade import Cascade
+from hamr.config.rewards import ConsistencyConfig
 from hamr.data.contrasts import Contrast, Wrong
 from hamr.types import Answer, Question
 
@@ -139,8 +140,11 @@ def test_fraction_is_zero_without_scores():
 def test_replies_rejected_without_a_scorer_are_not_tried():
     twice = "Would you like it, would you like it?"
     drawn = [contrast("Would you like it?", "It is yours.", wrong=(twice, "no"))]
-    assert reaching_scorers(drawn, None) == drawn
-    assert [wrong.text for wrong in reaching_scorers(drawn, 3)[0].wrong] == ["no"]
+    rejecting = ConsistencyConfig(repeated_words=3)
+    allowing = ConsistencyConfig(repeated_words=3, allowed_repetitions=("would you like it",))
+    assert reaching_scorers(drawn, ConsistencyConfig()) == drawn
+    assert [wrong.text for wrong in reaching_scorers(drawn, rejecting)[0].wrong] == ["no"]
+    assert reaching_scorers(drawn, allowing) == drawn
 
 
 def test_judge_is_asked_only_about_replies_the_cascade_sends():
