@@ -102,6 +102,7 @@ def settings(url: str, folder: Path, steps: int, args: argparse.Namespace) -> li
         "algorithm.dynamic_sampling.enabled": "false",
         "algorithm.all_wrong.reference": "false",
         "scorers.check_every": 0,
+        "scorers.accept_chance": "true",
         "scorers.on_alarm": "warn",
         "pools": "tiny",
         "pools.judge.type": "openai",
