@@ -26,7 +26,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import Any
 
 from hamr.apps.shared.machine import machine, versions
@@ -127,10 +127,10 @@ def train(overrides: list[str], log: Path) -> None:
 
 
 def measure(folder: Path, age: int) -> dict[str, float]:
-    """Return the medians of a run's phases in seconds, of its policy age and of its stale groups."""
+    """Return a run's mean seconds of each phase, its largest policy age, and how many groups were stale."""
     rows = [row for row in read_metrics(folder / "metrics.jsonl") if row["stage"] == "rl"]
     rows = rows[age + 1 : len(rows) - age]
-    found = {phase: median(row[f"timing/step/{phase}"] for row in rows) for phase in PHASES}
+    found = {phase: fmean(row[f"timing/step/{phase}"] for row in rows) for phase in PHASES}
     stale = [row.get("rollout/stale_groups", 0.0) for row in rows]
     oldest = max(row["rollout/policy_age/max"] for row in rows)
     responses = sum(row["rollout/responses"] for row in rows)
