@@ -1,4 +1,4 @@
-"""Choice of scorers that fit the data, and refusal of data that fit none."""
+"""Scorers, and exceptions from the rule against repeated words, that fit the data; refusal of data that fit none."""
 
 from __future__ import annotations
 
