@@ -23,7 +23,7 @@ SMALL = [
 ]
 SAMPLE: dict[str, Any] = json.loads(next(block.text for block in blocks(TUTORIALS[0], "json")))
 FEE = ("That costs a fee of ${0}. Shall I go on?", "There is a fee of ${0}. Would you like to continue?")
-ASK = ("Which package would you like?", "What package do you want to have?")
+ASK = ("Would you like data, or would you like calls?", "What package do you want to have?")
 BYE = ("Thank you for calling. Goodbye!", "Goodbye, have a nice day!")
 
 

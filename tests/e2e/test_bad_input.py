@@ -80,7 +80,11 @@ def check(code: int, out: str, err: str, named: str, folder: Path) -> None:
     assert not (folder / "runs").exists(), "a refused run leaves no folder"
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW = ("scorers at chance",)
+"""Cases that train something before they are refused."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.deep if c in SLOW else ()) for c in CASES])
 def test_bad_input_is_reported_in_one_line_with_exit_code_2(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,6 +23,7 @@ def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[st
     save_files(HOOKS, tmp_path)
     own = documented("reference/hooks.md", "data.importer.path")
     more = ["scorers.check_every=1", "rewards.custom.politeness.path=my_rewards.py:politeness", *joined]
+    more += ["rewards.consistency.repeated_words=3"]
     said, summary = train(own, tmp_path, [*rows, {**rows[0], "id": "again"}], *more)
     steps = [json.loads(line) for line in (tmp_path / "steps.jsonl").read_text().splitlines()]
     assert [(row["stage"], row["step"]) for row in steps] == [("sft", 1), ("sft", 2), ("rl", 1)]
@@ -34,6 +35,8 @@ def test_forty_samples_with_one_reference_train(tmp_path: Path, joined: tuple[st
     assert 0 <= summary["stages"]["rl"]["reward"]["politeness"] <= 1
     assert (tmp_path / "worst-rl.txt").is_file()
     assert "politeness" in (tmp_path / "run/report.html").read_text()
+    used = load_dumped(tmp_path / "run/config.yaml").rewards.consistency
+    assert used.allowed_repetitions == ("would you like",), "as a reference repeats them"
     (tmp_path / "my_job.py").unlink()
     evaluated = read_policy(tmp_path / "run", load_config(["experiment=smoke"]), "rl")
     assert evaluated.groups, "hamr evaluate run= needs no path of the importer"

@@ -88,7 +88,6 @@ def settings() -> Iterator[dict[str, object]]:
         yield SETTINGS | scorers.judge
 
 
-@pytest.mark.deep
 def test_run_stops_while_it_starts(tmp_path: Path, settings: dict[str, object]) -> None:
     with running(tmp_path, "] start ...", **settings) as process:
         code, err = stop(process, signal.SIGINT)
@@ -197,6 +196,7 @@ def check_groups(run: Path, steps: int) -> set[tuple[int, str, int]]:
     return set(found)
 
 
+@pytest.mark.deep
 def test_run_stops_in_two_phases_and_resumes(
     tmp_path: Path, settings: dict[str, object], joined: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

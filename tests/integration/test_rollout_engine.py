@@ -243,6 +243,7 @@ def check_update_in_flight(
         assert rollout.logprobs == pytest.approx(expected, abs=TOLERANCE)
 
 
+@pytest.mark.deep
 def test_adapter_gives_the_logprobs_of_the_merged_weights(
     start_engine: Callable[..., Any],
     tiny: Path,

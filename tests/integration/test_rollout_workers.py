@@ -54,6 +54,7 @@ class HostedTrainers:
         return [[self.model.logprobs(g.prompt_ids, s.token_ids) for s in g.sequences] for g in groups]
 
 
+@pytest.mark.deep
 async def test_workers_stream_survive_a_crash_and_sync_weights(
     workers: RolloutWorkers,
     tiny: Path,

@@ -82,6 +82,7 @@ def test_every_set_is_trained_and_validated(folder: Path) -> None:
     assert (folder / "whole" / "report.html").stat().st_size > 0
 
 
+@pytest.mark.deep
 def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one(folder: Path, joined: tuple[str, ...]) -> None:
     import torch
     from safetensors.torch import load_file

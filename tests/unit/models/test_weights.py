@@ -116,7 +116,7 @@ def test_overwritten_file_equals_one_written_by_safetensors(
         assert all(read[name].dtype == dtype and torch.equal(read[name], tensors[name]) for name in tensors)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_choice_of_cudnn_attention_survives_vllm() -> None:
     """vLLM switches it off where it is imported on GPUs. Its build for CPUs lacks the operators."""
     pytest.importorskip("vllm")

@@ -136,7 +136,7 @@ def test_kernels_follow_prefixes_of_many_turns(model: Path, flex: None, flash: N
     assert_equal(run(model, "shared_prompt", groups, kernel=kernel), run(model, "padded", groups))
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_flex_is_compiled_once_with_and_once_without_gradients(monkeypatch: pytest.MonkeyPatch, flex: None) -> None:
     """Another row must not be compiled anew: at torch's limit it would compute the full matrix of scores."""
     counter = CompileCounter()

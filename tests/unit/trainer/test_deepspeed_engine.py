@@ -66,7 +66,7 @@ def test_gloo_waits_for_the_deadline_of_a_call(joined: dict[str, Any]) -> None:
     assert "current" not in joined
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_collectives_of_deepspeed_have_the_timeout_of_the_world(tmp_path: Path) -> None:
     script = (
         "import torch; from deepspeed.utils import groups; from hamr.config.schema import TrainerConfig\n"
