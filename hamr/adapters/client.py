@@ -88,7 +88,7 @@ class RewardClient:
                     return json.load(answer)
             except urllib.error.HTTPError as error:
                 with error:
-                    problem = f"{error.code} {_reason(error.read())}".strip()
+                    problem = f"{error.code} {_reason(error)}".strip()
                 if error.code in (400, 413):
                     raise BadInput(f"{self.url}{path}", problem, "the server rejected the request") from error
                 if error.code not in _AGAIN:
@@ -98,10 +98,13 @@ class RewardClient:
         raise HamrError(f"{self.url}{path}: no answer in {attempt + 1} attempts: {problem}")
 
 
-def _reason(body: bytes) -> str:
+def _reason(error: urllib.error.HTTPError) -> str:
+    """Return what the server says about its error. The connection may break before the end."""
+    body = b""
     try:
+        body = error.read()
         return str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError):
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
         return body[:200].decode("utf-8", "replace")
 
 

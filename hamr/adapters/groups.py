@@ -69,6 +69,11 @@ def group_responses(
     ]
 
 
+def is_malformed(record: Mapping[str, Any]) -> bool:
+    """Return whether a record's response could not be parsed. One that the router did not answer has no components."""
+    return record["action"] is None and bool(record["components"])
+
+
 def rewards_as_numbers(
     rewards: Sequence[Sequence[float | None]], missing: Missing, failures: Sequence[Mapping[str, Any]]
 ) -> list[float | None]:

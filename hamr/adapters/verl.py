@@ -30,7 +30,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from hamr.adapters.client import RewardClient
-from hamr.adapters.groups import Missing, group_responses, list_unscored, rewards_as_numbers
+from hamr.adapters.groups import Missing, group_responses, is_malformed, list_unscored, rewards_as_numbers
 from hamr.errors import BadInput
 
 _MISSING: tuple[Missing, ...] = ("refuse", "group_mean", "nan")
@@ -137,7 +137,7 @@ def compute_score_batch(
     return [
         {
             "score": float(value),
-            "malformed": float(record["action"] is None),
+            "malformed": float(is_malformed(record)),
             "escalated": float(record["band"] in ("below", "above")),
         }
         for _, value, record in zip(solution_strs, values, records, strict=True)

@@ -14,7 +14,14 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hamr.adapters.groups import Missing, SampleResponses, group_responses, list_unscored, rewards_as_numbers
+from hamr.adapters.groups import (
+    Missing,
+    SampleResponses,
+    group_responses,
+    is_malformed,
+    list_unscored,
+    rewards_as_numbers,
+)
 from hamr.errors import DataError, did_you_mean
 
 END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
@@ -97,7 +104,7 @@ def tell_get_reward(scored: ScoredGroups, missing: Missing) -> dict[str, Any]:
         "rewards": values,
         "scores": values,
         "extra_logs": {
-            "malformed": [float(record["action"] is None) for record in records],
+            "malformed": [float(is_malformed(record)) for record in records],
             "escalated": [float(record["band"] in ("below", "above")) for record in records],
             "failed": [float(value is None) for group in rewards for value in group],
         },

@@ -38,7 +38,7 @@ def check_joinable(address: str) -> None:
     host, port = parts["host"], int(parts["port"])
     try:
         socket.create_connection((host, port), timeout=REACH_S).close()
-    except (OSError, OverflowError) as e:
+    except (OSError, OverflowError, UnicodeError) as e:  # UnicodeError: a name that no resolver takes
         remedy = f"connection failed ({e}); start the cluster, correct the address, or leave it null for a local Ray"
         raise BadInput(KEY, given, remedy) from e
     if not parts["client"]:

@@ -123,7 +123,11 @@ def is_loopback(host: str) -> bool:
 
 def look_up(host: str) -> list[str]:
     """Resolve a host to all of its addresses. Raises OSError."""
-    return sorted({str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(host, None)})
+    try:
+        found = socket.getaddrinfo(host, None)
+    except UnicodeError as error:
+        raise OSError(f"is not a valid host name: {error}") from error
+    return sorted({str(info[4][0]).partition("%")[0] for info in found})
 
 
 def _addresses(where: str, url: str, host: str, resolve: Resolve | None) -> list[Address]:

@@ -142,9 +142,9 @@ def bind_socket(
         except OSError:
             listener.close()
             raise
-    except OSError as error:
-        where = f"{config.host}:{config.port}"
-        raise BadInput(key, where, f"cannot be listened on ({error.strerror or error}); {remedy}") from error
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name that no resolver takes
+        where, reason = f"{config.host}:{config.port}", getattr(error, "strerror", None) or error
+        raise BadInput(key, where, f"cannot be listened on ({reason}); {remedy}") from error
     return listener
 
 

@@ -45,7 +45,13 @@ _DATABASES = {
     "database", "db", "sql", "sqlalchemy", "jdbc", "postgres", "postgresql", "pg", "mysql", "mariadb", "mongo",
     "mongodb", "redis", "amqp", "cloudamqp", "rabbitmq", "broker", "elasticsearch",
 }  # fmt: skip
-_URL_LOGIN = re.compile(r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
+_URL_LOGIN = re.compile(
+    r"(?P<scheme>\b[a-z][a-z0-9+.-]*://)"
+    r"(?:[^/?#\s:@]*:(?!\d+(?:[/?#,]|@sha256:))[^/\s@]+(?:@[^/\s@\"'<>,;()]+)*|[^/?#\s:@]{20,})@",
+    re.IGNORECASE,
+)
+"""Login of a URL: `user:password@`, or a token alone, up to the last @ before the path. A port with a query, a list of
+hosts or the digest of an image after it is none."""
 _URL_KEYS = re.compile(r"[?&;]([^=&;\s]+)=")
 _CONNECTION_SECRET = re.compile(
     r"(?:^(?=.*;)|;)\s*(?:password|pwd|accountkey|accesskey|sharedaccesskey|sharedaccesssignature)\s*=\s*[^;\s]",
@@ -160,6 +166,13 @@ def spellings(secret: str) -> tuple[str, ...]:
     return tuple(sorted(forms, key=lambda form: (-len(form), form)))
 
 
+@cache
+def _encoded(secret: str) -> tuple[str, ...]:
+    """Return the spellings of a secret as they are in a JSON text whose strings have those of `spellings`."""
+    forms = spellings(secret)
+    return tuple({*forms, *(json.dumps(form, ensure_ascii=a)[1:-1] for form in forms for a in (True, False))})
+
+
 def redact_text(text: str, environ: Mapping[str, str] | None = None) -> str:
     """Redact the values of secret environment variables and the logins inside URLs."""
     for value in secret_values(environ):
@@ -174,9 +187,10 @@ def blot(text: str, environ: Mapping[str, str] | None = None) -> str:
     Keys and numbers are not changed, and the text stays valid JSON. Logins in URLs stay too, because the words of
     customers and policies are recorded verbatim.
     """
-    forms = [form for secret in secret_values(environ) for form in spellings(secret)]
-    if not any(form in text for form in forms):
+    secrets = secret_values(environ)
+    if not any(form in text for secret in secrets for form in _encoded(secret)):
         return text
+    forms = [form for secret in secrets for form in spellings(secret)]
     return json.dumps(_redact_value(json.loads(text), forms), ensure_ascii=text.isascii())
 
 
@@ -191,24 +205,33 @@ def _redact_value(value: Any, secrets: Sequence[str]) -> Any:
     return value
 
 
-def redact(value: Any, environ: Mapping[str, str] | None = None) -> Any:
-    """Return a copy of a JSON-like value without secrets. Numbers, booleans and None under `*token` keys stay.
+def redact(value: Any, environ: Mapping[str, str] | None = None, *, names: bool = True) -> Any:
+    """Return a copy of a JSON-like value without secrets: texts with a secret inside, and those under a secret name.
+
+    A section under a secret name stays, since a reward or an act may be called `reset_password`; so do numbers, except
+    whole ones that are long enough for a secret. With `names=False` only secrets inside of texts count, for results
+    whose keys are the user's.
 
     >>> redact({"api_key": "sk-1", "steps": 3, "api_key_env": "OPENAI_API_KEY"}, environ={})
     {'api_key': '[redacted]', 'steps': 3, 'api_key_env': 'OPENAI_API_KEY'}
+    >>> redact({"change_password": {"weight": 1}, "password": 12345678}, environ={})
+    {'change_password': {'weight': 1}, 'password': '[redacted]'}
     """
     if isinstance(value, Mapping):
-        return {k: _redact_entry(str(k), v, environ) for k, v in value.items()}
+        return {
+            k: REDACTED if names and _is_secret_entry(str(k), v) else redact(v, environ, names=names)
+            for k, v in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [redact(v, environ) for v in value]
+        return [redact(v, environ, names=names) for v in value]
     if isinstance(value, str):
         return redact_text(value, environ)
     return value
 
 
-def _redact_entry(key: str, value: Any, environ: Mapping[str, str] | None) -> Any:
-    empty = value is None or isinstance(value, bool) or value == ""
-    counted = isinstance(value, int | float) and key.lower().endswith("token")
-    if looks_secret(key) and not empty and not counted:
-        return REDACTED
-    return redact(value, environ)
+def _is_secret_entry(key: str, value: Any) -> bool:
+    if not looks_secret(key) or isinstance(value, bool | float | Mapping | None) or value in ("", [], ()):
+        return False
+    if isinstance(value, int):
+        return len(str(value)) >= _MIN_SECRET and not key.lower().endswith("token")
+    return True

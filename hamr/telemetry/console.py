@@ -22,6 +22,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from hamr.security.redaction import redact_text
+
 SILENCE_S = 25.0
 """Longest time without output in a running phase if there is no terminal."""
 
@@ -192,7 +194,8 @@ class Console:
         self.note(f"held out, {name}: {figures}")
 
     def note(self, text: str) -> None:
-        """Print a line above the live display."""
+        """Print a line above the live display, without secrets."""
+        text = redact_text(text)
         if self._live:
             self._live.console.print(Text(text))
         else:

@@ -93,6 +93,8 @@ class Ledger:
             if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
                 remedy = f"{error}; give this user access to the file and to its folder"
                 raise RunFolderError("ledger", str(self.path), remedy) from error
+            if code == sqlite3.SQLITE_CORRUPT:
+                raise HamrError(f"{self.path}: {error}; restore the file") from error
             if code == sqlite3.SQLITE_NOTADB:
                 remedy = "not a ledger; give the ledger.sqlite of a run"
                 raise RunFolderError("ledger", str(self.path), remedy) from None
@@ -143,16 +145,23 @@ class Ledger:
         wanted = [("run = ?", run), ("step = ?", step), ("step >= ?", since)]
         used = [(clause, value) for clause, value in wanted if value is not None]
         where = " WHERE " + " AND ".join(c for c, _ in used) if used else ""
-        cursor = self._db.execute(f"SELECT record FROM records{where} ORDER BY rowid", [v for _, v in used])
-        for (text,) in cursor:
-            yield record_from_json(text)
+        with self._disk_errors_named():
+            cursor = self._db.execute(f"SELECT record FROM records{where} ORDER BY rowid", [v for _, v in used])
+            for (text,) in cursor:
+                try:
+                    record = record_from_json(text)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise HamrError(f"{self.path}: a damaged record, {text[:60]!r}; restore the file") from error
+                yield record
 
     def count(self) -> int:
-        return self._db.execute("SELECT COUNT(*) FROM records").fetchone()[0]
+        with self._disk_errors_named():
+            return self._db.execute("SELECT COUNT(*) FROM records").fetchone()[0]
 
     def query(self, sql: str, *parameters: object) -> list[tuple]:
         """Run a read-only SQL query over the table `records` and the view `components`."""
-        return self._db.execute(sql, parameters).fetchall()
+        with self._disk_errors_named():
+            return self._db.execute(sql, parameters).fetchall()
 
     def close(self) -> None:
         self._db.close()

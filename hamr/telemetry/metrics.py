@@ -12,7 +12,8 @@ from statistics import fmean, pstdev
 from typing import Any, get_args
 
 from hamr.algorithms.group_outcomes import has_reward, metric_word
-from hamr.files import JsonlWriter, read_jsonl
+from hamr.errors import RunFolderError
+from hamr.files import JsonlWriter, numbered_rows
 from hamr.rewards.mix import mix
 from hamr.telemetry.glossary import check_names
 from hamr.telemetry.record_json import failure_kinds
@@ -222,9 +223,12 @@ class MetricsWriter:
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
     """Return the rows of metrics.jsonl in the order of first appearance, merged by (stage, step).
 
-    If a name was written twice for one step (by a resumed run), the last value counts.
+    If a name was written twice for one step (by a resumed run), the last value counts. Raises RunFolderError for a
+    line that is not a row of metrics.
     """
     rows: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in read_jsonl(path):
+    for place, row in numbered_rows(path):
+        if not isinstance(row.get("stage"), str) or not isinstance(row.get("step"), int):
+            raise RunFolderError(place, str(row)[:60], "has no `stage` and `step`; restore the line, or remove it")
         rows.setdefault((row["stage"], row["step"]), {}).update(row)
     return list(rows.values())

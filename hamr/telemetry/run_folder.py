@@ -68,10 +68,8 @@ class RunFolder:
                 folder.plots.mkdir()
                 folder.checkpoints.mkdir()
                 write_atomic(path / _ID, folder.id + "\n")
-                write_atomic(
-                    folder.config,
-                    yaml.safe_dump(redact(yaml.safe_load(config_yaml)), sort_keys=False, allow_unicode=True, width=120),
-                )
+                shown = _without_secrets(yaml.safe_load(config_yaml))
+                write_atomic(folder.config, yaml.safe_dump(shown, sort_keys=False, allow_unicode=True, width=120))
             except BaseException:
                 folder.close()
                 raise
@@ -201,3 +199,11 @@ def _take_lock(folder: Path) -> None:
                     remedy += f" (if that process is gone, remove {folder / _LOCK})"
                 raise RunFolderError("experiment.run_dir", str(folder), remedy)
         _write(fd, json.dumps(me))
+
+
+def _without_secrets(config: Any) -> Any:
+    """Return the configuration for the run folder. `launch.secret` is only the name of a Kubernetes Secret."""
+    shown = redact(config)
+    if config and "secret" in (config.get("launch") or {}):
+        shown["launch"]["secret"] = redact(config["launch"], names=False)["secret"]
+    return shown

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from hamr.errors import BadInput
+from hamr.security.redaction import redact_text
 from hamr.types import RewardRecord
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,8 @@ class Sinks(Sink):
                 call(sink)
             except Exception as error:
                 del self._sinks[name]
-                log.warning("sink %s disabled for the rest of this run (%s: %s)", name, type(error).__name__, error)
+                reason = redact_text(f"{type(error).__name__}: {error}")
+                log.warning("sink %s disabled for the rest of this run (%s)", name, reason)
 
 
 def finite_metrics(stage: str, values: Mapping[str, float]) -> dict[str, float]:

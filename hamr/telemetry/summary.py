@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 from hamr.errors import HamrError
 from hamr.files import write_atomic
@@ -80,7 +80,7 @@ class Summary(TypedDict, total=False):
 
 def write_summary(folder: RunFolder, summary: Summary | Mapping[str, Any]) -> Path:
     """Write summary.json atomically, without secrets. Non-finite numbers become null."""
-    write_atomic(folder.summary, json.dumps(_finite(redact(summary)), indent=2) + "\n")
+    write_atomic(folder.summary, json.dumps(_finite(redact(summary, names=False)), indent=2) + "\n")
     return folder.summary
 
 
@@ -89,9 +89,12 @@ def read_summary(folder: RunFolder) -> Summary:
     if not folder.summary.is_file():
         return {}
     try:
-        return json.loads(folder.summary.read_text())
+        found = json.loads(folder.summary.read_text())
     except ValueError as e:
         raise HamrError(f"{folder.summary}: is not JSON ({e}); was it edited?") from e
+    if not isinstance(found, dict):
+        raise HamrError(f"{folder.summary}: is not a JSON object; was it edited?")
+    return cast(Summary, found)
 
 
 def _finite(value: Any) -> Any:

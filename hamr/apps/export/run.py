@@ -56,8 +56,8 @@ def _tool_flags(chat: PolicyChat) -> str:
 def _write_generation_config(path: Path, policy: TrainedPolicy, tokenizer: Tokenizer) -> None:
     """Let a server stop where the policy learnt to stop, and sample as in training unless a request says otherwise."""
     settings: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
-    given = settings.get("eos_token_id", [])
-    ends = [given] if isinstance(given, int) else list(given)
+    given = settings.get("eos_token_id")
+    ends = [given] if isinstance(given, int) else given or []
     settings["eos_token_id"] = list(dict.fromkeys([tokenizer.eos_id, *ends]))
     rollout = policy.config.rollout
     settings |= {"do_sample": True, "temperature": rollout.temperature, "top_p": rollout.top_p}

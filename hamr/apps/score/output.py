@@ -21,6 +21,7 @@ from hamr.bench.folder import differences
 from hamr.data.responses import ResponseGroup, stream_groups
 from hamr.errors import BadInput, DataError, HamrError
 from hamr.files import try_lock, write_atomic
+from hamr.security.redaction import blot
 from hamr.telemetry.record_json import record_from_json, record_to_json
 from hamr.types import RewardRecord
 
@@ -124,7 +125,7 @@ class ScoreOutput:
 
     def write(self, group: ResponseGroup, raw: bytes, records: Sequence[RewardRecord]) -> None:
         """Write and flush one group's records, so that they survive a killed process."""
-        self._file.write("".join(record_to_json(record) + "\n" for record in records).encode())
+        self._file.write("".join(_line(record) + "\n" for record in records).encode())
         self._file.flush()
         self._count(group, raw)
         self._note()
@@ -177,6 +178,13 @@ class ScoreOutput:
         if _digest_of(self.source, size) != digest:
             remedy = f"has changed in its first {size} bytes, which are scored in {self.path}; name another output"
             raise BadInput("input", str(self.source), remedy)
+
+
+def _line(record: RewardRecord) -> str:
+    """Return a record as JSON without secrets. Its response is verbatim, since a resumption compares it."""
+    text = record_to_json(record)
+    clean = blot(text)
+    return text if clean == text else json.dumps({**json.loads(clean), "response": record.response})
 
 
 def _parse(line: bytes) -> RewardRecord | None:

@@ -27,6 +27,7 @@ from hamr.prompting.templates import PromptTemplate, is_path
 from hamr.report.terminal import show
 from hamr.rewards.judged import check_reward_files
 from hamr.rewards.written import WrittenPrompt
+from hamr.security.redaction import redact_text
 from hamr.telemetry.ledger import Ledger
 
 
@@ -37,10 +38,12 @@ def score(
     console = RichConsole()
 
     def note(line: str) -> None:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(redact_text(line), highlight=False, markup=False, soft_wrap=True)
 
     if source.resolve() == target.resolve():
         raise BadInput("output", str(target), "is the input; name another file")
+    if target.suffix == ".png":
+        raise BadInput("output", str(target), "is the name of the histograms; name a .jsonl file")
     output_file(target, overwrite=True)
     config = config.model_copy(update={"rewards": check_functions(config.rewards)})
     check_reward_files(config.rewards)

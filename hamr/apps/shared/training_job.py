@@ -17,11 +17,14 @@ from hamr.apps.shared.sinks import check_sinks
 from hamr.apps.shared.training_command import changes_hardware
 from hamr.config.custom import function_arguments
 from hamr.config.load import IMPORTED, change_dumped, dump_config, load_dumped
+from hamr.config.yaml_files import read_config
 from hamr.data.importer_function import imported_samples
 from hamr.data.samples import write_samples
 from hamr.errors import EngineDied, RunFolderError
 from hamr.files import write_atomic
+from hamr.security.redaction import REDACTED
 from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.tracker_sinks import flat
 
 if TYPE_CHECKING:
     from hamr.apps.shared.training_command import TrainingCommand
@@ -67,6 +70,10 @@ class Job:
             raise RunFolderError(
                 "resume", str(path), "is not a run folder (no config.yaml); give one that hamr created"
             )
+        for key, value in flat(read_config(path / "config.yaml")):
+            if REDACTED in str(value):
+                remedy = f"is a secret that {path / 'config.yaml'} does not hold; write it there, or start a new run"
+                raise RunFolderError(key, str(value), remedy)
         changed = [arg for arg in overrides if changes_hardware(arg)]
         functions = [arg for arg in overrides if not changes_hardware(arg)]
         recorded = load_dumped(path / "config.yaml")

@@ -30,6 +30,9 @@ OVER = (
     "DEADLINE",
 )
 """Slurm states of a job that will not run any more."""
+KUBERAY_FAILS = ("Failed", "ValidationFailed")
+KUBERAY_ENDS = ("Complete", *KUBERAY_FAILS)
+"""States of a RayJob that KubeRay will not change any more."""
 
 
 @dataclass(kw_only=True)
@@ -67,11 +70,11 @@ class Kuberay:
 
     def follow(self) -> int:
         """Show the job's output until it ends; return its exit code, or 1. Raises HamrError if it never ran."""
-        while (state := self._state())[0] not in ("Running", "Complete", "Failed"):
+        while (state := self._state())[0] not in ("Running", *KUBERAY_ENDS):
             time.sleep(POLL_S)
-        if state[0] != "Failed":
+        if state[0] not in KUBERAY_FAILS:
             subprocess.run(["kubectl", "-n", self.namespace, "logs", "-f", f"job/{self.name}"], check=False)
-            while (state := self._state())[0] not in ("Complete", "Failed"):
+            while (state := self._state())[0] not in KUBERAY_ENDS:
                 time.sleep(POLL_S)
         if state[1] == "SUCCEEDED":
             return 0

@@ -153,6 +153,8 @@ def named_files(command: Command) -> Iterator[tuple[str, Any, str]]:
         value = getattr(command, name)
         value = tuple(value.values()) if isinstance(value, Mapping) else value
         for part in value if isinstance(value, tuple) else str(value).split(","):
+            if isinstance(part, int):  # replicas
+                continue
             if isinstance(value, Path) or isinstance(part, Path) or "/" in part or part.endswith((".jsonl", ".yaml")):
                 yield info.alias or name, str(value), str(value if isinstance(value, Path) else part).strip()
 

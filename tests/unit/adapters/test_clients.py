@@ -23,6 +23,7 @@ from hamr.adapters.client import RewardClient
 from hamr.adapters.trl import TrlReward
 from hamr.errors import BadInput, DataError, HamrError
 
+BROKEN = "breaks off"
 A, B = {"id": "a", "n": 1}, {"id": "b"}
 
 
@@ -65,6 +66,7 @@ class Handler(BaseHTTPRequestHandler):
                 {
                     "total": {"kind": "failure", "detail": "stuck"} if v is None else {"kind": "scored", "value": v},
                     "action": None if "{" in t else {"action": "reply", "content": t},
+                    "components": [{"name": "format"}],
                     "band": "above" if v and v > 0.5 else "inside",
                 }
                 for t, v in zip(group["responses"], values, strict=True)
@@ -76,9 +78,11 @@ class Handler(BaseHTTPRequestHandler):
         self.answer(200, {"status": "ok"})
 
     def answer(self, status: int, body: Any) -> None:
+        """Answer with JSON; with a part of it only, if `body` is BROKEN."""
         data = json.dumps(body).encode()
         self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Content-Length", str(len(data) + 100 * (body == BROKEN)))
+        self.close_connection = True
         self.end_headers()
         self.wfile.write(data)
 
@@ -114,6 +118,8 @@ def test_transient_errors_are_retried_with_exponential_backoff(server: Server) -
     server.script = [(503, {"error": "busy"}), (502, {})]
     assert client(server, pauses).rewards([(A, ["four"])]) == [[0.4]]
     assert pauses == [1.0, 2.0]
+    server.script = [(503, BROKEN), (200, BROKEN)]
+    assert client(server).rewards([(A, ["four"])]) == [[0.4]]
     server.script = [(503, {"error": "busy"})] * 3
     with pytest.raises(HamrError, match=r"/score: no answer in 3 attempts: 503 busy"):
         client(server).rewards([(A, ["four"])])
@@ -244,7 +250,9 @@ def test_verl_batches_keep_their_groups(server: Server, monkeypatch: pytest.Monk
     assert [s["score"] for s in scored] == pytest.approx([0.3, 0.5, 0.4, 0.4])
     assert [len(group["responses"]) for group in server.seen[0]] == [3, 1]
     assert [len(groups) for groups in server.seen] == [2, 1, 1], "only the group with the failure is asked again"
-    server.script = [(200, {"groups": [{"rewards": [1.0], "records": [{"action": None, "band": "none"}]}]})]
+    server.script = [
+        (200, {"groups": [{"rewards": [1.0], "records": [{"action": None, "components": [{}], "band": "none"}]}]})
+    ]
     with pytest.raises(verl.RewardRefused, match="ValueError"):
         verl.compute_score_batch(["x"] * 2, ["one", "four"], truths[:2], [None] * 2)
 
@@ -286,7 +294,7 @@ async def test_verl_rate_limited_manager_never_turns_a_refusal_into_zero(server:
     with pytest.raises(verl.RewardRefused, match=r"with \+reward\.timeout="):
         await ask_limited(0.01, solution_str="sevenxx", **given)
     server.slow.set()
-    record = {"total": {}, "action": None, "band": "none"}
+    record = {"total": {}, "action": None, "components": [{}], "band": "none"}
     for body in ({}, [], {"groups": []}, {"groups": [{"rewards": ["x"], "records": [record]}]}):
         server.script = [(200, body)]
         with pytest.raises(verl.RewardRefused):

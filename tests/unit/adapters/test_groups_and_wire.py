@@ -136,7 +136,7 @@ def test_a_body_must_be_a_json_object() -> None:
 
 def record(value: float | None, band: str = "inside", action: object = "reply") -> dict:
     total = {"kind": "judge_timeout", "detail": "late"} if value is None else {"kind": "scored", "value": value}
-    return {"total": total, "band": band, "action": action}
+    return {"total": total, "band": band, "action": action, "components": [{"name": "format"}]}
 
 
 @pytest.mark.parametrize("missing", ["refuse", "null", "nan", "group_mean"])
@@ -149,6 +149,9 @@ def test_answers_have_one_number_per_query(missing: Missing) -> None:
         "scores": [0.5, 1.0, 0.0],
         "extra_logs": {"malformed": [0.0, 0.0, 1.0], "escalated": [0.0, 1.0, 0.0], "failed": [0.0, 0.0, 0.0]},
     }
+    unrouted = {**record(None, action=None), "components": []}
+    logs = tell_get_reward(([[None]], [unrouted]), "nan")["extra_logs"]
+    assert logs == {"malformed": [0.0], "escalated": [0.0], "failed": [1.0]}, "what no router answered is not malformed"
     assert tell_score((rewards, records)) == {
         "groups": [{"rewards": [0.5, 1.0], "records": records[:2]}, {"rewards": [0.0], "records": records[2:]}]
     }

@@ -105,6 +105,11 @@ def test_unreachable_address_is_reported(form: str) -> None:
         assert f"cluster.address: '{address}': connection failed" in refused(address)
 
 
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_name_that_no_resolver_takes_is_reported(host: str) -> None:
+    assert f"cluster.address: '{host}:6379': connection failed" in refused(f"{host}:6379")
+
+
 def test_auto_address_resolves_as_in_ray(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     address = start(HERE | {"ray_version": "2.52.0"})
     monkeypatch.setenv("RAY_ADDRESS", address)

@@ -10,7 +10,7 @@ from hamr.adapters.client import RewardClient
 from hamr.config.pools import PoolConfig
 from hamr.errors import BadInput
 from hamr.pools.scorer_openai import OpenAIScorer
-from hamr.security.endpoints import VARIABLE, allowed_hosts, check_url, is_loopback
+from hamr.security.endpoints import VARIABLE, allowed_hosts, check_url, is_loopback, look_up
 
 NAMES = {
     "api.example": ["93.184.216.34"],
@@ -133,6 +133,8 @@ def test_host_names_are_resolved_only_on_request() -> None:
     check("http://judge.corp/v1", look=False)
     with pytest.raises(BadInput, match="cannot be resolved"):
         check("http://gone.example/v1")
+    with pytest.raises(OSError, match="not a valid host name"):
+        look_up("a..b")
 
 
 def test_default_hosts_apply_without_the_variable() -> None:

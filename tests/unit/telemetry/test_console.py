@@ -52,6 +52,13 @@ def test_plain_lines_are_printed_without_a_terminal():
     assert console.seconds == {"model": 3.0, "rl": 20.0}
 
 
+def test_notes_contain_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_API_KEY", "canary-7f3a")
+    out = io.StringIO()
+    Console(file=out).note("logging.callbacks: raised ValueError: canary-7f3a")
+    assert "canary" not in out.getvalue() and "raised ValueError: [redacted]" in out.getvalue()
+
+
 def test_failed_phase_is_marked_and_its_error_raised():
     out = io.StringIO()
     console = Console(file=out)

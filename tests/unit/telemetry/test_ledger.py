@@ -197,6 +197,26 @@ def test_missing_or_foreign_file_is_rejected(tmp_path):
         Ledger(other, readonly=True)
 
 
+def test_damaged_ledger_is_reported_with_its_path(tmp_path):
+    path = tmp_path / "ledger.sqlite"
+    with Ledger(path) as ledger:
+        ledger.add([record(sample=i) for i in range(200)])
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE records SET record = '{}' WHERE sample = 7")
+    with (
+        Ledger(path, readonly=True) as ledger,
+        pytest.raises(HamrError, match=r"ledger\.sqlite: a damaged record, '{}'"),
+    ):
+        list(ledger.rows())
+    db.close()
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek(2 * 4096)
+        file.write(b"\xff" * (size - 3 * 4096))
+    with Ledger(path, readonly=True) as ledger, pytest.raises(HamrError, match=r"ledger\.sqlite: .*malformed; restore"):
+        list(ledger.rows())
+
+
 WRITER = """
 import sys
 from hamr.telemetry.ledger import Ledger

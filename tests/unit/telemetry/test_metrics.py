@@ -2,12 +2,14 @@ import json
 import logging
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.algorithms.group_outcomes import has_reward
+from hamr.errors import RunFolderError
 from hamr.files import read_jsonl
 from hamr.telemetry import glossary
 from hamr.telemetry.glossary import METRICS, UnknownMetric, check_names, lookup
@@ -212,6 +214,12 @@ def test_repeated_step_counts_once(tmp_path):
         (2, 0.9),
         (3, 0.3),
     ]
+
+
+def test_damaged_row_is_named(tmp_path: Path) -> None:
+    (tmp_path / "m.jsonl").write_text('{"stage": "rl", "step": 1}\n{"a": 1}\n')
+    with pytest.raises(RunFolderError, match=r"m\.jsonl:2: .*has no `stage` and `step`"):
+        read_metrics(tmp_path / "m.jsonl")
 
 
 # --- names -------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ import psutil
 import pytest
 import yaml
 
-from hamr.config.load import load_config
+from hamr.apps.shared.training_job import Job
+from hamr.config.load import dump_config, load_config
 from hamr.errors import RunFolderError
 from hamr.security import redaction
 from hamr.security.processes import alive, identity
@@ -333,6 +334,33 @@ def test_redaction_is_recursive_and_keeps_other_values():
     }
 
 
+def test_sections_and_figures_under_a_secret_name_stay():
+    """A reward, an act or a tool may be called `reset_password`."""
+    config = {"custom": {"asks_for_password": {"weight": 1, "kwargs": {"max_secrets": 2}}}, "password": 12345678}
+    shown = redact(config, environ={})
+    assert shown == {**config, "password": REDACTED}
+    figures = {"exact_by_act": {"reset_password": {"0": 0.5}, "change_password": 0.25}, "password": "plain canary"}
+    assert redact(figures, {"X_KEY": "canary"}, names=False) == {**figures, "password": f"plain {REDACTED}"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("postgres://u:p@ss@db/x", f"postgres://{REDACTED}@db/x"),
+        ("postgres://u:pa,ss@db:5432/x", f"postgres://{REDACTED}@db:5432/x"),
+        ("redis://:12345@host:6379/0 and me@x.de", f"redis://{REDACTED}@host:6379/0 and me@x.de"),
+        (f"https://{'4xk2pat9w8' * 3}@dev.azure.com/org", f"https://{REDACTED}@dev.azure.com/org"),
+        ('"https://u:p@h","a@b"', f'"https://{REDACTED}@h","a@b"'),
+        *((text, text) for text in (
+            "ssh://git@github.com/x", "https://shop.de:443?u=me@x.de", "http://h:8080,me@x.de",
+            "docker://reg.io:5000@sha256:abc", "see http://h:80/a me@b.c",
+        )),
+    ],
+)  # fmt: skip
+def test_logins_are_redacted_and_other_urls_stay(text: str, shown: str) -> None:
+    assert redact_text(text, {}) == shown
+
+
 def test_secret_environment_values_are_redacted_everywhere():
     env = {"FOO_API_KEY": "canary", "BAR_TOKEN": "canary-long", "X_TOKEN": "1", "HOME": "/home/canal"}
     assert redact_text("see canary-long, canary and 1 in /home/canal", env) == (
@@ -348,6 +376,19 @@ def test_no_secret_reaches_the_config_file(tmp_path, monkeypatch):
         written = folder.config.read_text()
     assert "canary" not in written
     assert yaml.safe_load(written)["pools"]["judge"]["api_key_env"] == "FOO_API_KEY"
+
+
+def test_a_secret_that_the_folder_lacks_is_named_on_resume(tmp_path: Path) -> None:
+    """The name of a Kubernetes Secret is none."""
+    secret = ["rewards.custom.leaks.path=my.py:f", "rewards.custom.leaks.kwargs={secret_words: [margin, internal]}"]
+    for name, overrides in (("kept", ["launch.secret=hamr-keys"]), ("lost", secret)):
+        with RunFolder.create(tmp_path / name, dump_config(load_config(["experiment=smoke", *overrides]))):
+            pass
+    assert Job.from_folder(tmp_path / "kept").config.launch.secret == "hamr-keys"
+    with pytest.raises(
+        RunFolderError, match=r"^rewards\.custom\.leaks\.kwargs\.secret_words: .*does not hold; write it"
+    ):
+        Job.from_folder(tmp_path / "lost")
 
 
 def test_working_folder_is_not_redacted() -> None:

@@ -38,13 +38,17 @@ class Scripted(Sink):
     def metrics(self, step: int, stage: str, values: Any) -> None:
         self.heard.append((step, stage, dict(values)))
         if self.fails:
-            raise ConnectionError("gone")
+            raise ConnectionError("gone with key-of-bad")
 
     def close(self, *, failed: bool = False) -> None:
         self.heard.append(failed)
 
 
-def test_failed_sink_is_disabled_and_others_continue(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_sink_is_disabled_and_others_continue(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error may contain a key of the sink."""
+    monkeypatch.setenv("SINK_API_KEY", "key-of-bad")
     good, bad = Scripted(), Scripted(fails=True)
     sinks = Sinks({"bad": bad, "good": good})
     for step in (1, 2):
@@ -52,7 +56,8 @@ def test_failed_sink_is_disabled_and_others_continue(caplog: pytest.LogCaptureFi
     sinks.close(failed=True)
     assert good.heard == [(1, "rl", {"policy/loss": 1.0}), (2, "rl", {"policy/loss": 1.0}), True]
     assert len(bad.heard) == 1
-    assert [r.message for r in caplog.records] == ["sink bad disabled for the rest of this run (ConnectionError: gone)"]
+    said = "sink bad disabled for the rest of this run (ConnectionError: gone with [redacted])"
+    assert [r.message for r in caplog.records] == [said]
 
 
 def test_only_configured_sinks_are_opened(tmp_path: Path) -> None:

@@ -188,8 +188,9 @@ def test_port_in_use_is_reported_before_the_start(capsys: pytest.CaptureFixture[
         assert said.count("\n") == 1 and f"serve.port: '127.0.0.1:{port}': cannot be listened on" in said
     with bind_socket(ServeConfig(port=port)) as again:
         assert again.getsockname()[1] == port, "given back"
-    with pytest.raises(BadInput, match=r"serve\.host"), bind_socket(ServeConfig(host="no.such.host.invalid")):
-        pass
+    for unknown in ("no.such.host.invalid", "a..b"):
+        with pytest.raises(BadInput, match=r"serve\.host"), bind_socket(ServeConfig(host=unknown)):
+            pass
 
 
 def test_unwritable_records_file_is_reported_before_the_start(capsys: pytest.CaptureFixture[str]) -> None:

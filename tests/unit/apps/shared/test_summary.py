@@ -11,6 +11,9 @@ import pytest
 
 from hamr.apps.shared.summary import summarise_run
 from hamr.config.load import load_config
+from hamr.errors import HamrError
+from hamr.telemetry.run_folder import RunFolder
+from hamr.telemetry.summary import read_summary, write_summary
 
 
 @pytest.mark.parametrize(
@@ -37,3 +40,12 @@ def test_attention_is_that_of_the_last_step(
         prepared=SimpleNamespace(dropped={}),
     )
     assert summarise_run(run, {}, {}, 1.0, [])["machine"]["attention"] == found
+
+
+def test_figures_of_an_act_with_a_secret_name_stay(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "run", "{}") as folder:
+        write_summary(folder, {"stages": {"rl": {"exact_by_act": {"reset_password": 0.5}}}})
+        assert read_summary(folder)["stages"]["rl"]["exact_by_act"] == {"reset_password": 0.5}
+        folder.summary.write_text("[]")
+        with pytest.raises(HamrError, match=r"summary\.json: is not a JSON object"):
+            read_summary(folder)

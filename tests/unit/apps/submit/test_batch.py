@@ -154,6 +154,9 @@ def test_followed_rayjob_returns_its_exit_code(tools: Tools, capfd: pytest.Captu
     with pytest.raises(HamrError, match=r"RayJob hamr-again-\d{4}-\d{6} failed: exit code 1") as failed:
         submit([*KUBERAY, "experiment.run_dir=again", "--follow"])
     assert failed.value.exit_code == 1
+    tools.says("kubectl", "applied", "||", "ValidationFailed||no such image")
+    with pytest.raises(HamrError, match="validationfailed: no such image"):
+        submit([*KUBERAY, "experiment.run_dir=third", "--follow"])
 
 
 # --- Slurm -------------------------------------------------------------------------------------

@@ -260,6 +260,12 @@ def test_every_other_command_is_submitted_as_typed(name: str) -> None:
     assert len(joins) == (2 if issubclass(type(parse_command(given)), ConfiguredCommand) else 0)
 
 
+def test_numbers_of_replicas_are_no_files() -> None:
+    request = SubmitRequest.read(["scale", "/runs/x", "judge=4", *CLUSTER])
+    locate_run(request)
+    assert command(request) == "python -m hamr scale /runs/x judge=4"
+
+
 @pytest.mark.parametrize(
     "given",
     [
