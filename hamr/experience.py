@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hamr.data.stream import PromptStream
-from hamr.types import RolloutGroup, ServiceSample
+from hamr.types import Failure, RolloutGroup, ServiceSample
 
 ATTEMPTS = 2
 """Attempts that one draw may use: its own, and one for further samples of an all-wrong group."""
@@ -159,10 +159,14 @@ class Experience:
     def hold(self) -> Iterator[None]:
         """Cancel the groups under way and start none inside the context. Then draw them again, under new keys.
 
-        For a change of the scorers: siblings would be scored by different ones.
+        For a change of the scorers: siblings would be scored by different ones. So are ready groups with failures,
+        which are scored again later.
         """
         closed, self._closed = self._closed, True
         self._cancel()
+        failed = [entry for entry in self._ready if any(isinstance(r.total, Failure) for r in entry[2].records)]
+        self._ready = [entry for entry in self._ready if entry not in failed]
+        self._aborted.extend(draw for _, draw, _ in failed)
         try:
             yield
         finally:

@@ -99,7 +99,7 @@ class RewardClient:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """Return what the server says about its error. The connection may break before the end."""
+    """Return the reason in the body of an error response. The connection may break before its end."""
     body = b""
     try:
         body = error.read()

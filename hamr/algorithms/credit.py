@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from hamr.algorithms.group_outcomes import has_reward
 from hamr.types import Credit, RewardRecord
 
 Values = Sequence[float | None]
@@ -35,7 +36,7 @@ def episode_rewards(records: Sequence[RewardRecord], rewards: Values) -> list[Ep
 
     A single decision is a dialogue of one turn without an outcome.
     """
-    scored, rewarded = zip(records, rewards, strict=True), any(record.components for record in records)
+    scored, rewarded = zip(records, rewards, strict=True), any(map(has_reward, records))
     dialogues = [list(own) for _, own in groupby(scored, key=lambda pair: (pair[0].key.attempt, pair[0].key.sample))]
     return [
         EpisodeRewards(

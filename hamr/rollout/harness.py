@@ -13,13 +13,11 @@ the command can be a small client of a service that is already running.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
-import signal
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +28,7 @@ from hamr.config.use import ServeConfig
 from hamr.data.samples import to_json
 from hamr.errors import ConfigError
 from hamr.rollout.endpoint import Conversation, PolicyEndpoint
+from hamr.security.processes import kill_session
 from hamr.types import AskPolicy, Component, Episode, EpisodeOutcome, Scored
 
 SHOWN = 200
@@ -90,8 +89,7 @@ class HarnessEpisode:
                 conversation.broken.result()
             return waiting.result()
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            await asyncio.to_thread(kill_session, process.pid)
             await waiting
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,6 +85,30 @@ def kill_descendants() -> None:
         if not (found := descendants(psutil.Process())):
             return
         kill(found)
+
+
+def kill_session(leader: int) -> None:
+    """Kill the processes of the session that process `leader` began, and wait until they have ended.
+
+    Those in process groups of their own (as under `timeout`) and those whose parents have ended are killed too. A child
+    of this process is left to be reaped.
+    """
+    import psutil
+
+    until = time.monotonic() + KILLED_S
+    while found := [pid for pid in psutil.pids() if _session(pid) == leader and alive(pid)]:
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            return
+        time.sleep(0.01)
+
+
+def _session(pid: int) -> int | None:
+    with contextlib.suppress(OSError):
+        return os.getsid(pid)
+    return None
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:

@@ -167,7 +167,7 @@ def spellings(secret: str) -> tuple[str, ...]:
 
 
 @cache
-def _encoded(secret: str) -> tuple[str, ...]:
+def _json_spellings(secret: str) -> tuple[str, ...]:
     """Return the spellings of a secret as they are in a JSON text whose strings have those of `spellings`."""
     forms = spellings(secret)
     return tuple({*forms, *(json.dumps(form, ensure_ascii=a)[1:-1] for form in forms for a in (True, False))})
@@ -188,7 +188,7 @@ def blot(text: str, environ: Mapping[str, str] | None = None) -> str:
     customers and policies are recorded verbatim.
     """
     secrets = secret_values(environ)
-    if not any(form in text for secret in secrets for form in _encoded(secret)):
+    if not any(form in text for secret in secrets for form in _json_spellings(secret)):
         return text
     forms = [form for secret in secrets for form in spellings(secret)]
     return json.dumps(_redact_value(json.loads(text), forms), ensure_ascii=text.isascii())

@@ -25,6 +25,7 @@ from hamr.types import (
     Audit,
     Component,
     JudgeTimeout,
+    JudgeUnavailable,
     Outcome,
     Reply,
     RewardCorrection,
@@ -60,9 +61,11 @@ class Producer:
         self.ends[len(self.draws) - 1] = end = asyncio.get_running_loop().create_future()
         return await end
 
-    def end(self, *numbers: int) -> None:
+    def end(self, *numbers: int, failed: bool = False) -> None:
         for number in numbers:
-            self.ends[number].set_result(RolloutGroup(sample=self.draws[number].sample, rollouts=(), records=()))
+            key = SampleKey(run="r", step=1, prompt=str(number), sample=0)
+            records = (RewardRecord(key=key, total=JudgeUnavailable(detail="away")),) if failed else ()
+            self.ends[number].set_result(RolloutGroup(sample=self.draws[number].sample, rollouts=(), records=records))
 
 
 def experience(producer: Producer, *, keeps: Callable[[RolloutGroup], bool] = lambda g: True, **given) -> Experience:
@@ -335,6 +338,28 @@ def test_groups_under_way_are_drawn_again_after_a_change_of_the_scorers():
         assert len(set(keys)) == len(keys)
         producer.end(4)
         assert ids((await taking)[0]) == ids_of(producer, 1, 4)
+        await groups.close()
+
+    asyncio.run(run())
+
+
+def test_ready_groups_with_failures_are_drawn_again_after_a_refit():
+    """Their other responses have rewards of the scorers before."""
+
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, batch=3)
+        taking = asyncio.create_task(groups.take(1, 3, 100))
+        await settle_tasks()
+        producer.end(0)
+        producer.end(1, failed=True)
+        await settle_tasks()
+        with groups.hold():
+            await settle_tasks()
+        await settle_tasks()
+        assert ids_of(producer, *range(6, 11)) == ids_of(producer, 2, 3, 4, 5, 1)
+        producer.end(6, 10)
+        assert ids((await taking)[0]) == ids_of(producer, 0, 2, 1)
         await groups.close()
 
     asyncio.run(run())

@@ -217,14 +217,15 @@ class ScorerWatch:
         worst = max(shares, key=lambda act: shares[act], default=None)
         if worst is None:
             return {}
-        fooled = self._exceeds_limit(len(wrong[worst]), len(exact[worst]))
+        fooled = [act for act in shares if self._exceeds_limit(len(wrong[act]), len(exact[act]))]
         if fooled:
-            score, reply = max(wrong[worst], key=lambda each: each[0])
+            act = max(fooled, key=lambda act: shares[act])
+            score, reply = max(wrong[act], key=lambda each: each[0])
             self._alarm(
-                f"{shares[worst]:.0%} of the replies where {worst} is due are wrong and score like right ones, e.g. "
+                f"{shares[act]:.0%} of the replies where {act} is due are wrong and score like right ones, e.g. "
                 f"{reply.text!r} with {score:.2f}"
             )
-        return {"scorers/false_accept_frac": shares[worst], "alarm/scorers_fooled": float(fooled)}
+        return {"scorers/false_accept_frac": shares[worst], "alarm/scorers_fooled": float(bool(fooled))}
 
     async def _check_replies(self, replies: Sequence[str], acts: Mapping[str, str | None]) -> dict[str, float]:
         drawn, asks = self._draw(self.splits.train), self._asks()

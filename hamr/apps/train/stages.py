@@ -37,7 +37,7 @@ from hamr.rollout.episodes import EpisodeRunner
 from hamr.telemetry.console import Console
 from hamr.telemetry.recorder import RunRecorder
 from hamr.trainer.checkpoints import Checkpoint, Checkpoints
-from hamr.types import Reply, RewardRecord, Rollout, ServiceSample
+from hamr.types import Reply, RewardRecord, Rollout, SampleKey, ServiceSample
 
 
 class Counted:
@@ -46,14 +46,15 @@ class Counted:
     def __init__(self, rewarder: Rewarder, console: Console, total: int) -> None:
         self._rewarder, self._console, self._total = rewarder, console, total
         self._done = 0
-        self.replies: list[ScoredReply] = []
+        self.replies: dict[SampleKey, ScoredReply] = {}
+        """Replies since the last check of the scorers, each with its latest score."""
 
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         record = await self._rewarder.score(sample, rollout)
         self._done += 1
         if isinstance(record.action, Reply):
             score = next((c.value for c in record.components if c.name == "consistency"), None)
-            self.replies.append(ScoredReply(sample, record.action.content, score))
+            self.replies[record.key] = ScoredReply(sample, record.action.content, score)
         self._console.progress(self._done, max(self._done, self._total), "responses scored")
         return record
 
@@ -176,10 +177,10 @@ class Run:
                 if self.config.experiment.unscored.max_frac is not None:
                     check_dialogues_held(turns, stage, self.config.rollout.episode)
         self.recorder.evaluation(stage, step, {**result.metrics(stage), **dialogues}, (*result.records, *turns))
-        self.evaluations[stage] = result.as_dict()
         sage = self.config.experiment.sage
         if sage.scenarios and stage in sage.stages:
             await simulate(self, stage, step)
+        self.evaluations[stage] = result.as_dict()  # last, so that a run that is stopped before repeats the evaluation
         return result
 
 
@@ -334,6 +335,8 @@ async def rl_step(
     counted.begin()
     metrics = await run.preemption.unless_asked(controller.step(step, stream), may_drop=lambda: controller.collecting)
     if metrics is None:
+        if run.experience is not None:  # engines that share their GPU with the trainer sleep only once they are idle
+            await run.experience.close()
         await leave(run, step - 1, before)
     run.version = controller.version
     in_flight = run.experience.open_draws if run.experience is not None else ()
@@ -351,7 +354,7 @@ async def rl_step(
 
 
 async def _check_scorers(
-    run: Run, step: int, replies: list[ScoredReply], rewarder: ControlledRewarder
+    run: Run, step: int, replies: dict[SampleKey, ScoredReply], rewarder: ControlledRewarder
 ) -> dict[str, float]:
     """Check the scorers after this step if that is due, on the replies since the last check; refit them on an alarm."""
     scorers = run.config.scorers
@@ -360,7 +363,7 @@ async def _check_scorers(
     if not scorers.check_every or step % scorers.check_every:
         return {}
     # An asynchronous run scores further replies during the check; they are those of the next one.
-    checked = list(replies)
+    checked = list(replies.values())
     replies.clear()
     found = await run.scorers.of_replies(checked)
     if scorers.on_alarm == "refit":

@@ -1,12 +1,15 @@
 """Advantages of the turns of dialogues."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hamr.algorithms.advantages import group_advantages
-from hamr.algorithms.credit import Credit, EpisodeRewards, comparisons, turn_advantages
+from hamr.algorithms.credit import Credit, EpisodeRewards, comparisons, episode_rewards, turn_advantages
 from hamr.algorithms.reinforce_pp import reward_itself
+from hamr.types import TURN_REWARD, Component, FunctionTimeout, RewardRecord, SampleKey, Scored
 
 CREDITS: tuple[Credit, ...] = ("outcome", "turn", "turn_normalised")
 rewards = st.none() | st.floats(-10, 10)
@@ -58,3 +61,13 @@ def test_turn_without_a_value_has_the_mean_reward_in_reinforce_pp():
     group = [EpisodeRewards(turns=(1.0,), outcome=3.0), EpisodeRewards(turns=(1.0,)), EpisodeRewards(turns=(None,))]
     assert turn_advantages(group, "outcome", reward_itself) == [3.0, 3.0, 3.0]
     assert turn_advantages(group, "turn_normalised", reward_itself) == [4.0, 4.0, 4.0]
+
+
+def test_failed_dialogue_does_not_make_the_turns_of_others_unrewarded():
+    """Its turns have a failure. Those of dialogues that are rewarded as a whole have no reward, but penalties count."""
+    key = SampleKey(run="r", step=0, prompt="p", sample=0)
+    late = Component(name=TURN_REWARD, outcome=FunctionTimeout(detail="late"), weight=1.0)
+    bare = [RewardRecord(key=replace(key, sample=i), total=Scored(value=0.0)) for i in range(3)]
+    failed = RewardRecord(key=replace(key, sample=3), total=late.outcome, components=(late,))
+    episodes = episode_rewards([*bare, failed], [-1.0, 0.0, 0.0, None])
+    assert [e.own(0) for e in episodes] == [-1.0, 0.0, 0.0, None]

@@ -265,6 +265,15 @@ async def test_share_above_the_limit_by_chance_raises_no_alarm(wrong: int, of: i
     assert figures["alarm/scorers_fooled"] == alarm
 
 
+async def test_act_with_few_replies_hides_no_alarm_of_another() -> None:
+    """Its share may be larger by chance. The alarm is about the act whose share is certain."""
+    found, notes = watch(RuleScorer(), "scorers.contexts=0", truth=WHOLE_RULE)
+    few = answered("ask ConsumptionProfile", 24, 6, 0.95)
+    figures = await found.of_replies([*few, *answered("ask ApplicationTendency", 340, 60, 0.95)])
+    assert figures["scorers/false_accept_frac"] == pytest.approx(0.2) and figures["alarm/scorers_fooled"] == 1.0
+    assert any("15% of the replies where ask ApplicationTendency is due" in note for note in notes)
+
+
 async def test_own_dialogues_have_no_due_act() -> None:
     """A point of the user's own need not name an act, and its right reply follows from an earlier turn."""
     found, _ = watch(RuleScorer(), "env=my.py:run", truth=WHOLE_RULE)

@@ -31,11 +31,13 @@ from hamr.trainer.checkpoints import Checkpoints
 from hamr.types import (
     Answer,
     Component,
+    JudgeUnavailable,
     Question,
     Reference,
     Reply,
     RewardRecord,
     Rollout,
+    SampleKey,
     Scored,
     ServiceSample,
     ToolCall,
@@ -287,30 +289,46 @@ async def test_engines_sleep_once_over_a_warm_up_and_then_get_its_weights(tmp_pa
 
 async def test_replies_scored_during_a_check_are_those_of_the_next_check() -> None:
     first, second = ScoredReply(None, "first", 1.0), ScoredReply(None, "second", 1.0)
-    replies, checked = [first], []
+    replies, checked = {"a": first}, []
 
     async def of_replies(found: Sequence[ScoredReply]) -> dict[str, float]:
-        replies.append(second)
+        replies["b"] = second
         checked.append(list(found))
         return {}
 
     config = SimpleNamespace(scorers=SimpleNamespace(check_every=1, on_alarm="note"))
     run = SimpleNamespace(config=config, scorers=SimpleNamespace(of_replies=of_replies))
     await stages._check_scorers(run, 1, replies, None)
-    assert (checked, replies) == ([[first]], [second])
+    assert (checked, replies) == ([[first]], {"b": second})
+
+
+async def test_reply_that_is_scored_again_counts_once() -> None:
+    key = SampleKey(run="r", step=1, prompt="p", sample=0)
+
+    class Rewarder:
+        outcomes = iter((JudgeUnavailable(detail="away"), Scored(value=0.7)))
+
+        async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
+            part = Component(name="consistency", outcome=next(self.outcomes), weight=1.0)
+            return RewardRecord(key=key, total=part.outcome, components=(part,), action=Reply(content="Bye!"))
+
+    counted = stages.Counted(Rewarder(), Console(enabled=False), 1)
+    for _ in range(2):
+        await counted.score(None, None)
+    assert list(counted.replies.values()) == [ScoredReply(None, "Bye!", 0.7)]
 
 
 @pytest.mark.parametrize("usable", [True, False])
 async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked(usable: bool) -> None:
     refits: list[int] = []
-    replies = [ScoredReply(None, "first", 1.0)]
+    replies = {"a": ScoredReply(None, "first", 1.0)}
 
     async def of_replies(found: Sequence[ScoredReply]) -> dict[str, float]:
         return {"alarm/scorers_fooled": 1.0}
 
     async def refit(step: int, checked: Sequence[ScoredReply], hold: object) -> None:
         assert [reply.text for reply in checked] == ["first"]
-        replies.append(ScoredReply(None, "second", 1.0))
+        replies["b"] = ScoredReply(None, "second", 1.0)
         refits.extend([step] * usable)
 
     forgotten = []
@@ -321,7 +339,9 @@ async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked(us
     )  # fmt: skip
     rewarder = SimpleNamespace(scorers_changed=lambda: forgotten.append("evidence"))
     assert (await stages._check_scorers(run, 1, replies, rewarder))["scorers/refits"] == float(usable)
-    assert ([reply.text for reply in replies], forgotten) == (([], ["evidence"]) if usable else (["second"], []))
+    assert ([reply.text for reply in replies.values()], forgotten) == (
+        ([], ["evidence"]) if usable else (["second"], [])
+    )
 
 
 async def test_resumed_warm_up_uses_the_batches_of_an_uninterrupted_one(tmp_path: Path) -> None:
