@@ -159,7 +159,8 @@ class _Policy:
     index: int
     turns: list[_Turn] = field(default_factory=list)
     broken: Exception | None = None
-    asking: bool = False
+    asking: asyncio.Task[Any] | None = None
+    """Task that waits for an answer."""
     closed: bool = False
 
     async def ask(
@@ -170,10 +171,12 @@ class _Policy:
         score: bool = True,
         point: ServiceSample | None = None,
     ) -> Rollout:
+        if self.asking is not None and self.asking.cancelling():  # given up, and perhaps still aborted in the engine
+            await asyncio.wait([self.asking])
         runner, turn = self.runner, len(self.turns)
         if self.closed:
             raise RuntimeError("the dialogue has ended")
-        if self.asking:
+        if self.asking is not None:
             raise RuntimeError("the turns of a dialogue have an order; await each answer before the next question")
         ids = runner.encode(prompt, tools)
         if turn >= runner.max_turns:
@@ -187,7 +190,7 @@ class _Policy:
             keys=(replace(self.request.keys[self.index], turn=turn),),
             seeds=(derive_seed(seed, turn) if turn else seed,),
         )
-        self.asking = True
+        self.asking = asyncio.current_task()
         try:
             [rollout] = [rollout async for rollout in runner.engine.generate([request])]
             assert rollout.prompt_ids == ids, "the trainer sees the prompt that the engine saw"
@@ -196,7 +199,7 @@ class _Policy:
             self.broken = error
             raise
         finally:
-            self.asking = False
+            self.asking = None
         if self.closed:
             return rollout
         point, scoring = prompt if isinstance(prompt, ServiceSample) else point, None

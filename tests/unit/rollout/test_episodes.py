@@ -532,6 +532,35 @@ async def run(episode, ask):
         assert other == Scored(value=1.0)
 
 
+async def test_own_function_may_give_up_a_question_and_ask_again(tmp_path: Path) -> None:
+    """The engine takes a moment to abort the first one."""
+    body = """
+import asyncio
+
+async def run(episode, ask):
+    try:
+        await asyncio.wait_for(ask([{"role": "user", "content": "long"}]), 0.05)
+    except TimeoutError:
+        await ask([{"role": "user", "content": "short"}])
+    return episode.end(turn_rewards=[1.0])
+"""
+
+    class SlowAtFirst(Engine):
+        async def generate(self, requests: Sequence[GenerationRequest]) -> AsyncIterator[Rollout]:
+            if len(self.requests) < 2:
+                self.requests.extend(requests)
+                try:
+                    await asyncio.sleep(30)
+                finally:
+                    await asyncio.sleep(0.1)
+            async for rollout in super().generate(requests):
+                yield rollout
+
+    own = controller(runner(OwnEpisode(own_function(tmp_path, body)), SlowAtFirst(), deadline_s=30), n=2)
+    (group,) = await own.score_groups([sample(0)], [own.request(0, sample(0))])
+    assert [r.total for r in group.records] == [Scored(value=1.0)] * 2
+
+
 async def test_exit_in_a_task_of_a_function_does_not_stop_later_dialogues(tmp_path: Path) -> None:
     body = """
 import asyncio, sys
