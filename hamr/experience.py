@@ -159,14 +159,14 @@ class Experience:
     def hold(self) -> Iterator[None]:
         """Cancel the groups under way and start none inside the context. Then draw them again, under new keys.
 
-        For a change of the scorers: siblings would be scored by different ones. So are ready groups with failures,
-        which are scored again later.
+        Ready groups with failed responses are drawn again too. For a change of the scorers: siblings would be scored by
+        different ones.
         """
         closed, self._closed = self._closed, True
         self._cancel()
-        failed = [entry for entry in self._ready if any(isinstance(r.total, Failure) for r in entry[2].records)]
-        self._ready = [entry for entry in self._ready if entry not in failed]
-        self._aborted.extend(draw for _, draw, _ in failed)
+        failed = {n for n, _, group in self._ready if any(isinstance(r.total, Failure) for r in group.records)}
+        self._aborted.extend(draw for number, draw, _ in self._ready if number in failed)
+        self._ready = [entry for entry in self._ready if entry[0] not in failed]
         try:
             yield
         finally:
