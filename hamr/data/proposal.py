@@ -186,7 +186,8 @@ def _columns(rows: Sequence[Row]) -> list[_Column]:
     names: dict[str, None] = {}
     for row in rows:
         for name, value in row.items():
-            names.setdefault(name)
+            if name:  # the index of a data frame has none
+                names.setdefault(name)
             if isinstance(value, dict):
                 names.update({f"{name}.{inner}": None for inner in value})
     found = (_Column(name, tuple(value_at(row, name) for row in rows)) for name in names)

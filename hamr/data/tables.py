@@ -23,7 +23,8 @@ from hamr.errors import DataError
 
 ENDINGS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".ndjson")
 DELIMITERS: Mapping[str, str] = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
-_BOMS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_BOMS = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32"}
+_BOMS |= {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 _LEGACY = ["cp1252", "gb18030", "big5", "shift_jis", "cp1251"]
 """Encodings other than UTF-8 that are detected, the likelier first. gb18030 includes GBK and GB 2312."""
 _PROBE = 1 << 16
@@ -114,14 +115,22 @@ def _json(raw: bytes, path: Path, strict: bool, option: str) -> ExportTable:
 
 
 def _elements(text: str, path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the elements of an array with their lines."""
+    """Yield the elements of an array, or of several (pages of an API), with their lines."""
     decoder = json.JSONDecoder()
     at, end, line = 0, text.index("[") + 1, 1
     while True:
         start = _BETWEEN.match(text, end).end()  # type: ignore[union-attr]
         line, at = line + text.count("\n", at, start), start
         if text[start : start + 1] == "]":
-            return
+            rest = text[start + 1 :].lstrip()
+            if not rest:
+                return
+            end = len(text) - len(rest)
+            line, at = line + text.count("\n", at, end), end
+            if rest[0] != "[":
+                raise DataError(f"{path}:{line}: line", rest[:80], "text after the end of the array; remove it")
+            end += 1
+            continue
         try:
             _, end = decoder.raw_decode(text, start)
         except (ValueError, RecursionError) as error:
@@ -195,8 +204,12 @@ def _delimiter(text: str) -> str:
 
 
 def _encoding_of_mark(raw: bytes) -> str | None:
-    """Return the encoding of the byte order mark, None if there is none."""
-    return next((name for mark, name in _BOMS.items() if raw.startswith(mark)), None)
+    """Return the encoding of the byte order mark, or UTF-16 if every second byte is 0. None for other texts."""
+    marked = next((name for mark, name in _BOMS.items() if raw.startswith(mark)), None)
+    big, little = (raw[place:64:2].count(0) for place in (0, 1))
+    if marked is None and big + little:
+        return "utf-16-be" if big > little else "utf-16-le"
+    return marked
 
 
 def _encoding(raw: bytes, path: Path) -> str:

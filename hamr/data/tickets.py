@@ -217,6 +217,9 @@ def _complete_rows(table: ExportTable, mapping: TicketMapping, path: Path) -> li
     A CSV row without the field of a needed column is usually the rest of a text with a line break that is not in
     quotes. Then its own ticket and the ticket of the row before it are broken. Other columns may be missing at the end
     of a row, since some programs do not write empty fields there.
+
+    Where a row is one turn, the tickets of the rows before and after an invalid line, or one without an id, may lack
+    that turn, and are broken too.
     """
     turn = mapping.turn
     needed = [mapping.turns] if mapping.turns else [turn.role, turn.content, turn.time, *turn.skip]
@@ -232,16 +235,35 @@ def _complete_rows(table: ExportTable, mapping: TicketMapping, path: Path) -> li
             )
             for each in (before, row):
                 if each is not None:
-                    identity = str(value_at(each, mapping.id))
+                    identity = _identity(each, mapping)
                     broken.setdefault(identity, str(DataError(f"{path}:{line}: {mapping.id}", identity, remedy)))
         before = row
+    if mapping.turns is None:
+        for line, identity in _beside_invalid(table, mapping):
+            remedy = f"line {line} next to it is invalid and may be a turn of this ticket; correct that line"
+            broken.setdefault(identity, str(DataError(f"{path}: {mapping.id}", identity, remedy)))
     tickets: dict[str, list[tuple[int, Row]]] = {}
     for line, row in table.rows if broken else ():
-        tickets.setdefault(str(value_at(row, mapping.id)), []).append((line, row))
+        tickets.setdefault(_identity(row, mapping), []).append((line, row))
     for identity, message in broken.items():
         rows = tickets[identity]
         table.faults.append(TicketFault(line=rows[0][0], message=message, row=[dict(row) for _, row in rows]))
-    return [(line, row) for line, row in table.rows if not broken or str(value_at(row, mapping.id)) not in broken]
+    return [(line, row) for line, row in table.rows if not broken or _identity(row, mapping) not in broken]
+
+
+def _identity(row: Row, mapping: TicketMapping) -> str:
+    """Return the id of a row's ticket, empty if it has none."""
+    value = value_at(row, mapping.id)
+    return "" if value is None else str(value).strip()
+
+
+def _beside_invalid(table: ExportTable, mapping: TicketMapping) -> Iterator[tuple[int, str]]:
+    """Yield (invalid line, id of the ticket) for the rows next to invalid lines and to rows without an id."""
+    found = sorted([(line, _identity(row, mapping)) for line, row in table.rows] + [(f.line, "") for f in table.faults])
+    for before, after in itertools.pairwise(found):
+        for (line, identity), (_, beside) in ((before, after), (after, before)):
+            if not identity and beside:
+                yield line, beside
 
 
 def _tickets(
@@ -256,7 +278,7 @@ def _tickets(
             except DataError as error:
                 faults.append(TicketFault(line=line, message=str(error), row=dict(row)))
             continue
-        groups.setdefault(str(value_at(row, mapping.id)), (line, row, []))[2].append(row)
+        groups.setdefault(_identity(row, mapping), (line, row, []))[2].append(row)
     for line, _, rows_of_ticket in groups.values():
         # A column may be filled in a later row only, such as the resolution in the last one.
         values = {

@@ -19,6 +19,8 @@ from hamr.errors import DataError
 DateOrder = Literal["day_first", "month_first"]
 _NUMERIC = re.compile(r"\s*(\d{1,2})([/.-])(\d{1,2})\2(?:\d{4}|\d{2})(?!\d)")
 """A date that ends with the year. Dates that begin with a year of four digits are ISO 8601."""
+_SINGLE = re.compile(r"(?<![\d.])(\d)(?![\d.])")
+"""A number without the zero that ISO 8601 writes before it: 2026-3-1 9:05."""
 _ISO = "write the dates as ISO 8601 (2026-01-31)"
 
 
@@ -68,8 +70,10 @@ def moment(time: Any, place: str, order: DateOrder | None) -> Any:
     with contextlib.suppress(ValueError, OverflowError):
         if _NUMERIC.match(text):
             return dateutil.parser.parse(text, dayfirst=order == "day_first")
-    for read in (float, datetime.fromisoformat, time_of_day.fromisoformat):
-        with contextlib.suppress(ValueError):
-            return read(text.replace("/", "-"))
+    plain = text.replace("/", "-")
+    for written in (plain, _SINGLE.sub(r"0\1", plain)):
+        for read in (float, datetime.fromisoformat, time_of_day.fromisoformat):
+            with contextlib.suppress(ValueError):
+                return read(written)
     remedy = "cannot be compared: neither a number nor a date or time (2026-01-31 09:05); fix or leave turn.time out"
     raise DataError(place, time, remedy)

@@ -14,6 +14,7 @@ import math
 import os
 import sys
 import threading
+import tokenize
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -68,10 +69,11 @@ class FunctionSource:
             return self
         file = Path(self.place).expanduser().resolve()
         try:
-            text = file.read_text(encoding="utf-8")
+            with tokenize.open(file) as opened:  # as Python reads it: with a byte order mark, in the declared encoding
+                text = opened.read()
         except FileNotFoundError:
             raise self.error(f"no such file in {file.parent}; give FILE.py:FUNCTION") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, UnicodeDecodeError, SyntaxError) as error:
             raise self.error(f"cannot be read ({error})") from None
         return replace(self, file=str(file), text=text)
 

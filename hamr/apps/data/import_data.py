@@ -40,7 +40,7 @@ if TYPE_CHECKING:
         ImportZendesk,
     )
 
-_FILES = tuple(f"{name}.jsonl" for name in (*SPLITS, "trajectories"))
+_FILES = (*(f"{name}.jsonl" for name in (*SPLITS, "trajectories")), "report.json")
 _SHOWN_FAULTS = 10
 _DATA_SET = re.compile(r"[\w.-]+/[\w.-]+")
 """Id of a data set of the Hugging Face Hub."""
@@ -139,6 +139,8 @@ def _begin(command: ImportCommand, name: str, source: Path, *, hide: bool) -> Na
     if command.names and not hide:
         raise BadInput("names", ",".join(command.names), "requires pii=hide; add it, or remove names")
     names = name_finder(command.names) if command.names else None
+    if source.parent.resolve() == command.output.resolve() and source.name in (*_FILES, "rejected.jsonl"):
+        raise BadInput("output", str(command.output), f"would overwrite the input {source}; give another folder")
     folder = output_folder(command.output, _FILES, overwrite=command.overwrite)
     print(f"importing {name} from {source} into {folder}", flush=True)
     return names

@@ -35,8 +35,9 @@ _SHAREGPT = {
 }  # fmt: skip
 _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "dev": "validation", "test": "test"}
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(_SPLITS)})(?![a-z])")
-TABLES = (".jsonl", ".json", ".parquet", ".arrow")
+TABLES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 """Endings of the files of a data set."""
+_COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
 def read_chat_rows(
@@ -54,7 +55,8 @@ def read_chat_rows(
     rows: list[Mapping[str, Any]] = []
     files = _files(input)
     for path in files:
-        split = next((_SPLITS[m[1]] for part in (path.stem, path.parent.name) if (m := _SPLIT.search(part))), None)
+        names = (path.stem, *([path.parent.name] if path.parent != input else ()))
+        split = next((_SPLITS[m[1]] for part in names if (m := _SPLIT.search(part))), None)
         table = read_table(path, only_utf8=True)
         faults += table.faults
         for position, (number, row) in enumerate(table.rows, start=1):
@@ -90,13 +92,21 @@ def _files(source: Path) -> list[Path]:
     found = [
         path
         for path in sorted(source.rglob("*"))
-        if path.suffix.lower() in TABLES
+        if _is_table(path)
         and path.name not in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
         and not any(part.startswith(".") for part in path.relative_to(source).parts)
     ]
     if not found:
         raise DataError("input", str(source), f"contains no {', '.join(TABLES)}; give the folder of a data set")
     return sorted(found, key=lambda path: "train" not in str(path.relative_to(source)))
+
+
+def _is_table(path: Path) -> bool:
+    """Return whether the file is a table. Raises DataError for a compressed one."""
+    *_, before, ending = ("", "", *(suffix.lower() for suffix in path.suffixes))
+    if ending in _COMPRESSED and before in TABLES:
+        raise DataError("input", str(path), "is compressed; decompress it, or remove it from the folder")
+    return ending in TABLES
 
 
 def _without_nulls(value: Any) -> Any:
@@ -160,7 +170,8 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str, dropped: Counter[
         place = f"{where}: {field}[{i}]"
         if not isinstance(message, dict):
             raise DataError(place, message, "must be an object with role and content")
-        role, text = message.get("role"), _text(message.get("content"), place, dropped)
+        content = message.get("content") or message.get("refusal")
+        role, text = message.get("role"), _text(content, place, dropped)
         if role in ("system", "developer"):
             if turns and text.strip():
                 remedy = "a system message inside the dialogue is not the policy of the turns before it; split the chat"
@@ -239,7 +250,8 @@ def _weight(message: Mapping[str, Any], role: str, place: str) -> dict[str, Any]
 def _text(content: Any, place: str, dropped: Counter[str]) -> str:
     """Return the text of a message. For a list of parts, join their texts. Parts without text are counted."""
     if isinstance(content, list):
-        texts = [part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str)]
+        found = (part.get("text", part.get("refusal")) for part in content if isinstance(part, dict))
+        texts = [text for text in found if isinstance(text, str)]
         others = len(content) - len(texts)
         if others and not "".join(texts).strip():
             raise DataError(f"{place}.content", content, "has no text; images and other parts cannot be imported")

@@ -54,7 +54,7 @@ def tools_from_calls(calls: Calls, names: Iterable[str]) -> list[dict[str, Any]]
 def add_called_tools(tools: Iterable[Any], turns: Iterable[Any], calls: Calls) -> list[Any]:
     """Return the tools of a dialogue, and those that its turns call without a description, derived from `calls`."""
     listed = list(tools)
-    known = {tool_spec(tool)[0] for tool in listed if isinstance(tool, dict)}
+    known = {name for tool in listed if isinstance(tool, dict) and isinstance(name := tool_spec(tool)[0], str)}
     return [*listed, *tools_from_calls(calls, calls_in([turns]).keys() - known)]
 
 

@@ -40,6 +40,13 @@ def proposal(folder: Path, name: str, text: str, encoding: str = "utf-8") -> dic
     return dict(propose_mapping([row for _, row in read_table(folder / name).rows], name).mapping)
 
 
+def test_column_without_a_name_is_ignored(tmp_path: Path) -> None:
+    """pandas writes its index so."""
+    lines = SUPPORT.splitlines()
+    numbered = "\n".join(f"{'' if i == 0 else i},{line}" for i, line in enumerate(lines))
+    assert proposal(tmp_path, "t.csv", numbered) == proposal(tmp_path, "u.csv", SUPPORT)
+
+
 def test_rows_of_turns_are_recognised(tmp_path: Path) -> None:
     assert proposal(tmp_path, "t.csv", SUPPORT) == {
         "id": "ticket_id",

@@ -96,6 +96,18 @@ def test_json_lines_array_and_single_object_are_read(tmp_path: Path) -> None:
     assert read(tmp_path, json.dumps(rows[0], indent=1).encode(), "t.json").rows == [(1, rows[0])]
 
 
+def test_arrays_one_after_another_are_read(tmp_path: Path) -> None:
+    """As pages of an API are saved."""
+    pages = b'[{"id": 1},\n {"id": 2}]\n\n [{"id": 3}]\n[]\n'
+    assert read(tmp_path, pages, "t.json").rows == [(1, {"id": 1}), (2, {"id": 2}), (4, {"id": 3})]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32"])
+def test_wide_characters_are_detected(tmp_path: Path, encoding: str) -> None:
+    assert read(tmp_path, GERMAN.encode(encoding)).rows[0][1]["id"] == "1"
+    assert read(tmp_path, '{"id": "ä"}\n'.encode(encoding), "t.jsonl").rows == [(1, {"id": "ä"})]
+
+
 def test_non_object_element_is_reported_with_its_line(tmp_path: Path) -> None:
     table = read(tmp_path, b'[{"a": 1},\n 7,\n {"a": NaN}, {"a": 2}]', "t.json")
     assert [row for _, row in table.rows] == [{"a": 1}, {"a": 2}]
@@ -123,6 +135,7 @@ def test_non_object_element_is_reported_with_its_line(tmp_path: Path) -> None:
         ("t.csv", b'sep=;\na;b\n1;"2"3\n', {}, "t.csv:3: line: '1;\"2\"3': cannot be read as CSV"),
         ("t.json", b'[{"a": 1},\n {"a": }]', {}, "t.json:2: line: '{\"a\": }]': bad JSON"),
         ("t.json", b'[{"a": 1}', {}, "t.json:1: line: '': bad JSON"),
+        ("t.json", b'[{"a": 1}\n]\n{"a": 2}', {}, "t.json:3: line: '{\"a\": 2}': text after the end of the array"),
         ("t.json", b'["\xfc"]', {}, "is not UTF-8; save the file as UTF-8, or give encoding=<name>"),
     ],
 )

@@ -168,6 +168,31 @@ def test_unquoted_line_break_leaves_both_tickets_out(tmp_path: Path) -> None:
     ]
 
 
+def test_tickets_beside_an_invalid_line_may_lack_a_turn(tmp_path: Path) -> None:
+    """The line may be a turn of either. Spaces around an id are none of it."""
+    said = [
+        ("1", "customer"),
+        ("1 ", "agent"),
+        ("2", "customer"),
+        None,
+        ("2", "agent"),
+        ("3", "customer"),
+        ("3", "agent"),
+    ]
+    said += [("4", "customer"), ("", "agent"), ("5", "customer"), ("5", "agent"), ("6", "customer"), ("6", "agent")]
+    rows = (
+        json.dumps({"no": row[0], "who": row[1], "said": f"Hi {i}"}) if row else '{"no":' for i, row in enumerate(said)
+    )
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(rows) + "\n")
+    mapping = TicketMapping.model_validate({"id": "no", "turn": {"role": "who", "content": "said"}})
+    found = read_tickets(path, mapping, folder=tmp_path)
+    assert [made.id for made in found.trajectories] == ["1", "3", "6"]
+    assert {fault.line: fault.message for fault in found.faults}[3] == (
+        f"{path}: no: '2': line 4 next to it is invalid and may be a turn of this ticket; correct that line"
+    )
+
+
 def test_empty_columns_may_be_missing_at_the_end_of_a_row(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("no,who,said,result\n1,customer,Hi\n1,agent,Hello,solved\n")
     mapping = TicketMapping.model_validate(
@@ -204,7 +229,11 @@ def test_policy_and_dialogue_share_aliases(tmp_path: Path) -> None:
     [
         (("9", "10"), ""),
         (("10", "9"), "is earlier than the turn before it (10)"),
-        (("2026-01-05 9:05", "2026-01-05 10:00"), "cannot be compared: neither a number nor a date or time"),
+        (("2026-01-05 9:05", "2026-01-05 10:00"), ""),
+        (("2026/3/1 9:05", "2026/10/1 8:00"), ""),
+        (("2026/3/1 9:05", "2026/3/1 9:01"), "is earlier than the turn before it"),
+        (("9:58", "10:01"), ""),
+        (("2026-01-05 9h05", "2026-01-05 10:00"), "cannot be compared: neither a number nor a date or time"),
         (("2026/01/05 09:05", "2026-01-05T10:00:00"), ""),
         (("09:05:00", "10:00:00"), ""),
         (("2026-01-05 09:05", "5"), "cannot be compared with the time before it"),
@@ -405,6 +434,18 @@ def test_one_dialogue_is_imported_without_splits(tmp_path: Path, capsys) -> None
     assert sample.history[0].content == "Où est ma commande ?"
     assert not (out / "validation.jsonl").exists() and not (out / "test.jsonl").exists()
     assert json.loads((out / "report.json").read_text())["read as"] == form
+
+
+def test_import_overwrites_neither_its_input_nor_a_report(tmp_path: Path, capsys) -> None:
+    export(tmp_path, ticket())
+    (tmp_path / "t.jsonl").rename(tmp_path / "train.jsonl")
+    args = ["data", "import", "tickets", f"input={tmp_path / 'train.jsonl'}", f"mapping={tmp_path / 'map.yaml'}"]
+    assert hamr([*args, f"output={tmp_path}", "overwrite=true"]) == 2
+    assert "would overwrite the input" in capsys.readouterr().err
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "report.json").write_text("mine")
+    assert hamr([*args, f"output={tmp_path / 'out'}"]) == 2
+    assert "already contains report.json" in capsys.readouterr().err
 
 
 def test_tickets_of_one_customer_share_a_group_without_naming_it(tmp_path: Path) -> None:

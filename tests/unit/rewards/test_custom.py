@@ -209,6 +209,15 @@ def test_names_of_judged_dimensions_are_checked_too() -> None:
         load_config([*BASE, "rewards.judged.Tone.prompt=tone.yaml"])
 
 
+@pytest.mark.parametrize("raw", [b"\xef\xbb\xbfWORD = 'f\xc3\xbcr'", b"# -*- coding: latin-1 -*-\nWORD = 'f\xfcr'"])
+def test_file_is_read_in_the_encoding_that_python_sees(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / "mine.py").write_bytes(raw)
+    text = RewardSource.of("mine", CustomRewardConfig(path=f"{tmp_path}/mine.py:f")).text
+    found: dict[str, str] = {}
+    exec(text, found)
+    assert found["WORD"] == "für"
+
+
 def test_a_missing_file_is_reported_with_its_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"no such file in {tmp_path}"):
         RewardSource.of("mine", CustomRewardConfig(path=f"{tmp_path}/none.py:f"))

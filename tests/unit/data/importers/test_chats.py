@@ -246,7 +246,7 @@ def test_same_dialogue_under_another_policy_is_no_duplicate(tmp_path: Path) -> N
 
 def test_folder_without_tables_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="contains no .jsonl, .json, .parquet, .arrow"):
+    with pytest.raises(DataError, match="contains no .jsonl, .ndjson, .json, .parquet, .arrow"):
         read(tmp_path / "empty")
 
 
@@ -268,6 +268,38 @@ def test_data_set_folder_keeps_its_splits(tmp_path: Path) -> None:
     }
     assert asked["test"] == {"Wish 8", "Wish 9", "Wish 10"}
     assert (len(asked["train"]), len(asked["validation"])) == (7, 1)
+
+
+def test_folder_is_read_whole_whatever_its_name(tmp_path: Path) -> None:
+    """A split is named by a file or by a folder inside."""
+    folder = tmp_path / "my-test"
+    folder.mkdir()
+    for name, first in (("a.jsonl", 0), ("b.ndjson", 2)):
+        (folder / name).write_text("\n".join(map(json.dumps, chats(first, 2))) + "\n")
+    found = read(folder)
+    assert [t.turns[0].content for t in found] == ["Wish 0", "Wish 1", "Wish 2", "Wish 3"]
+    assert all("split" not in t.meta for t in found)
+    (folder / "c.jsonl.gz").write_bytes(b"")
+    with pytest.raises(DataError, match=r"c\.jsonl\.gz': is compressed; decompress it"):
+        read(folder)
+
+
+def test_refusal_is_the_text_of_a_message(tmp_path: Path) -> None:
+    refused = {"role": "assistant", "content": None, "refusal": "I cannot help with that."}
+    parts = {"role": "assistant", "content": [{"type": "refusal", "refusal": "Nor with this."}]}
+    (found,) = read(write_chats(tmp_path, [USER, refused, USER, parts]))
+    assert [turn.content for turn in found.turns if turn.role == "agent"] == [
+        "I cannot help with that.",
+        "Nor with this.",
+    ]
+
+
+def test_tool_whose_name_is_no_text_is_one_faulty_line(tmp_path: Path) -> None:
+    path = write_chats(tmp_path, [USER, ASSISTANT])
+    odd = {"messages": [USER, ASSISTANT], "tools": [{"name": {"en": "find"}, "parameters": {}}]}
+    path.write_text(path.read_text().rstrip("\n") + "\n" + json.dumps(odd) + "\n")
+    found = read_chats(path)
+    assert [made.id for made in found.trajectories] == ["1"] and [fault.line for fault in found.faults] == [2]
 
 
 def test_job_writes_left_out_chats_with_their_reasons(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
