@@ -107,10 +107,11 @@ def test_a_damaged_summary_is_named(tmp_path):
             write_report(folder.path)
 
 
-def test_summary_without_secrets_and_infinities(tmp_path):
+def test_summary_without_secrets_and_infinities(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOO_API_KEY", "canary-7f3a")
     with RunFolder.create(tmp_path / "run", "a: 1") as folder:
-        write_summary(folder, {"name": "x", "machine": {"api_key": "k", "load": float("inf")}, "steps": 3})
-        assert read_summary(folder) == {"name": "x", "machine": {"api_key": "[redacted]", "load": None}, "steps": 3}
+        write_summary(folder, {"name": "x", "machine": {"at": "canary-7f3a", "load": float("inf")}, "steps": 3})
+        assert read_summary(folder) == {"name": "x", "machine": {"at": "[redacted]", "load": None}, "steps": 3}
 
 
 # --- data of the figures -------------------------------------------------------------
