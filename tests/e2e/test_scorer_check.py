@@ -21,6 +21,7 @@ EMBEDDING = [
 ]
 
 
+@pytest.mark.deep
 def test_embedding_prefers_wrong_facts_and_fragments(tmp_path: Path, joined: tuple[str, ...]) -> None:
     command = hamr("scorer", "check", "contexts=12", "output=found", *EMBEDDING, *joined)
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)

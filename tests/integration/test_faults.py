@@ -256,6 +256,7 @@ async def test_killed_replica_loses_none_of_fifty_requests() -> None:
         await client.close()
 
 
+@pytest.mark.deep
 async def test_group_stays_on_one_replica_after_losing_its_own() -> None:
     """Checked before the loss, directly after it and with both replicas running: one replica, which has the group's
     prefix cache. A client hears of a new replica some time after the replica runs, and a group may move then.

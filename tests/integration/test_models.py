@@ -26,7 +26,7 @@ CHAT = [
 ]
 
 
-@pytest.mark.parametrize("name", ["tiny", "compact", "smollm2-135m"])
+@pytest.mark.parametrize("name", ["tiny", pytest.param("compact", marks=pytest.mark.deep), "smollm2-135m"])
 def test_light_tokenizer_equals_transformers(name: str) -> None:
     from transformers import AutoTokenizer
 

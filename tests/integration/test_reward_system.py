@@ -199,6 +199,7 @@ def test_http_server_returns_the_same_rewards_and_records(system: RewardSystem, 
         assert json.load(answer)["rewards"] == [0.8]
 
 
+@pytest.mark.deep
 def test_failed_start_leaves_no_pools(local_ray: None) -> None:
     sick = RewardSystem.from_config(OVERRIDES, scorer_factory=FailingScorer)
     with pytest.raises(ScorerUnavailable, match="feels sick"):

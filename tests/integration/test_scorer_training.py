@@ -110,6 +110,7 @@ def test_untrained_cross_encoder_learns_and_serves_its_scores(tmp_path: Path) ->
     assert not list(tmp_path.glob(".scorer*")), "nothing half-written stays"
 
 
+@pytest.mark.deep
 def test_grader_learns_the_label_and_its_reason(tiny: Path, tmp_path: Path) -> None:
     sample = ServiceSample(id="s", ticket={}, policy="", tools=(), history=(), references=())
     rows = [
@@ -139,6 +140,7 @@ def test_grader_learns_the_label_and_its_reason(tiny: Path, tmp_path: Path) -> N
     assert clean > 0.9 and risky < 0.1
 
 
+@pytest.mark.deep
 def test_adapter_learns_and_is_merged_into_the_model(tiny: Path, tmp_path: Path) -> None:
     from safetensors.torch import load_file
 

@@ -234,11 +234,14 @@ SPREAD = {"embedding_rate": 0.5, "weight_decay": 0.1}
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        ({"ranks": 2, "zero_stage": 3}, {"ranks": 1, "zero_stage": 2}),
+        pytest.param({"ranks": 2, "zero_stage": 3}, {"ranks": 1, "zero_stage": 2}, marks=pytest.mark.deep),
         ({"ranks": 1, "zero_stage": 1}, {"ranks": 2, "zero_stage": 3}),
         pytest.param({"ranks": 2, "zero_stage": 2}, {"ranks": 1, "zero_stage": 3}, marks=pytest.mark.deep),
         pytest.param({"ranks": 2, "zero_stage": 0}, {"ranks": 1, "zero_stage": 0}, marks=pytest.mark.deep),
-        ({"ranks": 2, "zero_stage": 3, "lora": ADAPTER}, {"ranks": 1, "zero_stage": 2, "lora": ADAPTER}),
+        pytest.param(
+            {"ranks": 2, "zero_stage": 3, "lora": ADAPTER}, {"ranks": 1, "zero_stage": 2, "lora": ADAPTER},
+            marks=pytest.mark.deep,
+        ),
         pytest.param(
             BFLOAT16_STAGE_1, {"ranks": 1, "zero_stage": 3, "dtype": "bfloat16"},
             marks=pytest.mark.deep,
@@ -292,6 +295,7 @@ def test_checkpoint_of_other_settings_names_the_remedy(one: TrainerGroup, tiny: 
         asyncio.run(one.load(tmp_path / "policy"))
 
 
+@pytest.mark.deep
 def test_zero_3_frees_the_models_of_the_stage_before(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     def living(actor: Any) -> int:
         import gc
@@ -346,7 +350,7 @@ def plain_logprobs(model: Any) -> list[float]:
     ("stage", "lora"),
     [
         (2, None),
-        (3, LoraConfig(rank=4)),
+        pytest.param(3, LoraConfig(rank=4), marks=pytest.mark.deep),
         pytest.param(0, None, marks=pytest.mark.deep),
         pytest.param(3, None, marks=pytest.mark.deep),
         pytest.param(0, LoraConfig(rank=4), marks=pytest.mark.deep),
@@ -479,8 +483,8 @@ def test_supervised_loss_averages_over_tokens_or_sequences(one: TrainerGroup, ti
     ("dtype", "stage"),
     [
         ("float32", 0),
-        ("float32", 3),
-        ("bfloat16", 2),
+        pytest.param("float32", 3, marks=pytest.mark.deep),
+        pytest.param("bfloat16", 2, marks=pytest.mark.deep),
         pytest.param("bfloat16", 1, marks=pytest.mark.deep),
         pytest.param("float32", 1, marks=pytest.mark.deep),
         pytest.param("float32", 2, marks=pytest.mark.deep),
@@ -507,7 +511,13 @@ def test_non_finite_gradients_are_skipped_counted_and_finally_fatal(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 3, "dtype": "bfloat16"}], ids=str
+    "changes",
+    [
+        {"zero_stage": 2},
+        pytest.param({"zero_stage": 0}, marks=pytest.mark.deep),
+        pytest.param({"zero_stage": 3, "dtype": "bfloat16"}, marks=pytest.mark.deep),
+    ],
+    ids=str,
 )
 def test_states_on_the_host_return_for_the_next_step_and_the_checkpoint(
     one: TrainerGroup, tiny: Path, tmp_path: Path, changes: dict[str, Any]

@@ -71,7 +71,7 @@ class Job:
                 "resume", str(path), "is not a run folder (no config.yaml); give one that hamr created"
             )
         for key, value in flat(read_config(path / "config.yaml")):
-            if REDACTED in str(value):
+            if REDACTED in str(value) and not key.startswith("logging."):  # names of a tracker change no training
                 remedy = f"is a secret that {path / 'config.yaml'} does not hold; write it there, or start a new run"
                 raise RunFolderError(key, str(value), remedy)
         changed = [arg for arg in overrides if changes_hardware(arg)]

@@ -378,10 +378,12 @@ def test_no_secret_reaches_the_config_file(tmp_path, monkeypatch):
     assert yaml.safe_load(written)["pools"]["judge"]["api_key_env"] == "FOO_API_KEY"
 
 
-def test_a_secret_that_the_folder_lacks_is_named_on_resume(tmp_path: Path) -> None:
-    """The name of a Kubernetes Secret is none."""
+def test_a_secret_that_the_folder_lacks_is_named_on_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name of a Kubernetes Secret is none, and names of a tracker change no training."""
     secret = ["rewards.custom.leaks.path=my.py:f", "rewards.custom.leaks.kwargs={secret_words: [margin, internal]}"]
-    for name, overrides in (("kept", ["launch.secret=hamr-keys"]), ("lost", secret)):
+    harmless = ["launch.secret=hamr-keys", "logging.wandb.group=of-canary-7f3a"]
+    monkeypatch.setenv("FOO_API_KEY", "canary-7f3a")
+    for name, overrides in (("kept", harmless), ("lost", secret)):
         with RunFolder.create(tmp_path / name, dump_config(load_config(["experiment=smoke", *overrides]))):
             pass
     assert Job.from_folder(tmp_path / "kept").config.launch.secret == "hamr-keys"
