@@ -92,9 +92,9 @@ def _files(source: Path) -> list[Path]:
     found = [
         path
         for path in sorted(source.rglob("*"))
-        if _is_table(path)
+        if not any(part.startswith(".") for part in path.relative_to(source).parts)
+        and _is_table(path)
         and path.name not in ("dataset_dict.json", "dataset_info.json", "dataset_infos.json", "state.json")
-        and not any(part.startswith(".") for part in path.relative_to(source).parts)
     ]
     if not found:
         raise DataError("input", str(source), f"contains no {', '.join(TABLES)}; give the folder of a data set")

@@ -23,7 +23,7 @@ from hamr.config.rewards import RewardsConfig
 from hamr.data.responses import ResponseGroup
 from hamr.errors import BadInput, DataError
 from hamr.telemetry.record_json import record_from_json
-from hamr.types import Answer, Question, RewardRecord, Scored
+from hamr.types import Answer, Failure, Question, RewardRecord, Scored
 from tests.unit.apps.score.rows import ROW
 
 SETTINGS = {"rewards": {"weight": 1.0}, "labels": ("yes", "no")}
@@ -234,6 +234,20 @@ def test_corrected_or_appended_line_is_scored_on_resume(tmp_path: Path) -> None:
     source.write_text(good + json.dumps({**ROW, "response": "mended"}) + "\n")
     assert run(source, target, resume=True).responses == 4
     assert all(isinstance(record_from_json(line).total, Scored) for line in target.read_text().splitlines())
+
+
+def test_records_hide_secrets_and_keep_the_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure may contain a key; the response is compared on resume."""
+    monkeypatch.setenv("FOO_API_KEY", "canary-7f3a")
+    source, target = write_input(tmp_path / "in.jsonl", [1]), tmp_path / "out.jsonl"
+
+    async def score(group: ResponseGroup) -> Sequence[RewardRecord]:
+        failed = Failure(detail="rejected canary-7f3a")
+        return [RewardRecord(key=r.key, total=failed, response=r.text) for r in group.rollouts("score")]
+
+    run(source, target, score=score)
+    assert "canary" not in target.read_text() and "rejected [redacted]" in target.read_text()
+    assert run(source, target, resume=True).responses == 1
 
 
 def test_non_empty_existing_output_is_rejected(tmp_path: Path) -> None:
