@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from types import TracebackType
 from typing import Any
@@ -106,6 +106,10 @@ class RunRecorder:
             self._ledger.discard(run, draw["step"], draw["prompt"], attempts)
         for earlier in range(1, step + 1):
             self._window_metrics(list(self._ledger.rows(run=run, step=earlier)))
+
+    def records_since(self, run: str, step: int) -> Iterator[RewardRecord]:
+        """Yield the recorded responses of `run` from `step` on."""
+        return self._ledger.rows(run=run, since=step)
 
     def add(self, values: Mapping[str, float]) -> None:
         """Add metrics to every following step. A later value of the same name replaces the earlier one."""

@@ -52,11 +52,15 @@ class Counted:
     async def score(self, sample: ServiceSample, rollout: Rollout) -> RewardRecord:
         record = await self._rewarder.score(sample, rollout)
         self._done += 1
+        self.collect(sample, record)
+        self._console.progress(self._done, max(self._done, self._total), "responses scored")
+        return record
+
+    def collect(self, sample: ServiceSample, record: RewardRecord) -> None:
+        """Keep a reply for the next check of the scorers."""
         if isinstance(record.action, Reply):
             score = next((c.value for c in record.components if c.name == "consistency"), None)
             self.replies[record.key] = ScoredReply(sample, record.action.content, score)
-        self._console.progress(self._done, max(self._done, self._total), "responses scored")
-        return record
 
     def begin(self) -> None:
         """Reset the progress count."""
@@ -82,6 +86,8 @@ class Run:
     dialogues: dict[str, Any] = field(default_factory=dict)
     waited: dict[str, float] = field(default_factory=dict)
     """Time for the latest checkpoint, which the metrics of the next step get."""
+    checked: int = 0
+    """The RL step after which the scorers were last checked on the policy's replies."""
     experience: Experience | None = None
     """The groups in flight during RL, with `experiment.asynchrony` or oversampling."""
     cascade_controller: CascadeController = field(init=False)
@@ -125,7 +131,7 @@ class Run:
     def state(self, stream: PromptStream) -> dict[str, Any]:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
-        state["dialogues"] = self.dialogues
+        state |= {"dialogues": self.dialogues, "checked": self.checked}
         if self.experience is not None:
             state["unfinished"] = self.experience.state()
         return {**state, "cascade": self.cascade_controller.state(), "refits": self.refit.state()}
@@ -271,6 +277,8 @@ async def rl_stage(run: Run, newest: Checkpoint | None) -> None:
     unfinished = newest.state.get("unfinished", ()) if newest is not None else ()
     rewarder = ControlledRewarder(run.router, run.cascade_controller)
     counted = Counted(rewarder, run.console, experiment.prompts_per_step * run.config.rollout.samples_per_prompt)
+    if newest is not None:
+        restore_replies(run, counted)
     controller = Controller(
         run=run.run_id,
         experiment=experiment,
@@ -360,7 +368,8 @@ async def _check_scorers(
     scorers = run.config.scorers
     if not scorers.check_every:
         replies.clear()
-    if not scorers.check_every or step % scorers.check_every:
+    # Not `step % every`: a check that a stop cancelled follows after the first step of the resumed run.
+    if not scorers.check_every or step // scorers.check_every == run.checked // scorers.check_every:
         return {}
     # An asynchronous run scores further replies during the check; they are those of the next one.
     checked = list(replies.values())
@@ -374,7 +383,21 @@ async def _check_scorers(
                 rewarder.scorers_changed()
                 replies.clear()  # scored by the scorers before
         found["scorers/refits"] = float(len(run.refit.steps))
+    run.checked = step
     return found
+
+
+def restore_replies(run: Run, counted: Counted) -> None:
+    """Collect the replies of a resumed run since its last check of the scorers, from the ledger.
+
+    The turns of dialogues are left out: the ledger does not have their own references.
+    """
+    if not run.config.scorers.check_every or run.config.holds_dialogues:
+        return
+    samples = {sample.id: sample for sample in run.prepared.splits.train}
+    for record in run.recorder.records_since(run.run_id, run.checked + 1):
+        if sample := samples.get(record.key.prompt):
+            counted.collect(sample, record)
 
 
 async def measure(run: Run, step: int) -> None:
@@ -424,6 +447,7 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         run.version = newest.state["version"]
         run.evaluations.update(newest.state["evaluations"])
         run.dialogues.update(newest.state.get("dialogues", {}))
+        run.checked = newest.state.get("checked", newest.step)
         run.cascade_controller.restore(newest.state.get("cascade"))
         await run.refit.restore(newest.state.get("refits", ()))
         await publish(run)

@@ -27,7 +27,7 @@ from hamr.experience import Experience
 from hamr.telemetry.console import Console
 from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.run_folder import RunFolder
-from hamr.trainer.checkpoints import Checkpoints
+from hamr.trainer.checkpoints import Checkpoint, Checkpoints
 from hamr.types import (
     Answer,
     Component,
@@ -297,7 +297,7 @@ async def test_replies_scored_during_a_check_are_those_of_the_next_check() -> No
         return {}
 
     config = SimpleNamespace(scorers=SimpleNamespace(check_every=1, on_alarm="note"))
-    run = SimpleNamespace(config=config, scorers=SimpleNamespace(of_replies=of_replies))
+    run = SimpleNamespace(checked=0, config=config, scorers=SimpleNamespace(of_replies=of_replies))
     await stages._check_scorers(run, 1, replies, None)
     assert (checked, replies) == ([[first]], {"b": second})
 
@@ -335,7 +335,7 @@ async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked(us
     scorers = SimpleNamespace(check_every=1, on_alarm="refit")
     run = SimpleNamespace(
         config=SimpleNamespace(scorers=scorers, experiment=SimpleNamespace(steps=9)), experience=None,
-        scorers=SimpleNamespace(of_replies=of_replies), refit=SimpleNamespace(run=refit, steps=refits),
+        scorers=SimpleNamespace(of_replies=of_replies), refit=SimpleNamespace(run=refit, steps=refits), checked=0,
     )  # fmt: skip
     rewarder = SimpleNamespace(scorers_changed=lambda: forgotten.append("evidence"))
     assert (await stages._check_scorers(run, 1, replies, rewarder))["scorers/refits"] == float(usable)
@@ -436,6 +436,7 @@ class Cluster:
         self.metrics: list[dict[str, float]] = []
         self.states: list[dict[str, Any]] = []
         self.recorded: list[RewardRecord] = []
+        self.checked: list[int] = []
         self.experience: Experience | None = None
         self.version, self.running, self.open = 0, 0, asyncio.Event()
         self.open.set()
@@ -483,6 +484,8 @@ class Cluster:
         self.version = version
         return {}
 
+    async def load(self, *_: Any) -> None: ...
+
     async def save(self, step: int, write: Any, state: dict[str, Any]) -> Any:
         self.states.append(state)
         return SimpleNamespace(step=step, path=Path())
@@ -490,8 +493,8 @@ class Cluster:
     async def settle(self, wait: bool = True) -> None: ...
 
 
-async def rl(tmp_path: Path, *overrides: str) -> Cluster:
-    """Run four RL steps of two groups."""
+async def rl(tmp_path: Path, *overrides: str, earlier: Cluster | None = None, kept: int = 2) -> Cluster:
+    """Run four RL steps of two groups, or resume such a run after the step `kept` of it."""
     steps = ("experiment.steps=4", "experiment.checkpoint.every=1", "rollout.samples_per_prompt=4")
     run, cluster = a_run((), tmp_path, Pool(), *steps, "scorers.check_every=0", *overrides), Cluster()
     some: Any = cluster
@@ -508,15 +511,39 @@ async def rl(tmp_path: Path, *overrides: str) -> Cluster:
         begin=lambda *_: None,
         metrics=lambda step, values: cluster.metrics.append(values),
         records=lambda step, records: cluster.recorded.extend(records),
+        rewind=lambda *_: None,
+        records_since=lambda _, step: [r for r in cluster.recorded if r.key.step >= step],
     )
+
+    async def of_replies(replies: Sequence[ScoredReply]) -> dict[str, float]:
+        cluster.checked.append(len(replies))
+        return {}
+
+    run.scorers = SimpleNamespace(of_replies=of_replies)  # type: ignore[assignment]
     some.folder, run.checkpoints = tmp_path / "checkpoints", some
-    await asyncio.wait_for(stages.rl_stage(run, None), 20)
+    newest = None
+    if earlier is not None:
+        cluster.recorded += [r for r in earlier.recorded if r.key.step <= kept]
+        newest = Checkpoint(step=kept, path=tmp_path, state=earlier.states[kept])
+        run.refit = SimpleNamespace(state=list, restore=cluster.reset)  # type: ignore[assignment]
+    await asyncio.wait_for(stages.rl_stage(run, newest), 20)
     cluster.experience = run.experience
     return cluster
 
 
 async def no_metrics() -> dict[str, float]:
     return {}
+
+
+async def test_resumed_run_checks_the_scorers_on_all_replies_since_the_last_check(tmp_path: Path) -> None:
+    every = "scorers.check_every=3"
+    whole = await rl(tmp_path, every)
+    assert whole.checked == [3 * 2 * 4]
+    assert (await rl(tmp_path, every, earlier=whole)).checked == [3 * 2 * 4]
+    whole.states[3]["checked"] = 0  # the stop cancelled the check
+    assert (await rl(tmp_path, every, earlier=whole, kept=3)).checked == [4 * 2 * 4]
+    whole.states[3]["checked"] = 3
+    assert (await rl(tmp_path, every, earlier=whole, kept=3)).checked == []
 
 
 async def test_weights_are_loaded_beside_responses_or_between_them(tmp_path: Path) -> None:
