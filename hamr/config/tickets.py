@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Discriminator, Field, StringConstraints, Tag, model_validator
 
 from hamr.config.section import Section
 
@@ -22,8 +22,14 @@ class TicketSource(Section):
     @model_validator(mode="after")
     def _one(self) -> TicketSource:
         if (self.text is None) == (self.file is None):
-            raise ValueError("give either text or file")
+            raise ValueError("give one of text and file")
         return self
+
+
+ColumnOrSource = Annotated[
+    Annotated[ColumnName, Tag("[column]")] | Annotated[TicketSource, Tag("[source]")],
+    Discriminator(lambda value: "[source]" if isinstance(value, Mapping | TicketSource) else "[column]"),
+]
 
 
 class CallColumns(Section):
@@ -65,5 +71,5 @@ class TicketMapping(Section):
     group: ColumnName | None = None
     ticket: Mapping[str, ColumnName] = Field(default_factory=dict)
     privileged: Mapping[str, ColumnName] = Field(default_factory=dict)
-    policy: ColumnName | TicketSource = TicketSource(text="")
-    tools: ColumnName | TicketSource | None = None
+    policy: ColumnOrSource = TicketSource(text="")
+    tools: ColumnOrSource | None = None

@@ -86,7 +86,10 @@ def _validation_error(error: ValidationError, model: type[BaseModel], tree: yaml
     where = place(path, tree, first["loc"])
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
-        return ConfigError(where, key, f"unknown key; {did_you_mean(key, _keys(model))}remove it or correct it")
+        known = set(_keys(model))
+        if key in known:
+            return ConfigError(where, key, "is a key of another section; move or remove it")
+        return ConfigError(where, key, f"unknown key; {did_you_mean(key, known)}remove it or correct it")
     if first["type"] == "missing":
         return ConfigError(where, None, "missing; add it")
     quoted = first["type"] == "string_type" and isinstance(first["input"], int | float)
@@ -103,6 +106,7 @@ def _keys(model: type[BaseModel]) -> list[str]:
 def place(path: Path, tree: yaml.Node, where: tuple[Any, ...]) -> str:
     """Return `file:line: the.keys`, with the line of the deepest of these keys that is in the file.
 
-    pydantic names a wrong key of a mapping by the key and `[key]`.
+    pydantic names a wrong key of a mapping by the key and `[key]`. Names of a union's parts are in brackets too.
     """
-    return f"{path}:{line_of(tree, where)}: {'.'.join(str(part) for part in where if part != '[key]')}"
+    keys = [part for part in map(str, where) if not part.startswith("[")]
+    return f"{path}:{line_of(tree, keys)}: {'.'.join(keys)}"

@@ -322,8 +322,10 @@ def _shared_value(name: str, source: str | TicketSource | None, folder: Path) ->
     if source.file is not None:
         try:
             text = (folder / source.file).read_text(encoding="utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"mapping: {name}.file", source.file, f"cannot be read ({error})") from error
+        except OSError as error:
+            raise DataError(f"mapping: {name}.file", source.file, f"cannot be read ({error.strerror})") from error
+        except UnicodeDecodeError as error:
+            raise DataError(f"mapping: {name}.file", source.file, "is not UTF-8; save it as UTF-8") from error
     return parse_line(text, f"mapping: {name}") if name == "tools" else text
 
 
