@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hamr.errors import DataError, did_you_mean
+
+SHOWN_COLUMNS = 30
+
+
+def list_columns(names: Sequence[str]) -> str:
+    """Return the names of columns for a message, the first SHOWN_COLUMNS of them."""
+    more = f" and {len(names) - SHOWN_COLUMNS} more" if len(names) > SHOWN_COLUMNS else ""
+    return f"{', '.join(names[:SHOWN_COLUMNS])}{more}"
 
 
 def value_at(row: Mapping[str, Any], column: str) -> Any:
@@ -25,7 +33,7 @@ def check_column(place: str, column: str | None, rows: Iterable[Mapping[str, Any
     rows = list(rows)
     if column is not None and rows and not any(_has(row, column) for row in rows):
         there = sorted({name for row in rows for name in row})
-        remedy = f"{source} has no such column; {did_you_mean(column, there)}columns: {', '.join(there)}"
+        remedy = f"{source} has no such column; {did_you_mean(column, there)}columns: {list_columns(there)}"
         raise DataError(place, column, remedy)
 
 

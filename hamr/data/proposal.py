@@ -15,7 +15,7 @@ from statistics import mean
 from typing import Any, Literal, get_args
 
 from hamr.config.tickets import TicketMapping
-from hamr.data.columns import value_at
+from hamr.data.columns import list_columns, value_at
 from hamr.data.tables import Row
 from hamr.data.tickets import as_text
 from hamr.data.times import moment
@@ -230,7 +230,7 @@ def _role_column(columns: Sequence[_Column], source: str) -> tuple[_Column, dict
             best = rank, column, roles
     if best is None:
         remedy = "no column tells the customer's turns from the agent's; rename its values to customer and agent"
-        raise DataError("input", source, f"{remedy} (columns: {', '.join(c.name for c in columns)})")
+        raise DataError("input", source, f"{remedy} (columns: {list_columns([c.name for c in columns])})")
     return best[1], best[2]
 
 
@@ -257,7 +257,7 @@ def _internal_values(column: _Column) -> list[str]:
 def _content_column(columns: Sequence[_Column], source: str) -> _Column:
     texts = [c for c in columns if all(isinstance(v, str) for v in c.present) and not all(map(_is_object, c.present))]
     if not texts:
-        raise DataError("input", source, f"no column holds texts (columns: {', '.join(c.name for c in columns)})")
+        raise DataError("input", source, f"no column holds texts (columns: {list_columns([c.name for c in columns])})")
     return max(texts, key=lambda column: (column.is_named(_CONTENT_NAME), column.length))
 
 
@@ -277,7 +277,7 @@ def _id_column(columns: Sequence[_Column], spoken: Sequence[str | None] | None, 
     fitting = [column for column in columns if fits(column)]
     if not fitting:
         remedy = "no column names the ticket of a row; add one whose value is the same in all rows of a ticket"
-        raise DataError("input", source, f"{remedy} (columns: {', '.join(c.name for c in columns)})")
+        raise DataError("input", source, f"{remedy} (columns: {list_columns([c.name for c in columns])})")
 
     def rank(column: _Column) -> tuple[bool, bool, int]:
         return not column.is_named(_CUSTOMER_NAME), column.is_named(_ID_NAME), len(set(column.values))

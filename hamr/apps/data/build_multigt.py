@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def build_multigt(command: MultiGtCommand) -> int:
     """Write every sample with its own and the added references; `<output>.table3.jsonl` has the row of the table."""
-    output = output_file(command.output, overwrite=command.overwrite)
+    output = output_file(command.output, overwrite=command.overwrite, source=command.input)
     recipe = command.recipe
     samples = read_samples(command.input)
     old = next((s for s in samples if recipe.summary not in s.privileged and "summary" in s.privileged), None)

@@ -75,7 +75,7 @@ def _build(
 
 def convert_labels(command: OlabenchLabels) -> int:
     """Convert a labelled public corpus into the labelled responses that an evaluation takes."""
-    output = output_file(command.output, overwrite=command.overwrite)
+    output = output_file(command.output, overwrite=command.overwrite, source=command.input)
     rows = convert(command.labels, command.input, command.policies)
     write_rows(output, rows)
     print(f"written: {output} ({len(rows)} labelled responses)")

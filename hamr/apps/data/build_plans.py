@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 def build_patm(command: PatmCommand) -> int:
     """Rewrite windows of one split's tickets; write the kept ones as `kind: patm` items."""
-    output, split = output_file(command.output, overwrite=command.overwrite), command.split
+    output = output_file(command.output, overwrite=command.overwrite, source=command.input)
+    split = command.split
     trajectories = read_trajectories(command.input)
     wanted = [t for t in trajectories if split == "all" or t.meta.get("split", "train") == split]
     found = [window for trajectory in wanted for window in windows(trajectory)]
@@ -47,7 +48,7 @@ def build_patm(command: PatmCommand) -> int:
 
 def build_dra(command: DraCommand) -> int:
     """Generate rationales for samples or SFT items; write the kept `decision_dra` and `patm_dra` items."""
-    output = output_file(command.output, overwrite=command.overwrite)
+    output = output_file(command.output, overwrite=command.overwrite, source=command.input)
     found = read_decided(command.input)
     config, team = command.config_and_team()
     recipe = command.recipe

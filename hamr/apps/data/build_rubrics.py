@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def build_rubrics(command: RubricsCommand) -> int:
     """Write every sample with its rubric, or unchanged where none was kept, and record the reasons."""
-    output = output_file(command.output, overwrite=command.overwrite)
+    output = output_file(command.output, overwrite=command.overwrite, source=command.input)
     recipe = command.recipe
     samples = read_samples(command.input)
     config, team = command.config_and_team()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def build_sampled(command: SampledCommand) -> int:
     """Select the items from the rewards in the run's ledger; no pool is queried."""
-    output = output_file(command.output, overwrite=command.overwrite)
+    output = output_file(command.output, overwrite=command.overwrite, source=command.input)
     since = command.since
     samples = {sample.id: sample for sample in read_samples(command.input)}
     with Ledger(ledger_path(command.ledger), readonly=True) as ledger:

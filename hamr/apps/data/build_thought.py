@@ -25,7 +25,7 @@ def build_thought(command: ThoughtsCommand) -> int:
     """Run one step and write its kept items: `decision_dra`, `decision_post` or both."""
     from hamr.apps.data.recipe_command import ExtractThoughts  # it imports the recipes
 
-    output = output_file(command.output, overwrite=command.overwrite)
+    output = output_file(command.output, overwrite=command.overwrite, source=command.input)
     recipe, render = command.recipe, command.render
     samples = read_samples(command.input)
     config, team = command.config_and_team()

@@ -40,11 +40,9 @@ def score(
     def note(line: str) -> None:
         console.print(redact_text(line), highlight=False, markup=False, soft_wrap=True)
 
-    if source.resolve() == target.resolve():
-        raise BadInput("output", str(target), "is the input; name another file")
     if target.suffix == ".png":
         raise BadInput("output", str(target), "is the name of the histograms; name a .jsonl file")
-    output_file(target, overwrite=True)
+    output_file(target, overwrite=True, source=source)
     config = config.model_copy(update={"rewards": check_functions(config.rewards)})
     check_reward_files(config.rewards)
     check_pool_auditor(config.rewards.consistency)

@@ -17,8 +17,10 @@ def output_folder(folder: Path, names: Sequence[str], *, overwrite: bool) -> Pat
     return folder
 
 
-def output_file(path: Path, *, overwrite: bool) -> Path:
-    """Return the output file. Raises DataError if it exists, unless `overwrite`."""
+def output_file(path: Path, *, overwrite: bool, source: Path | None = None) -> Path:
+    """Return the output file. Raises DataError if it exists, unless `overwrite`, or if it is `source`, the input."""
+    if source is not None and path.resolve() == source.resolve():
+        raise DataError("output", str(path), "is the input; name another file")
     if path.is_dir():
         raise DataError("output", str(path), "is a folder; give a file")
     no_file_above(path.parent)

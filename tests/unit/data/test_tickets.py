@@ -349,6 +349,13 @@ def test_tickets_with_equal_turns_are_duplicates(tmp_path: Path) -> None:
     assert ([t.id for t in found.trajectories], found.duplicates) == (["A"], ("B",))
 
 
+def test_missing_column_of_a_wide_export_lists_thirty_columns(tmp_path: Path) -> None:
+    rows = (ticket("A", **{f"column_{i}": "x" for i in range(3000)}),)
+    with pytest.raises(DataError, match=r"columns: column_0, column_1, .* and 2975 more$") as refused:
+        read(tmp_path, *rows, mapping=MAPPING.replace("id: ticket_no", "id: nr"))
+    assert str(refused.value).count(", ") == 29
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

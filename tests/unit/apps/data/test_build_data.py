@@ -66,6 +66,27 @@ def test_files_are_replaced_only_on_request(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        "patm teacher=judge",
+        "dra teacher=judge",
+        "multigt teacher=judge",
+        "rubrics teacher=judge",
+        "thought step=extract teacher=judge",
+        "sampled ledger={file} min_total=1",
+        "olabench labels=pairs",
+    ],
+)
+def test_input_is_not_replaced_by_the_output(words, tmp_path, capsys):
+    file = tmp_path / "in.jsonl"
+    file.write_text("{}\n")
+    args = [f"input={file}", f"output={tmp_path}/../{tmp_path.name}/in.jsonl", "overwrite=true"]
+    assert hamr(["data", *words.format(file=file).split(), *args]) == 2
+    assert "is the input; name another file" in capsys.readouterr().err
+    assert file.read_text() == "{}\n"
+
+
+@pytest.mark.parametrize(
     ("args", "said"),
     [
         ([], "missing; give one of: sage, words, import, patm, dra, multigt, thought, sampled, hallucination"),
