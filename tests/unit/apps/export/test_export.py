@@ -6,10 +6,12 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hamr import cli
+from hamr.apps.export import run as export_run
 from hamr.data.policy_chat import PolicyChat
 from hamr.data.rendering import policy_messages
 from hamr.models.bundled import resolve_model
@@ -61,6 +63,21 @@ def test_folder_has_model_tokenizer_settings_and_card(
     assert card.startswith("---\nlibrary_name: transformers\n") and "checkpoint of step 4" in card
     assert "| base | 40 | 50.0% | 0.0% | 1.250 |" in card and "adapter (rank 16) is merged" in card
     assert str(run) not in card and str(tmp_path) not in card, "a card is made to be shared"
+
+
+@pytest.mark.parametrize(("ends", "exported"), [(None, [2]), (0, [2, 0]), ([0, 2], [2, 0])])
+def test_end_tokens_of_the_model_are_kept_beside_that_of_the_training(
+    ends: object, exported: list[int], run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = export_run._write_generation_config
+
+    def with_ends(path: Path, *others: Any) -> None:
+        path.write_text(json.dumps({"eos_token_id": ends}))
+        write(path, *others)
+
+    monkeypatch.setattr(export_run, "_write_generation_config", with_ends)
+    assert export(run, tmp_path / "model") == 0
+    assert json.loads((tmp_path / "model" / "generation_config.json").read_text())["eos_token_id"] == exported
 
 
 def test_code_of_the_card_makes_the_prompt_of_the_training(run: Path, model: Path, tmp_path: Path) -> None:

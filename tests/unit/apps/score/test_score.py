@@ -159,6 +159,8 @@ def test_invalid_requests_are_rejected_before_the_start(tmp_path: Path) -> None:
     smoke, out = "experiment=smoke", tmp_path / "out.jsonl"
     with pytest.raises(BadInput, match=r"output: .* is the input"):
         parse_command(["score", f"input={good}", f"output={good}", smoke]).run()
+    with pytest.raises(BadInput, match=r"out.png': is the name of the histograms"):
+        parse_command(["score", f"input={good}", f"output={tmp_path / 'out.png'}", smoke]).run()
     with pytest.raises(BadInput, match="resume: 'maybe'"):
         parse_command(["score", f"input={good}", f"output={out}", "resume=maybe", smoke]).run()
     bad = tmp_path / "bad.jsonl"

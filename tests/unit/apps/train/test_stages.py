@@ -438,22 +438,28 @@ class Cluster:
         self.recorded: list[RewardRecord] = []
         self.checked: list[int] = []
         self.experience: Experience | None = None
-        self.version, self.running, self.open = 0, 0, asyncio.Event()
+        self.version, self.running, self.saved_beside, self.open = 0, 0, 0, asyncio.Event()
+        self.stop_at: int | None = None
+        self.asked = asyncio.Event()
         self.open.set()
 
     async def generate(self, requests: Sequence[Any]) -> AsyncIterator[Rollout]:
         for request in requests:
             await self.open.wait()
+            if self.version == self.stop_at:
+                self.asked.set()
             self.running += 1
-            for key in request.keys:
-                for _ in range(40 if int(key.prompt) % 3 == 0 else 2):
-                    await asyncio.sleep(0)
-                span = VersionSpan(version=self.version, start=0, end=2)
-                yield Rollout(
-                    key=key, prompt_ids=(1,), token_ids=(1, 2), logprobs=(-1.0, -1.0), text="", finish_reason="stop",
-                    versions=(span,),
-                )  # fmt: skip
-            self.running -= 1
+            try:
+                for key in request.keys:
+                    for _ in range(40 if int(key.prompt) % 3 == 0 else 2):
+                        await asyncio.sleep(0)
+                    span = VersionSpan(version=self.version, start=0, end=2)
+                    yield Rollout(
+                        key=key, prompt_ids=(1,), token_ids=(1, 2), logprobs=(-1.0, -1.0), text="",
+                        finish_reason="stop", versions=(span,),
+                    )  # fmt: skip
+            finally:
+                self.running -= 1
 
     @asynccontextmanager
     async def pause(self) -> AsyncIterator[None]:
@@ -488,13 +494,19 @@ class Cluster:
 
     async def save(self, step: int, write: Any, state: dict[str, Any]) -> Any:
         self.states.append(state)
+        self.saved_beside = self.running
         return SimpleNamespace(step=step, path=Path())
 
     async def settle(self, wait: bool = True) -> None: ...
 
+    def newest(self) -> None: ...
 
-async def rl(tmp_path: Path, *overrides: str, earlier: Cluster | None = None, kept: int = 2) -> Cluster:
-    """Run four RL steps of two groups, or resume such a run after the step `kept` of it."""
+
+async def rl(
+    tmp_path: Path, *overrides: str, earlier: Cluster | None = None, kept: int = 2, stop_at: int | None = None
+) -> Cluster:
+    """Run four RL steps of two groups, or resume such a run after the step `kept` of it. A stop is asked for during the
+    generation with the weights of version `stop_at`."""
     steps = ("experiment.steps=4", "experiment.checkpoint.every=1", "rollout.samples_per_prompt=4")
     run, cluster = a_run((), tmp_path, Pool(), *steps, "scorers.check_every=0", *overrides), Cluster()
     some: Any = cluster
@@ -526,13 +538,43 @@ async def rl(tmp_path: Path, *overrides: str, earlier: Cluster | None = None, ke
         cluster.recorded += [r for r in earlier.recorded if r.key.step <= kept]
         newest = Checkpoint(step=kept, path=tmp_path, state=earlier.states[kept])
         run.refit = SimpleNamespace(state=list, restore=cluster.reset)  # type: ignore[assignment]
-    await asyncio.wait_for(stages.rl_stage(run, newest), 20)
+    cluster.stop_at, cluster.asked = stop_at, run.preemption.asked
+    with pytest.raises(Preempted) if stop_at is not None else nullcontext():
+        await asyncio.wait_for(stages.rl_stage(run, newest), 20)
     cluster.experience = run.experience
     return cluster
 
 
 async def no_metrics() -> dict[str, float]:
     return {}
+
+
+async def test_state_of_a_stopped_run_is_saved_after_its_groups_in_flight_ended(tmp_path: Path) -> None:
+    """Engines that share their GPU with the trainer sleep during the save."""
+    cluster = await rl(tmp_path, "algorithm.dynamic_sampling.oversample=2", stop_at=2)
+    assert (len(cluster.metrics), cluster.saved_beside) == (2, 0)
+
+
+async def test_evaluation_with_stopped_dialogues_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = a_run(
+        ONE_REPLY, tmp_path, Pool(), "experiment.sage.scenarios=[telecom_package]", "experiment.sage.stages=[sft]"
+    )
+    result = SimpleNamespace(metrics=lambda stage: {}, records=(), as_dict=dict)
+
+    async def evaluate(*_: Any, **__: Any) -> Any:
+        return result
+
+    async def stopped(*_: Any) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(stages, "evaluate_held_out", evaluate)
+    monkeypatch.setattr(stages, "simulate", stopped)
+    run.recorder = SimpleNamespace(evaluation=lambda *_: None)  # type: ignore[assignment]
+    run.world.workers, run.world.router = None, None  # type: ignore[assignment]
+    run.prepared.codec = SimpleNamespace(prompt=None, formats=None)  # type: ignore[misc,assignment]
+    with pytest.raises(asyncio.CancelledError):
+        await run.evaluate("sft", 0)
+    assert run.evaluations == {}
 
 
 async def test_resumed_run_checks_the_scorers_on_all_replies_since_the_last_check(tmp_path: Path) -> None:
