@@ -215,21 +215,36 @@ def _encoding_of_mark(raw: bytes) -> str | None:
 def _encoding(raw: bytes, path: Path) -> str:
     """Return the encoding of a byte order mark, UTF-8 if the bytes are valid, or else the likeliest one.
 
-    Lines of plain ASCII say nothing and are ignored.
+    Lines of plain ASCII say nothing and are ignored. DataError if at most half of the others are not UTF-8: as another
+    encoding, the rest would be unreadable.
     """
     if marked := _encoding_of_mark(raw):
         return marked
-    with contextlib.suppress(UnicodeDecodeError):
-        raw.decode("utf-8")
+    if _is_utf_8(raw):
         return "utf-8"
-    telling = b"\n".join(line for line in raw.split(b"\n") if not line.isascii())[:_PROBE].rpartition(b"\n")
-    found = from_bytes(telling[0] or telling[2], cp_isolation=_LEGACY)
+    telling = [(number, line) for number, line in enumerate(raw.split(b"\n"), 1) if not line.isascii()]
+    foreign = [(number, line) for number, line in telling if not _is_utf_8(line)]
+    if 2 * len(foreign) <= len(telling):
+        number, line = foreign[0]
+        remedy = "is not UTF-8, unlike other lines; save it as UTF-8, or give encoding=<name> for the whole file"
+        more = f" ({len(foreign) - 1} more)" if len(foreign) > 1 else ""
+        raise DataError(f"{path}:{number}: line", line[:40], remedy + more)
+    probe = b"\n".join(line for _, line in telling)[:_PROBE].rpartition(b"\n")
+    found = from_bytes(probe[0] or probe[2], cp_isolation=_LEGACY)
     for match in sorted(found, key=lambda match: (match.chaos, _LEGACY.index(match.encoding))):
         with contextlib.suppress(UnicodeDecodeError):
             raw.decode(match.encoding)
             return match.encoding
     known = ", ".join(_LEGACY)
     raise DataError("input", str(path), f"its encoding is neither UTF-8 nor {known}; give encoding=<name>")
+
+
+def _is_utf_8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _decode(raw: bytes, path: Path, encoding: str, option: str | None = None) -> str:

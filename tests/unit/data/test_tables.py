@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,15 @@ def test_rows_have_their_line_in_the_file(tmp_path: Path) -> None:
 def test_rows_with_too_few_fields_are_named(tmp_path: Path) -> None:
     table = read(tmp_path, b"sep=;\nid;who;text\n1;a;one\ntwo\n2;a;\n")
     assert (table.rows[1], table.short) == ((4, {"id": "two", "who": None, "text": None}), {4})
+
+
+def test_lines_of_another_encoding_are_named(tmp_path: Path) -> None:
+    """As cp1252, the other lines would be garbled."""
+    rows = ["id;text", *(f"{i};Größe {i}" for i in range(20))]
+    lines = [row.encode("cp1252" if i in (7, 9) else "utf-8") for i, row in enumerate(rows)]
+    remedy = "is not UTF-8, unlike other lines; save it as UTF-8, or give encoding=<name> for the whole file (1 more)"
+    with pytest.raises(DataError, match=rf"t.csv:8: line: b'6;Gr.*: {re.escape(remedy)}$"):
+        read(tmp_path, b"\n".join(lines))
 
 
 def test_given_options_replace_detection(tmp_path: Path) -> None:
