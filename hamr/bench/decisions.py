@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hamr.data.actions import ResponseFormat, parse_action, render_requested
+from hamr.data.actions import ResponseFormat, customer_text, parse_action, render_requested
 from hamr.data.rendering import policy_messages
 from hamr.data.tools import function_schemas
 from hamr.types import Answer, MalformedResponse, Question, Reply, RequestedCall, ServiceSample
@@ -25,7 +25,7 @@ def decision_question(
 
 def text_and_calls(answer: Answer) -> tuple[str, tuple[RequestedCall, ...] | MalformedResponse]:
     """Return the text for the customer and the tool calls of an answer. A call that is written in the text counts too,
-    as servers without a parser for tool calls return it."""
+    as servers without a parser for tool calls return it; the text next to it is for the customer."""
     text = answer.text or ""
     if answer.tool_calls:
         return text, answer.tool_calls
@@ -34,7 +34,8 @@ def text_and_calls(answer: Answer) -> tuple[str, tuple[RequestedCall, ...] | Mal
         return text, action
     if isinstance(action, Reply):
         return action.content, ()
-    return "", (RequestedCall(name=action.name, arguments=json.dumps(dict(action.parameters), ensure_ascii=False)),)
+    call = RequestedCall(name=action.name, arguments=json.dumps(dict(action.parameters), ensure_ascii=False))
+    return customer_text(text), (call,)
 
 
 def response_text(answer: Answer) -> str:

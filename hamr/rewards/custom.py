@@ -143,14 +143,17 @@ def _as_reply(outcome: FunctionOutcome) -> dict[str, Any]:
 
 
 def _message(value: Any) -> dict[str, Any]:
-    """Return an agent's message. Clients' own objects (`model_dump`) are accepted."""
+    """Return an agent's message. Clients' own objects (`model_dump`) are accepted. A refusal is read as the text."""
     dumped = value.model_dump() if hasattr(value, "model_dump") else value
     found = {"content": dumped} if isinstance(dumped, str) else dumped
-    if not isinstance(found, dict) or not (isinstance(found.get("content"), str) or found.get("tool_calls")):
+    content = None
+    if isinstance(found, dict):
+        content = found.get("refusal") if found.get("content") is None else found["content"]
+    if not isinstance(found, dict) or not (isinstance(content, str | list) or found.get("tool_calls")):
         shown = describe_value(value)
         raise _Unusable(f"returned {shown}; return the text of the reply, or a message with content or tool_calls")
     try:
-        return dict(json.loads(json.dumps({key: found.get(key) for key in ("content", "tool_calls")})))
+        return dict(json.loads(json.dumps({"content": content, "tool_calls": found.get("tool_calls")})))
     except (TypeError, ValueError) as error:
         raise _Unusable(f"returned a message that is not JSON: {error}") from None
 

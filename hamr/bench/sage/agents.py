@@ -15,7 +15,7 @@ from hamr.files import encodable
 from hamr.procedures.contract import output_schema
 from hamr.procedures.graph import Scenario
 from hamr.prompting.templates import neutralise
-from hamr.types import Answer, MalformedResponse, Question, ServiceSample, ToolCall, Turn
+from hamr.types import Answer, MalformedResponse, Question, RequestedCall, ServiceSample, ToolCall, Turn
 
 Put = Callable[[Question], Awaitable[Answer]]
 _THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
@@ -58,10 +58,19 @@ def exchange_of(user: str, text: str, config: SageConfig) -> Exchange:
     return Exchange(user=user, agent=encodable(bare if config.fence == "strip" else text), fenced=bare != text)
 
 
+def read_answer(answer: Answer, config: SageConfig) -> tuple[str, tuple[RequestedCall, ...] | MalformedResponse, bool]:
+    """Return the text and the calls of an agent with tools, and whether it put a code fence around them."""
+    given = _THOUGHT.sub("", answer.text or answer.reasoning, count=1)
+    bare = unfence(given)
+    text, calls = text_and_calls(replace(answer, text=bare if config.fence == "strip" else given))
+    return text, calls, bare != given
+
+
 class ActingAgent:
     """Agent that calls the scenario's tools and answers with a text.
 
-    Calls are executed and their results returned, until the agent answers with a text or `max_rounds` is reached.
+    Calls are executed and their results returned, until the agent answers with a text or `max_rounds` is reached. The
+    texts next to the calls belong to the reply.
     """
 
     def __init__(self, desk: ServiceDesk, sample: ServiceSample, put: Put, config: SageConfig, *, native: bool) -> None:
@@ -69,14 +78,23 @@ class ActingAgent:
         self._sample = sample
         self._history: list[Turn] = []
         self._used: list[ToolUse] = []
+        self._beside = ""
+        """Text next to the calls of the latest turn, which the history has already."""
 
     async def reply(self, user: str, turn: int) -> Exchange | Answer:
         self._history.append(Turn(role="customer", content=user))
         used: list[ToolUse] = []
+        texts: list[str] = []
+        fenced = False
 
         def exchange(text: str = "", *, fault: AgentFault | None = None, detail: str = "") -> Exchange:
             return Exchange(
-                user=user, agent=encodable(text), calls=tuple(used), fault=fault, detail=encodable(detail)[:300]
+                user=user,
+                agent=encodable("\n".join([*texts, text] if text else texts)),
+                fenced=fenced,
+                calls=tuple(used),
+                fault=fault,
+                detail=encodable(detail)[:300],
             )
 
         for number in range(self._config.max_rounds + 1):
@@ -85,16 +103,20 @@ class ActingAgent:
                 return exchange(fault=answer.failure, detail=answer.detail)
             if answer.text is None and not answer.is_cut_off:
                 return answer
-            text, calls = text_and_calls(
-                replace(answer, text=_THOUGHT.sub("", answer.text or answer.reasoning, count=1))
-            )
+            text, calls, had_fence = read_answer(answer, self._config)
+            fenced |= had_fence
             if isinstance(calls, MalformedResponse):
                 empty = not text.strip()
                 return exchange(text, fault=None if empty else "malformed_call", detail="" if empty else calls.detail)
             if not calls:
                 return replace(exchange(text), cut_off=answer.is_cut_off)
+            beside = text.strip()
+            texts += [beside] * bool(beside)
             if number == self._config.max_rounds:
                 break
+            if beside:
+                self._beside = "\n".join(texts)
+                self._history.append(Turn(role="agent", content=beside))
             for call in calls:
                 use = self._desk.use(call, self._used)
                 used.append(use)
@@ -103,7 +125,9 @@ class ActingAgent:
         return exchange(fault="tool_rounds", detail=f"no reply after {self._config.max_rounds} rounds of tool calls")
 
     def keep(self, text: str) -> None:
-        self._history.append(Turn(role="agent", content=text))
+        last, self._beside = text.removeprefix(self._beside).strip(), ""
+        if last:
+            self._history.append(Turn(role="agent", content=last))
 
     def _question(self, turn: int, number: int) -> Question:
         plan = self._desk.plan

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from hamr.bench.sage.agents import exchange_of
+from hamr.bench.sage.agents import exchange_of, read_answer
 from hamr.bench.sage.desk import ServiceDesk
 from hamr.bench.sage.traces import DialoguePlan, Exchange, ToolUse, Trace
 from hamr.config.sage import SageConfig
@@ -31,6 +31,7 @@ from hamr.files import encodable
 from hamr.pools.chat_reply import ReplyMessage, ReplyToolCall
 from hamr.procedures.graph import Scenario
 from hamr.procedures.schema import Value
+from hamr.types import Answer, MalformedResponse, RequestedCall
 
 
 class _Call(ReplyToolCall):
@@ -137,15 +138,18 @@ def _exchanges(messages: Sequence[_Message], desk: ServiceDesk, config: SageConf
     replies: list[_Message] = []
 
     def end_turn() -> None:
-        calls = [call for message in replies for call in message.tool_calls or ()]
-        mine: list[ToolUse] = []
-        for call, request in zip(calls, (r for message in replies for r in message.tool_requests), strict=True):
-            use = desk.use(request, [*used, *mine])
-            result = next((m.text for m in replies if m.role == "tool" and m.tool_call_id == call.id), None)
-            mine.append(use if result is None else ToolUse(**{**vars(use), "result": encodable(result)}))
-        used.extend(mine)
-        text = "\n".join(message.text for message in replies if message.role == "assistant" and message.text)
-        turns.append(replace(exchange_of("\n".join(user), text, config), calls=tuple(mine) if acts else None))
+        answers = [message for message in replies if message.role == "assistant"]
+        if acts:
+            exchange, calls = _acting_turn("\n".join(user), answers, config)
+            mine: list[ToolUse] = []
+            for call, result in zip(calls, _results(answers, calls, replies), strict=True):
+                use = desk.use(call, [*used, *mine])
+                mine.append(use if result is None else replace(use, result=encodable(result)))
+            used.extend(mine)
+            turns.append(replace(exchange, calls=tuple(mine)))
+        else:
+            text = "\n".join(message.text for message in answers if message.text)
+            turns.append(exchange_of("\n".join(user), text, config))
 
     for message in messages:
         if message.role == "user":
@@ -159,3 +163,30 @@ def _exchanges(messages: Sequence[_Message], desk: ServiceDesk, config: SageConf
         end_turn()
         user = []
     return turns, "\n".join(user)
+
+
+def _acting_turn(user: str, answers: Sequence[_Message], config: SageConfig) -> tuple[Exchange, list[RequestedCall]]:
+    """Return the turn of an agent with tools, without its calls, and these. They are read as in a simulation."""
+    turn, texts, calls = Exchange(user=user, agent=""), list[str](), list[RequestedCall]()
+    for message in answers:
+        text, found, fenced = read_answer(Answer(text=message.text, tool_calls=message.tool_requests), config)
+        texts += [text] * bool(text)
+        turn = replace(turn, fenced=turn.fenced or fenced)
+        if not isinstance(found, MalformedResponse):
+            calls += found
+        elif text.strip():
+            turn = replace(turn, fault="malformed_call", detail=encodable(found.detail)[:300])
+    return replace(turn, agent=encodable("\n".join(texts))), calls
+
+
+def _results(
+    answers: Sequence[_Message], calls: Sequence[RequestedCall], replies: Sequence[_Message]
+) -> list[str | None]:
+    """Return the result of each call of a turn, None if there is none: by the calls' ids, or else in their order."""
+    results = [message for message in replies if message.role == "tool"]
+    ids = [call.id for message in answers for call in message.tool_calls or ()]
+    if len({*ids} - {None}) < len(calls):
+        texts: list[str | None] = [message.text for message in results]
+        return (texts + [None] * len(calls))[: len(calls)]
+    by_id = {message.tool_call_id: message.text for message in reversed(results)}
+    return [by_id.get(each) for each in ids]

@@ -198,6 +198,8 @@ async def reply(messages, tools):
         "text": "Hello.",
         "call": {"role": "assistant", "content": None, "tool_calls": [call]},
         "object": SimpleNamespace(model_dump=lambda: {"content": "Hi.", "tool_calls": None, "annotations": object()}),
+        "refusal": {"content": None, "refusal": "I cannot do that."},
+        "parts": {"content": [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo."}]},
         "number": 4,
         "none": None,
         "nothing": {"content": None},
@@ -219,7 +221,8 @@ async def test_agent_function_returns_a_text_or_a_message(tmp_path: Path, monkey
         async def ask(said: str) -> Any:
             return await pool.reply(Question(messages=({"role": "user", "content": said},), tools=tools))
 
-        assert [(await ask(said)).text for said in ("text", "object")] == ["Hello.", "Hi."]
+        texts = {"text": "Hello.", "object": "Hi.", "refusal": "I cannot do that.", "parts": "Hello."}
+        assert {said: (await ask(said)).text for said in texts} == texts
         assert (await ask("call")).tool_calls == (RequestedCall(name="lookup", arguments="{}"),)
         for said, message in (
             ("number", "returned 4 (int); return the text of the reply, or a message with content or tool_calls"),

@@ -90,7 +90,7 @@ def start(request: EvaluateSage, *, merge: Sequence[Path] = ()) -> int:
             write_figures(request.output, request, found)
         show(write_report(request.output, found, store), console=console)
         print(f"written: {request.output / 'report.html'}", flush=True)
-    _check_agents(store.traces.values())
+    _check_agents(trace for trace in store.traces.values() if trace.agent in found.summary["agents"])
     return _exit_code(found, store, judged=bool(request.judges))
 
 

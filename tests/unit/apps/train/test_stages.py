@@ -549,7 +549,7 @@ async def no_metrics() -> dict[str, float]:
     return {}
 
 
-async def test_state_of_a_stopped_run_is_saved_after_its_groups_in_flight_ended(tmp_path: Path) -> None:
+async def test_stopped_run_is_saved_after_its_groups_in_flight_ended(tmp_path: Path) -> None:
     """Engines that share their GPU with the trainer sleep during the save."""
     cluster = await rl(tmp_path, "algorithm.dynamic_sampling.oversample=2", stop_at=2)
     assert (len(cluster.metrics), cluster.saved_beside) == (2, 0)

@@ -62,6 +62,28 @@ async def test_call_in_the_text_is_executed_as_in_training():
     assert agent.asked[1].messages[-1]["content"].startswith("<tool_result>")
 
 
+@pytest.mark.parametrize("native", [True, False])
+async def test_text_next_to_a_call_is_part_of_the_reply(native):
+    call = '<tool_call>{"name": "change_order", "arguments": {}}</tool_call>'
+    first = calls("change_order", text="I cancel it.") if native else f"I cancel it. {call}"
+    agent, user = says(first, "It is done.", first, "", "Bye."), says("Cancel it.", "Again.", "Thanks.", "[END]")
+    trace = await talk(agent, user, native=native)
+    assert [turn.agent for turn in trace.turns] == ["I cancel it.\nIt is done.", "I cancel it.", "Bye."]
+    assert [len(turn.calls) for turn in trace.turns] == [1, 1, 0]
+    seen = [message["content"] for message in agent.asked[-1].messages if message["role"] == "assistant"]
+    spoken = [text.replace(call, "").strip() for text in seen]
+    assert spoken == ["I cancel it.", "It is done.", "I cancel it."], "each text once"
+
+
+@pytest.mark.parametrize("fence", ["strip", "error"])
+async def test_fence_in_a_tool_call_is_counted_and_stripped_where_configured(fence):
+    call = '<tool_call>```json\n{"name": "change_order", "arguments": {}}\n```</tool_call>'
+    trace = await talk(says(call, "Done."), says("Cancel it.", "[END]"), native=False, fence=fence)
+    (turn,) = trace.turns
+    found = (turn.agent, len(turn.calls), turn.fault) if fence == "strip" else (turn.fault, len(turn.calls))
+    assert turn.fenced and found == (("Done.", 1, None) if fence == "strip" else ("malformed_call", 0))
+
+
 async def test_prompt_of_actions_matches_the_training_prompt():
     splits = generate([TELECOM], {"train": 12, "validation": 0, "test": 0}, seed=0)
     for sample in splits.train:

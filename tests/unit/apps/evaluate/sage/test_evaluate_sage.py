@@ -233,6 +233,41 @@ def test_turns_of_a_finished_dialogue_are_those_between_the_customers_messages(t
     assert metrics(tmp_path)["agents"]["said"]["average"]["chat"]["mean"] == 30
 
 
+def test_calls_of_a_finished_dialogue_get_the_results_of_the_file(tmp_path):
+    """By their ids, or else in their order."""
+    for ids in ((None, None), ("a", "a"), ("a", "b")):
+        calls = [
+            {"id": one, "function": {"name": name}} for one, name in zip(ids, ("change_order", "none"), strict=True)
+        ]
+        results = [{"role": "tool", "tool_call_id": one, "content": f"result {one}"} for one in ids]
+        results = results[::-1] if ids == ("a", "b") else [{**r, "content": f"{i}"} for i, r in enumerate(results)]
+        messages = [
+            {"role": "user", "content": "Cancel it."},
+            {"role": "assistant", "content": None, "tool_calls": calls},
+            *results,
+            {"role": "assistant", "content": "Done."},
+        ]
+        out = tmp_path / str(ids)
+        file = dialogues(tmp_path, {**DIALOGUE, "messages": messages})
+        assert evaluate(tmp_path, dialogues=file, output=str(out), **ALONE) == 0
+        [trace] = [json.loads(line) for line in (out / "traces.jsonl").read_text().splitlines()]
+        found = [use["result"] for use in trace["turns"][0]["calls"]]
+        assert found == (["result a", "result b"] if ids == ("a", "b") else ["0", "1"])
+
+
+def test_finished_dialogue_is_read_as_a_simulated_one(tmp_path):
+    call = '<tool_call>```json\n{"name": "change_order", "arguments": {}}\n```</tool_call>'
+    said = [f"<think>hm</think>I cancel it. {call}", "Done."]
+    messages = [{"role": "user", "content": "Cancel it."}, *({"role": "assistant", "content": text} for text in said)]
+    file = dialogues(tmp_path, {**DIALOGUE, "messages": messages})
+    assert evaluate(tmp_path, dialogues=file, fence="strip", **ALONE) == 0
+    [turn] = rows(tmp_path, "traces.jsonl")[0]["turns"]
+    assert (turn["agent"], turn["calls"][0]["action"], turn["fenced"]) == ("I cancel it.\nDone.", "ChangeOrder", True)
+    assert evaluate(tmp_path, dialogues=file, output=str(tmp_path / "error"), **ALONE) == 0
+    traces = (tmp_path / "error" / "traces.jsonl").read_text()
+    assert json.loads(traces)["turns"][0]["fault"] == "malformed_call"
+
+
 def test_resolution_and_takeover_rates_of_a_log_have_wilson_intervals(tmp_path):
     known = [{"resolved": True, "taken_over": False}] * 3 + [{"resolved": False}, {}]
     log = [{**DIALOGUE, **one, "id": str(number)} for number, one in enumerate(known)]
@@ -337,6 +372,7 @@ def test_agent_whose_function_always_fails_ends_with_its_cause(tmp_path, capsys,
     said = capsys.readouterr().err
     assert "every turn of mine.py:reply failed (function_failed: " in said and "KeyError" in said
     assert "mend the function, or raise agent_deadline_s" in said
+    assert evaluate(tmp_path, limit="1") == 0, "another agent in the same folder"
 
 
 def test_two_scenarios_with_one_name_are_rejected(tmp_path, capsys):
