@@ -81,7 +81,15 @@ def turn_advantages(episodes: Sequence[EpisodeRewards], credit: Credit, normalis
     *columns, shared = normalised
     if credit == "outcome":
         return [shared[i] for i, e in enumerate(episodes) for _ in e.turns]
-    return [columns[t][i] + shared[i] for i, e in enumerate(episodes) for t in range(len(e.turns))]
+    compared = [columns[t][i] for i, e in enumerate(episodes) for t in range(len(e.turns)) if e.own(t) is not None]
+    mean = math.fsum(compared) / max(1, len(compared))
+
+    def own(i: int, turn: int) -> float:
+        # Without a baseline of the group (REINFORCE++), None has the mean of its index, which is of other turns.
+        given = columns[turn][i]
+        return mean if given and turn in episodes[i].unrewarded else given
+
+    return [own(i, t) + shared[i] for i, e in enumerate(episodes) for t in range(len(e.turns))]
 
 
 def _total(turns: Values) -> float | None:

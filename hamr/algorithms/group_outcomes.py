@@ -42,10 +42,13 @@ def outcome(group: RolloutGroup) -> GroupOutcome | None:
 def right_share(group: RolloutGroup) -> float | None:
     """Return the share of right ones among the responses with a reward, None if there are none.
 
-    If the turns of dialogues have no rewards of their own, the share is that of right dialogues.
+    If the turns of dialogues have no rewards of their own, the share is that of right dialogues. If only some have,
+    the others do not count.
     """
     ends = [record for record in group.records if record.episode is not None]
     judged = group.records if any(map(has_reward, group.records)) else ends or group.records
+    if ends:
+        judged = [record for record in judged if record.components or record.episode is not None]
     right = [r for r in map(is_right, judged) if r is not None]
     return sum(right) / len(right) if right else None
 

@@ -169,13 +169,9 @@ def _checked_text(what: str, text: str) -> str:
 
 
 def _parse_call(body: str) -> ToolCall | MalformedResponse:
-    try:
-        call = json.loads(body, parse_constant=refuse_constant, parse_float=finite_number)
-        text = json.dumps(call, ensure_ascii=False)
-    except (ValueError, RecursionError) as error:
-        return MalformedResponse(detail=f"tool call is not JSON: {str(error)[:80]}")
-    if encodable(text) != text:
-        return MalformedResponse(detail="tool call is not valid Unicode")
+    call = _parse_json(body)
+    if isinstance(call, MalformedResponse):
+        return call
     if not isinstance(call, dict):
         return MalformedResponse(detail="tool call is not an object")
     name = call.get("name")
@@ -183,12 +179,28 @@ def _parse_call(body: str) -> ToolCall | MalformedResponse:
         return MalformedResponse(detail="tool call without a name")
     if "arguments" in call and "parameters" in call:
         return MalformedResponse(detail="tool call with both arguments and parameters")
-    arguments: Any = call.get("arguments", call.get("parameters", {}))
+    arguments = _checked_arguments(call.get("arguments", call.get("parameters", {})))
+    if isinstance(arguments, MalformedResponse):
+        return arguments
+    return ToolCall(name=name.strip(), parameters=arguments)
+
+
+def _parse_json(text: str) -> Any:
+    """Return the value, or a MalformedResponse."""
+    try:
+        value = json.loads(text, parse_constant=refuse_constant, parse_float=finite_number)
+        shown = json.dumps(value, ensure_ascii=False)
+    except (ValueError, RecursionError) as error:
+        return MalformedResponse(detail=f"tool call is not JSON: {str(error)[:80]}")
+    return value if encodable(shown) == shown else MalformedResponse(detail="tool call is not valid Unicode")
+
+
+def _checked_arguments(arguments: Any) -> dict[str, Any] | MalformedResponse:
     if not isinstance(arguments, dict):
         return MalformedResponse(detail="tool call whose arguments are not an object")
     if is_deeper(arguments, MAX_DEPTH):
         return MalformedResponse(detail=f"tool call nested more than {MAX_DEPTH} deep")
-    return ToolCall(name=name.strip(), parameters=arguments)
+    return arguments
 
 
 def render_requested(name: str, arguments: str) -> str:
@@ -207,8 +219,8 @@ def render_requested(name: str, arguments: str) -> str:
 
 def parse_arguments(text: str) -> dict[str, Any] | MalformedResponse:
     """Return the arguments of a tool call from their JSON text, which may be empty."""
-    call = _parse_call(f'{{"name": "-", "arguments": {text.strip() or "{}"}}}')
-    return call if isinstance(call, MalformedResponse) else dict(call.parameters)
+    arguments = _parse_json(text.strip() or "{}")
+    return arguments if isinstance(arguments, MalformedResponse) else _checked_arguments(arguments)
 
 
 def is_deeper(value: Any, most: int) -> bool:

@@ -180,7 +180,7 @@ class PolicyEndpoint:
                 return _error(refused.status, str(refused), refused.headers, **refused.more)
             except ValidationError as error:
                 return _error(400, f"{first_fault(error)}; the policy endpoint has nothing else")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return _error(400, f"the body is not JSON ({error})")
             except (ClientDisconnect, asyncio.CancelledError):
                 return Response(status_code=499)

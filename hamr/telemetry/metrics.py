@@ -86,14 +86,15 @@ def histogram(
 
 
 def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
-    """Return the total rewards of the scored responses, trained on or not. Where no turn of the dialogues has a reward
-    of its own, return those of the dialogues."""
+    """Return the total rewards of the scored responses, trained on or not. Turns without a reward of their own are left
+    out; where no turn of the dialogues has one, return the rewards of the dialogues."""
     scored = [replace(r, total=mix(r.components)) if isinstance(r.total, Stale) else r for r in records]
     scored = [r for r in scored if not isinstance(r.total, Failure)]
     whole = [r.episode.reward for r in scored if r.episode is not None and r.episode.reward is not None]
-    if whole and not any(has_reward(r) for r in scored):
+    rewarded = any(has_reward(r) for r in scored)
+    if whole and not rewarded:
         return whole
-    return [r.total.value for r in scored if not isinstance(r.total, Failure)]
+    return [r.total.value for r in scored if not isinstance(r.total, Failure) and (r.components or not rewarded)]
 
 
 def dialogue_reward(turns: Sequence[RewardRecord]) -> float | None:
@@ -140,7 +141,8 @@ def episode_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
         tokens[r.key.step, r.key.prompt, r.key.sample, r.key.attempt] += r.response_tokens
     ends = Counter(end.outcome for _, end in last)
     metrics = {f"episodes/{outcome}_frac": ends[outcome] / len(last) for outcome in get_args(EpisodeOutcome)}
-    metrics |= reduce_stats("episodes/turns", [r.key.turn + 1 for r, _ in last])
+    # A dialogue that failed may have ended before its first turn.
+    metrics |= reduce_stats("episodes/turns", [r.key.turn + 1 for r, end in last if end.outcome != "failed"])
     metrics |= reduce_stats("episodes/tokens", tokens.values())
     metrics |= reduce_stats("episodes/reward", [e.reward for _, e in last if e.reward is not None], ("mean", "std"))
     values: dict[str, list[float]] = {}

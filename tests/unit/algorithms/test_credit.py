@@ -63,6 +63,18 @@ def test_turn_without_a_value_has_the_mean_reward_in_reinforce_pp():
     assert turn_advantages(group, "turn_normalised", reward_itself) == [4.0, 4.0, 4.0]
 
 
+@pytest.mark.parametrize("estimator", [reward_itself, group_advantages, centred])
+def test_unrewarded_turn_has_the_mean_advantage_of_the_rewarded_ones(estimator):
+    """So that it is neither raised nor lowered by the other turns of its index."""
+    group = [
+        EpisodeRewards(turns=(1.0, 0.0), unrewarded=frozenset({1})),
+        EpisodeRewards(turns=(1.0, 1.0)),
+        EpisodeRewards(turns=(0.0, 1.0)),
+    ]
+    found = turn_advantages(group, "turn_normalised", estimator)
+    assert found.pop(1) == pytest.approx(sum(found) / len(found), abs=1e-12)
+
+
 def test_failed_dialogue_does_not_make_the_turns_of_others_unrewarded():
     """Its turns have a failure. Those of dialogues that are rewarded as a whole have no reward, but penalties count."""
     key = SampleKey(run="r", step=0, prompt="p", sample=0)

@@ -75,6 +75,12 @@ def test_failed_dialogue_does_not_change_what_the_others_are_judged_by() -> None
     assert right_share(replace(group("act"), records=records, points=(group("act").sample,) * 6)) == 1.0
 
 
+def test_turns_without_a_reward_do_not_count_beside_turns_with_one() -> None:
+    opening, end = dialogue(1.0)
+    records = (record(1.0), opening, replace(end, components=record(1.0).components, total=Scored(value=1.0)))
+    assert right_share(replace(group("act"), records=records, points=(group("act").sample,) * 3)) == 1.0
+
+
 def test_failures_are_excluded_from_the_group_outcome() -> None:
     assert outcome(group(None, None, 1.0)) == "all_right"
     assert outcome(group(None, 0.0, None, 1.0)) == "mixed"

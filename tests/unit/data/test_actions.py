@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hamr.data.actions import acting_text, answer_of, customer_text, in_order, parse_action, render_action, unfence
+from hamr.data.actions import (
+    acting_text,
+    answer_of,
+    customer_text,
+    in_order,
+    parse_action,
+    parse_arguments,
+    render_action,
+    unfence,
+)
 from hamr.errors import DataError
 from hamr.types import MalformedResponse, Reply, ToolCall
 
@@ -104,6 +113,12 @@ def test_malformed_calls_are_rejected(text):
     assert isinstance(action, MalformedResponse)
     assert action.detail
     assert action.value == 0.0
+
+
+@pytest.mark.parametrize("text", ['{"a": 1}, "b": 2', '{"a": 1}, "arguments": {"a": 2}', "[1]", "null", '{"a": NaN}'])
+def test_arguments_that_are_not_one_object_are_malformed(text):
+    assert isinstance(parse_arguments(text), MalformedResponse)
+    assert (parse_arguments('{"a": 1}'), parse_arguments(" ")) == ({"a": 1}, {})
 
 
 @pytest.mark.parametrize(

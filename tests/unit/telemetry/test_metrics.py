@@ -15,6 +15,7 @@ from hamr.telemetry import glossary
 from hamr.telemetry.glossary import METRICS, UnknownMetric, check_names, lookup
 from hamr.telemetry.metrics import (
     MetricsWriter,
+    episode_metrics,
     histogram,
     percentile,
     read_metrics,
@@ -70,6 +71,19 @@ def test_reward_of_dialogues_is_shown_where_their_turns_have_none():
     turns = [replace(record(0, 0.0), components=()), replace(record(0, 0.0), components=(), episode=end)]
     assert reward_metrics(turns)["reward/total/mean"] == 0.8
     assert reward_metrics([record(0, 0.5), replace(record(0, 0.7), episode=end)])["reward/total/mean"] == 0.6
+
+
+def test_turns_without_a_reward_are_not_in_the_mean_of_the_others():
+    bare = replace(record(0, 0.0), components=())
+    assert reward_metrics([record(0, 0.5), bare, record(0, 0.7)])["reward/total/mean"] == pytest.approx(0.6)
+
+
+def test_dialogue_that_failed_before_its_first_turn_has_no_length():
+    end, failed = EpisodeResult(outcome="ended"), EpisodeResult(outcome="failed")
+    turns = [record(0, 0.5), replace(record(0, 0.7), key=replace(record(0, 0.7).key, turn=3), episode=end)]
+    lost = replace(record(1, JudgeTimeout()), components=(), episode=failed)
+    m = episode_metrics([*turns, lost])
+    assert m["episodes/turns/mean"] == 4 and m["episodes/failed_frac"] == 0.5
 
 
 def test_failed_dialogue_does_not_hide_the_rewards_of_others():

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyResponses:
-    """Responses of one policy, one group per sample."""
+    """Responses of one policy, one group per sample; without a response if the policy did not answer."""
 
     name: str
     groups: tuple[ResponseGroup, ...]
@@ -60,7 +60,7 @@ def read_policy(path: Path, config: Config, stage: str) -> PolicyResponses:
 def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> PolicyResponses:
     """Ask the policy for one response to each sample. Earlier responses of the folder are kept.
 
-    A sample without a response is left out, and the failures are printed.
+    A sample without an answer has no response, and the failures are printed.
 
     Raises:
         BadInput: No such pool or function, or samples that cannot be read.
@@ -104,9 +104,9 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
     if sum(failed.values()) == len(responses):
         raise HamrError(f"{name} answered nothing ({dict(failed)}); see {request.output / RESPONSES}")
     groups = [
-        ResponseGroup(sample=sample, responses=(text,), number=number)
+        ResponseGroup(sample=sample, responses=() if text is None else (text,), number=number)
         for number, sample in enumerate(samples, start=1)
-        if (text := responses[sample.id].text) is not None
+        for text in (responses[sample.id].text,)
     ]
     return PolicyResponses(name=name, groups=tuple(groups), formats=formats)
 

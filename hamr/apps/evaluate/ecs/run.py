@@ -221,8 +221,10 @@ def compute_results(
     }
     if len(scores) == 2:
         (a, ours), (b, theirs) = scores.items()
+        # A sample that one policy did not answer has no score of it.
+        every: dict[str, float | None] = dict.fromkeys(s.id for s in (*ours, *theirs))
         compared = {
-            name: asdict(compare(by_sample(ours, value), by_sample(theirs, value), **luck))
+            name: asdict(compare(every | by_sample(ours, value), every | by_sample(theirs, value), **luck))
             for name, value in VALUES.items()
         }
         metrics["comparison"] = {"a": a, "b": b, **compared}

@@ -389,6 +389,10 @@ def test_own_function_answers_samples_and_is_scored(tmp_path, monkeypatch, capsy
     assert "not answered by mine.py:reply: {'function_failed': 1}" in capsys.readouterr().out
     assert len((tmp_path / "out" / "responses.jsonl").read_text().splitlines()) == 3
     assert len(judges.asked) == 2
+    file_of(tmp_path / "other.jsonl", row("a", A, "Hi."), row("t", calls, "Hi."), row("x", A, "Hi."))
+    assert main([*command, "compare=other.jsonl", "judges=judge", "resamples=50", *POOLS]) == 0
+    compared = metrics(tmp_path)["comparison"]["multi_ecs"]
+    assert [compared[name] for name in ("wins", "ties", "losses", "left_out")] == [1, 1, 0, 1]
     (tmp_path / "mine.py").write_text("def reply(messages, tools): raise ValueError")
     assert main([*command, "judges=judge", *POOLS]) == 1
     assert "mine.py:reply answered nothing" in capsys.readouterr().err
