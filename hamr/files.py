@@ -81,6 +81,19 @@ def read_jsonl(path: Path | str) -> Iterator[dict[str, Any]]:
     return (row for _, row in numbered_rows(path))
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the object of a JSON file, empty if there is no file. Raises RunFolderError for other content."""
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RunFolderError("file", str(path), f"is not JSON ({error}); restore it") from None
+    if not isinstance(found, dict):
+        raise RunFolderError("file", str(path), "is not a JSON object; restore it")
+    return found
+
+
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON. Raise ValueError for a key that is given twice."""
     found: dict[str, Any] = {}

@@ -112,6 +112,11 @@ def _check_tagged(text: str) -> str:
         raise ValueError(f"{{% if %}} is the only Jinja statement allowed, not {others}")
     if text.count("{{") != len(_WRAPPED.findall(text)):
         raise ValueError("every variable must be alone in a tag: <a>{{ a }}</a>")
+    for value in ("text", ""):
+        try:
+            _ENVIRONMENT.from_string(text).render(dict.fromkeys(variables_of(text), value))
+        except Exception as error:
+            raise ValueError(f"cannot be rendered ({error}); its variables are texts") from error
     return text.strip()
 
 

@@ -68,7 +68,7 @@ class TimedSource(FunctionSource, ABC):
             return convert(value)
         except _Unusable as error:
             return self.failure(str(error))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # a function may raise anything, and nothing cancels its task from outside
             if limit.expired():
                 return self.timeout()
             return self.failure(f"raised {describe_error(error, self)}")

@@ -13,6 +13,10 @@ from hamr.config.resources import resource
 from hamr.config.section import Section
 from hamr.config.yaml_files import read_checked
 
+_WITHIN = "[^\\W_\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
+"""A letter or digit, which does not bound a term. Not so in Chinese, Japanese, Thai, Lao and Khmer, which have no
+spaces between words, and in Korean, whose particles follow the word directly."""
+
 
 def _check_term(term: str) -> str:
     if not term.strip():
@@ -44,8 +48,7 @@ class RuleBook(Section):
     def rules(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
         """Name and pattern of each rule, in the order of the file."""
         terms = ((term, r"\s+".join(map(re.escape, term.split()))) for term in self.terms)
-        # Chinese has no spaces between words, so only Latin letters and digits bound a term.
-        bounded = ((term, rf"(?<![A-Za-z0-9]){body}(?![A-Za-z0-9])") for term, body in terms)
+        bounded = ((term, rf"(?<!{_WITHIN}){body}(?!{_WITHIN})") for term, body in terms)
         return tuple((str(name), re.compile(text, re.IGNORECASE)) for name, text in (*bounded, *self.patterns.items()))
 
     def violations(self, text: str) -> tuple[str, ...]:

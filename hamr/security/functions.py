@@ -211,10 +211,28 @@ def _execute(source: FunctionSource) -> ModuleType:
     module = ModuleType(source.module)
     module.__file__ = source.file
     sys.modules[source.module] = module
-    sys.path.insert(0, str(Path(source.file).parent))
-    # Otherwise the file has the `from __future__` imports of this one, and its type hints are texts.
-    exec(compile(source.text, source.file, "exec", dont_inherit=True), vars(module))
+    folder = Path(source.file).parent
+    for name, home in list(_HELPERS.items()):
+        top = name.partition(".")[0]
+        if home != folder and any((folder / each).exists() for each in (top, f"{top}.py")):
+            del _HELPERS[name]
+            sys.modules.pop(name, None)
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        # Otherwise the file has the `from __future__` imports of this one, and its type hints are texts.
+        exec(compile(source.text, source.file, "exec", dont_inherit=True), vars(module))
+    finally:
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file and Path(file).is_relative_to(folder):
+                _HELPERS[name] = folder
     return module
+
+
+_HELPERS: dict[str, Path] = {}
+"""Modules that the user's files have imported from their own folder, and that folder. A file of another folder that has
+modules of the same names gets its own."""
 
 
 def check_signature(source: FunctionSource, function: Callable[..., Any], arguments: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ LAST_CALLS_S = 30.0
 
 
 class Callbacks:
-    """Calls functions one after the other in a thread of their own, so that none delays a step.
+    """Calls functions, `async def` included, one after the other in a thread of their own, so that none delays a step.
 
     A function that raises is reported through `note`, once per distinct message, and is called again at the next event.
     """
@@ -44,10 +45,14 @@ class Callbacks:
     def _run(self) -> None:
         while (due := self._calls.get()) is not None:
             name, args = due
+            function = self._functions[name]
             try:
-                self._functions[name](*args)
+                if function.is_async:
+                    asyncio.run(function(*args))
+                else:
+                    function(*args)
             except (Exception, SystemExit) as error:
-                message = f"logging.callbacks.{name}: raised {describe_error(error, self._functions[name].source)}"
+                message = f"logging.callbacks.{name}: raised {describe_error(error, function.source)}"
                 if message not in self._noted:
                     self._noted.add(message)
                     self._note(message)

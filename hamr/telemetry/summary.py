@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
-from hamr.errors import HamrError
-from hamr.files import write_atomic
+from hamr.files import read_object, write_atomic
 from hamr.security.redaction import redact
 from hamr.telemetry.run_folder import RunFolder
 
@@ -85,16 +84,8 @@ def write_summary(folder: RunFolder, summary: Summary | Mapping[str, Any]) -> Pa
 
 
 def read_summary(folder: RunFolder) -> Summary:
-    """Return the summary, or an empty one if the run has not ended. Raises HamrError if it is damaged."""
-    if not folder.summary.is_file():
-        return {}
-    try:
-        found = json.loads(folder.summary.read_text())
-    except ValueError as e:
-        raise HamrError(f"{folder.summary}: is not JSON ({e}); was it edited?") from e
-    if not isinstance(found, dict):
-        raise HamrError(f"{folder.summary}: is not a JSON object; was it edited?")
-    return cast(Summary, found)
+    """Return the summary, or an empty one if the run has not ended. Raises RunFolderError if it is damaged."""
+    return cast(Summary, read_object(folder.summary))
 
 
 def _finite(value: Any) -> Any:

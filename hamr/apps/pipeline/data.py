@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from hamr.apps.pipeline.log import PLAN, Attempts, PipelineLog
 from hamr.config.pipeline import references
-from hamr.files import read_jsonl
+from hamr.files import read_jsonl, read_object
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class PipelineData:
 
     @classmethod
     def read(cls, folder: Path) -> PipelineData:
-        plan, log = json.loads((folder / PLAN).read_text(encoding="utf-8")), PipelineLog(folder)
+        plan, log = read_object(folder / PLAN), PipelineLog(folder)
         stages = [_facts(folder, row, log) for row in plan["stages"]]
         return cls(
             name=plan["name"],
@@ -73,20 +72,16 @@ def _facts(folder: Path, row: Mapping[str, Any], log: PipelineLog) -> StageFacts
         folder=own,
         attempts=log.of(row["name"]),
         produced=_product_of(own, row["job"]),
-        summary=_json(own / "summary.json"),
+        summary=read_object(own / "summary.json"),
     )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _product_of(folder: Path, job: str) -> str:
     if job in ("train", "sft"):
-        steps = _json(folder / "summary.json").get("steps")
+        steps = read_object(folder / "summary.json").get("steps")
         return "" if steps is None else f"a policy after {steps} steps"
     if job == "calibrate":
-        fit = _json(folder / "calibration.json")
+        fit = read_object(folder / "calibration.json")
         return _calibration_text(fit) if fit else ""
     rows = {file.stem: _rows(file) for file in _outputs(folder)}
     if set(rows) == {"output"}:
@@ -112,7 +107,7 @@ def _rows(file: Path) -> int:
 
 def ecs_scores(stage: StageFacts) -> Iterator[tuple[str, Mapping[str, Mapping[str, float | None]]]]:
     """Yield each policy of an ECS stage with its scores, by the names of the metrics: `mean`, `low`, `high`."""
-    found = _json(stage.folder / "metrics.json") if stage.job == "evaluate" else {}
+    found = read_object(stage.folder / "metrics.json") if stage.job == "evaluate" else {}
     if "between_judges" in found:
         for name, figures in found["policies"].items():
             yield name, figures["values"]

@@ -11,7 +11,8 @@ from typing import Any
 
 from hamr.config.yaml_files import read_config
 from hamr.data.columns import value_at
-from hamr.files import read_jsonl
+from hamr.errors import RunFolderError
+from hamr.files import numbered_rows
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import dialogue_reward, read_metrics
 from hamr.telemetry.record_json import record_from_json
@@ -72,7 +73,7 @@ class ReportData:
                 steps.setdefault(row["stage"], []).append(row)
         for rows in steps.values():
             rows.sort(key=lambda r: r["step"])
-        samples = list(read_jsonl(folder.samples))
+        samples = _read_samples(folder.samples)
         s_r, responses, comparisons, dialogues = _from_ledger(folder, samples)
         return cls(
             folder=folder,
@@ -123,6 +124,16 @@ class ReportData:
         drawn = random.Random(seed).sample(rest, min(n, len(rest)))
         groups = (("best", best), ("worst", worst), ("random", drawn))
         return [(kind, row) for kind, chosen in groups for row in chosen]
+
+
+def _read_samples(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    for place, row in numbered_rows(path):
+        if not (isinstance(row.get("stage"), str) and isinstance(row.get("step"), int) and "response" in row):
+            remedy = "has no `stage`, `step` and `response`; restore the line, or remove it"
+            raise RunFolderError(place, str(row)[:60], remedy)
+        rows.append(row)
+    return rows
 
 
 def _stage(figures: Mapping[str, Any]) -> StageSummary:

@@ -126,6 +126,12 @@ def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
         if unseen := relative_files(each):
             key, file = next(iter(unseen.items()))
             raise BadInput(key, file, f"pods do not see this folder; copy it to the claim and set {CLAIM}/...")
+    for word in getattr(request.command, "overrides", ()):
+        group, _, given = word.partition("=")  # data=PATH names files of this machine
+        place = Path(given).expanduser().resolve()
+        if group == "data" and Path(CLAIM) not in place.parents and Path(config.data.train or "").is_relative_to(place):
+            remedy = f"is on this machine; copy it to the claim and set data.type=jsonl data.train={CLAIM}/..."
+            raise BadInput(group, given, remedy)
     for key, value, path in named_files(request.command):
         if Path(CLAIM) not in Path(path).parents:
             raise BadInput(key, value, f"pods see only files on the claim; name a path below {CLAIM}")

@@ -214,6 +214,8 @@ thinking: {open: "", close: ""}
         ("<a>{{ a }}</a>", "<a>{{ a.__class__ }}</a>", "alone in a tag"),
         ("<a>{{ a }}</a>", "<a>{{ a }</a>", "not a Jinja template"),
         ("<a>{{ a }}</a>", "<a>{% print(a) %}</a>", "{% if %} is the only"),
+        ("<a>{{ a }}</a>", "{% if a > 3 %}<a>{{ a }}</a>{% endif %}", "cannot be rendered ('>' not supported"),
+        ("<a>{{ a }}</a>", "{% if a|nosuch %}<a>{{ a }}</a>{% endif %}", "cannot be rendered (No filter named"),
         ("<a>{{ a }}</a>", "{% include 'x' %}", "{% if %} is the only"),
         ('"yes": {', "yes: {", "quote them"),
         ('"no": {', '"maybe": {', "quote them"),

@@ -111,7 +111,13 @@ def test_a_batched_function_gets_two_lists() -> None:
     assert score(longest, "a", "bb", "bb", batch=True, unit=2) == [Scored(value=v) for v in (0.5, 1.0, 1.0)]
 
 
-@pytest.mark.parametrize("error", [ValueError("no words"), SystemExit(3), AssertionError(), RecursionError("deep")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no words"), SystemExit(3), AssertionError(), RecursionError("deep"), asyncio.CancelledError(),
+        BaseException("a library's own"),
+    ],
+)  # fmt: skip
 def test_an_exception_is_a_failure_with_its_type(error: BaseException) -> None:
     def fails(sample: ServiceSample, response: str) -> float:
         raise error

@@ -95,6 +95,16 @@ def test_custom_rule_file_names_the_violations(tmp_path):
     assert rules.violations("carefree lunches") == ()
 
 
+def test_terms_match_whole_words_in_every_alphabet(tmp_path):
+    file = tmp_path / "rules.yaml"
+    file.write_text("name: mine\nversion: 1\nterms: [gratuit, ber, 退款, 환불]\npatterns: {}\n", encoding="utf-8")
+    rules = load_rules(str(file))
+    for text in ("La gratuité", "über 20", "Liber"):
+        assert rules.violations(text) == ()
+    assert rules.violations("C'est gratuit! Ber.") == ("gratuit", "ber")
+    assert rules.violations("我要退款了, 환불은") == ("退款", "환불")
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from hamr.apps.evaluate.policies import with_policies
+from hamr.apps.evaluate.policies import AskedPolicies, with_policies
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.preparation import load_splits
 from hamr.apps.shared.progress import progress
@@ -57,26 +57,38 @@ def read_policy(path: Path, config: Config, stage: str) -> PolicyResponses:
     return PolicyResponses(name=path.stem, groups=tuple(groups), formats=Formats.of_model(config.model))
 
 
-def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> PolicyResponses:
+def to_answer(request: EvaluateEcs, config: Config) -> PolicyResponses:
+    """Return the samples that the policy is to answer, without responses. Raises DataError."""
+    samples = enumerate(read_samples(request.source), start=1)
+    groups = tuple(ResponseGroup(sample=sample, responses=(), number=number) for number, sample in samples)
+    return PolicyResponses(name=request.policy, groups=groups, formats=Formats.of_model(config.model))
+
+
+def asked_policy(request: EvaluateEcs, config: Config) -> AskedPolicies:
+    """Return the policy to ask, as an agent. Raises BadInput without such a pool or function."""
+    found = with_policies(config, "policy", [request.policy], "none", request)
+    if request.policy not in found.names:
+        remedy = "give a pool or FILE.py:FUNCTION; run= and input= take runs and responses"
+        raise BadInput("policy", request.policy, remedy)
+    return found
+
+
+def answer_samples(
+    request: EvaluateEcs, asked: AskedPolicies, to_answer: PolicyResponses, console: Console
+) -> PolicyResponses:
     """Ask the policy for one response to each sample. Earlier responses of the folder are kept.
 
     A sample without an answer has no response, and the failures are printed.
 
-    Raises:
-        BadInput: No such pool or function, or samples that cannot be read.
-        HamrError: The policy answered nothing.
+    Raises HamrError if the policy answered nothing.
     """
     name = request.policy
-    formats = Formats.of_model(config.model)
-    asked = with_policies(config, "policy", [name], "none", request)
-    if name not in asked.names:
-        raise BadInput("policy", name, "give a pool or FILE.py:FUNCTION; run= and input= take runs and responses")
-    samples = read_samples(request.source)
+    samples = [group.sample for group in to_answer.groups]
     [policy] = asked.under_test([name], [])
     questions = {
         sample.id: decision_question(
             sample,
-            formats.of(sample),
+            to_answer.formats.of(sample),
             native=policy.native,
             affinity=sample.id,
             temperature=request.temperature,
@@ -104,11 +116,11 @@ def answer_samples(request: EvaluateEcs, config: Config, console: Console) -> Po
     if sum(failed.values()) == len(responses):
         raise HamrError(f"{name} answered nothing ({dict(failed)}); see {request.output / RESPONSES}")
     groups = [
-        ResponseGroup(sample=sample, responses=() if text is None else (text,), number=number)
-        for number, sample in enumerate(samples, start=1)
-        for text in (responses[sample.id].text,)
+        replace(group, responses=() if text is None else (text,))
+        for group in to_answer.groups
+        for text in (responses[group.sample.id].text,)
     ]
-    return PolicyResponses(name=name, groups=tuple(groups), formats=formats)
+    return replace(to_answer, groups=tuple(groups))
 
 
 def _of_run(path: Path, stage: str) -> PolicyResponses:

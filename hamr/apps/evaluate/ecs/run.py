@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from hamr.apps.evaluate.ecs.report import ecs_page
-from hamr.apps.evaluate.ecs.responses import PolicyResponses, answer_samples, check_comparable, read_policy
+from hamr.apps.evaluate.ecs.responses import (
+    PolicyResponses,
+    answer_samples,
+    asked_policy,
+    check_comparable,
+    read_policy,
+    to_answer,
+)
 from hamr.apps.evaluate.ecs.utility import agreement, read_rated
 from hamr.apps.evaluate.results import write_results
 from hamr.apps.scorer.pair_check import pair_question
@@ -57,15 +64,17 @@ def start(request: EvaluateEcs) -> int:
     utility = _utility_judge(request, config) if request.utility else None
     rated = read_rated(request.utility_labels) if request.utility_labels is not None else []
     console = Console()
-    if request.policy:
-        policies = [answer_samples(request, config, console)]
-    else:
-        policies = [read_policy(request.source, config, request.stage)]
-    if request.compare is not None:
-        policies.append(read_policy(request.compare, config, request.stage))
-        check_comparable(*policies)
+    asked_now = asked_policy(request, config) if request.policy else None
     pairs = read_pairs(request.labels) if request.labels is not None else []
     audits = read_labels(str(request.audits)) if request.audits is not None else {}
+    policies = [
+        to_answer(request, config) if asked_now else read_policy(request.source, config, request.stage),
+        *([read_policy(request.compare, config, request.stage)] if request.compare is not None else []),
+    ]
+    if len(policies) == 2:
+        check_comparable(*policies)
+    if asked_now:
+        policies[0] = answer_samples(request, asked_now, policies[0], console)
     plans = {
         name: plans_of(policy, config.rewards.consistency.matching, strip_fence=request.fence == "strip")
         for name, policy in _name_policies(policies, request).items()

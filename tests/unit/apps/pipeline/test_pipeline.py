@@ -14,7 +14,7 @@ import pytest
 
 from hamr.apps.calibrate.run import MANY_ESCALATED
 from hamr.apps.pipeline.command import RunPipeline
-from hamr.apps.pipeline.log import PipelineLog
+from hamr.apps.pipeline.log import PLAN, PipelineLog
 from hamr.apps.pipeline.plan import PipelinePlan, PipelineStage, plan_pipeline
 from hamr.apps.pipeline.report import write_pipeline_report
 from hamr.apps.pipeline.run import RunProcess, _lock_folder, _run, prepare_command, resume, start
@@ -626,6 +626,16 @@ def test_report_of_unfinished_pipeline_states_progress(given: list[str], tmp_pat
     assert "0 of 4 stages finished." in write_pipeline_report(tmp_path / "run").read_text()
     PipelineLog(tmp_path / "run").begin("talk", ["data", "sage"])
     assert "0 of 4 stages finished. talk is not finished." in write_pipeline_report(tmp_path / "run").read_text()
+
+
+def test_report_of_damaged_pipeline_names_the_file(given: list[str], tmp_path: Path) -> None:
+    main(given, Runs())
+    summary = next((tmp_path / "run").glob("*/summary.json"))
+    for file in (summary, tmp_path / "run" / PLAN):
+        for text, said in (("", "is not JSON"), ("[]", "is not a JSON object")):
+            file.write_text(text)
+            with pytest.raises(RunFolderError, match=f"{file.name}': {said}"):
+                write_pipeline_report(tmp_path / "run")
 
 
 def test_resumed_pipeline_keeps_its_hardware(tmp_path: Path) -> None:

@@ -100,10 +100,18 @@ def test_no_secret_reaches_the_page(tmp_path, monkeypatch):
         assert "canary" not in write_report(folder.path).read_text()
 
 
-def test_a_damaged_summary_is_named(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("summary", "{", r"summary\.json': is not JSON"),
+        ("summary", "[]", r"summary\.json': is not a JSON object; restore it"),
+        ("samples", '{"stage": "rl", "step": 1}\n', r"samples\.jsonl:1: .* has no `stage`, `step` and `response`"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, file, text, said):
     with RunFolder.create(tmp_path / "run", "a: 1") as folder:
-        folder.summary.write_text("{")
-        with pytest.raises(HamrError, match=r"summary\.json"):
+        getattr(folder, file).write_text(text)
+        with pytest.raises(HamrError, match=said):
             write_report(folder.path)
 
 

@@ -403,6 +403,14 @@ def test_bad_input_is_reported_in_one_line_without_files(
     assert not Path("runs").exists()
 
 
+def test_data_of_this_machine_are_refused_for_pods(tools: Tools) -> None:
+    tools.add("kubectl")
+    Path("train.jsonl").touch()
+    for place in ("train.jsonl", "../" + Path.cwd().name):
+        with pytest.raises(BadInput, match=re.escape(f"data: {place!r}: is on this machine; copy it to the claim")):
+            submit([*KUBERAY, f"data={place}"])
+
+
 def test_truncated_long_names_stay_distinct() -> None:
     names = set()
     for end in ("a", "b"):

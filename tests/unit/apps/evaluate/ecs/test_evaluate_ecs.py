@@ -391,6 +391,8 @@ def test_own_function_answers_samples_and_is_scored(tmp_path, monkeypatch, capsy
     assert len(judges.asked) == 2
     file_of(tmp_path / "other.jsonl", row("a", A, "Hi."), row("t", calls, "Hi."), row("x", A, "Hi."))
     assert main([*command, "compare=other.jsonl", "judges=judge", "resamples=50", *POOLS]) == 0
+    for late in ("compare=none.jsonl", "audits=none.jsonl", "labels=none.jsonl"):
+        assert main([*command, "output=new", late, "judges=judge", *POOLS]) == 2 and not (tmp_path / "new").exists()
     compared = metrics(tmp_path)["comparison"]["multi_ecs"]
     assert [compared[name] for name in ("wins", "ties", "losses", "left_out")] == [1, 1, 0, 1]
     (tmp_path / "mine.py").write_text("def reply(messages, tools): raise ValueError")
