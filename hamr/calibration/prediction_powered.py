@@ -50,13 +50,21 @@ class DebiasedMean:
     """
 
     def __init__(self, *, limits: tuple[float, float] | None = (0.0, 1.0), unseen: float = 0.5) -> None:
-        self._limits, self._unseen = limits, unseen
+        self._limits, self._unseen, self._weight = limits, unseen, 0.0
         self._clusters: dict[Hashable, _Cluster] = {}
 
     def add(
-        self, value: float, *, auditable: bool = True, residual: float | None = None, cluster: Hashable = None
+        self,
+        value: float,
+        *,
+        auditable: bool = True,
+        residual: float | None = None,
+        cluster: Hashable = None,
+        weight: float = 1.0,
     ) -> None:
-        """Add a value. `residual`: None without an audit. `cluster`: None if it depends on no other value."""
+        """Add a value. `residual`: None without an audit. `cluster`: None if it depends on no other value. `weight`: of
+        the auditor's value in this one."""
+        self._weight = max(self._weight, weight)
         own = self._clusters.setdefault(len(self._clusters) if cluster is None else cluster, _Cluster())
         own.count += 1
         own.value += value
@@ -80,7 +88,7 @@ class DebiasedMean:
             + residual * (c.auditable - share * c.count) / count
             for c in clusters
         )
-        unseen = share * self._unseen / (audited + 1)
+        unseen = share * self._unseen * self._weight / (audited + 1)
         variance = sum(e * e for e in errors) * len(clusters) / (len(clusters) - 1) + unseen**2
         mean, half = value + share * residual, float(stdtrit(audited - 1, 0.975)) * variance**0.5
         found = {"naive": value, "mean": mean, "low": mean - half, "high": mean + half}

@@ -116,9 +116,9 @@ def is_auditable(record: RewardRecord, by: AuditBy) -> bool:
     return record.band == "inside" if by == "judge" else value_of(record) is not None
 
 
-RewardRow = tuple[str, str, float, bool, float | None]
-"""Of one reply: consistency or total, its prompt, its value as if not audited, whether it may be audited, and its
-residual."""
+RewardRow = tuple[str, str, float, bool, float | None, float]
+"""Of one reply: consistency or total, its prompt, its value as if not audited, whether it may be audited, its residual,
+and the weight of the consistency in the value."""
 
 
 def reward_rows(record: RewardRecord, by: AuditBy) -> tuple[RewardRow, ...]:
@@ -127,7 +127,7 @@ def reward_rows(record: RewardRecord, by: AuditBy) -> tuple[RewardRow, ...]:
     part = next((c for c in record.components if c.name == "consistency" and c.value is not None), None)
     total = [record.total.value] if isinstance(record.total, Scored) else []
     if part is None or part.value is None:
-        return tuple(("total", prompt, value, False, None) for value in total)
+        return tuple(("total", prompt, value, False, None, 0.0) for value in total)
     value = value_of(record) if is_auditable(record, by) else None
     known = value is not None
     moved = 0.0 if value is None else value - part.value
@@ -135,8 +135,8 @@ def reward_rows(record: RewardRecord, by: AuditBy) -> tuple[RewardRow, ...]:
     residual = None if mixed is None else mixed - (part.value + moved)
     own = None if residual is None else part.weight * residual
     return (
-        ("consistency", prompt, part.value + moved, known, residual),
-        *(("total", prompt, reward + part.weight * moved, known, own) for reward in total),
+        ("consistency", prompt, part.value + moved, known, residual, 1.0),
+        *(("total", prompt, reward + part.weight * moved, known, own, part.weight) for reward in total),
     )
 
 
@@ -158,8 +158,8 @@ class DebiasedRewards:
 
     def add(self, rows: Iterable[RewardRow]) -> None:
         """Add the rows of one or more records."""
-        for name, prompt, value, auditable, residual in rows:
-            self._means[name].add(value, auditable=auditable, residual=residual, cluster=prompt)
+        for name, prompt, value, auditable, residual, weight in rows:
+            self._means[name].add(value, auditable=auditable, residual=residual, cluster=prompt, weight=weight)
 
     def estimates(self) -> dict[str, dict[str, float]]:
         """Return `DebiasedMean.estimate` of `consistency` and `total`, without those of too few audits."""

@@ -36,6 +36,14 @@ class PoolAnswer:
     asked: bool
 
 
+@dataclass
+class _Pending:
+    """A question under way. `paid`: a response that waited for the answer has its time, tokens and cost."""
+
+    task: asyncio.Task[Answer] | None = None
+    paid: bool = False
+
+
 class CachedPool:
     """One pool behind a small cache. Failures are not cached: the next identical question is sent again."""
 
@@ -43,49 +51,56 @@ class CachedPool:
         """`deadline_s` bounds each question. `cache_size` bounds the cached answers (least recently used evicted
         first)."""
         self._ask, self._deadline_s, self._cache_size = ask, deadline_s, cache_size
-        self._pending: dict[bytes, asyncio.Task[Answer]] = {}
+        self._pending: dict[bytes, _Pending] = {}
+        self._tasks: set[asyncio.Task[Answer]] = set()
         self._known: OrderedDict[bytes, Answer] = OrderedDict()
 
     async def ask(self, question: Question, *, until: float) -> PoolAnswer:
         """Return the answer of the pool, or one with a failure. Wait until the event loop time `until` at most.
 
-        A shared answer names its scorer but has no time, tokens or cost. These are in the record of the response that
-        sent the question, so sums over records are correct.
+        A shared answer names its scorer but has no time, tokens or cost. These are in the record of one response that
+        waited for it, so sums over records are correct.
         """
         key = _key(question)
         if key in self._known:
             self._known.move_to_end(key)
             return PoolAnswer(answer=_free(self._known[key]), asked=False)
-        task = self._pending.get(key)
-        first = task is None
-        if task is None:
-            task = self._pending[key] = asyncio.create_task(self._put(key, question))
+        pending = self._pending.get(key)
+        first = pending is None
+        if pending is None:
+            pending = self._pending[key] = _Pending()
+            pending.task = asyncio.create_task(self._put(key, question, pending))
+            self._tasks.add(pending.task)
+            pending.task.add_done_callback(self._tasks.discard)
+        assert pending.task is not None, "set above"
         try:
             async with asyncio.timeout_at(until):
                 # Shielded: a sibling that waits for the same answer may have a later deadline.
-                answer = await asyncio.shield(task)
+                answer = await asyncio.shield(pending.task)
         except TimeoutError:
             return PoolAnswer(answer=Answer(failure="timeout", detail="the response's deadline passed"), asked=first)
-        return PoolAnswer(answer=answer if first else _free(answer), asked=first)
+        paid, pending.paid = pending.paid, True
+        return PoolAnswer(answer=_free(answer) if paid else answer, asked=first)
 
     def drop(self, question: Question) -> None:
         """Drop a cached answer that could not be parsed."""
         self._known.pop(_key(question), None)
 
     def forget(self) -> None:
-        """Clear the cache. Call it when the model or prompt of the pool changes. Pending answers are not cached."""
-        self._known = OrderedDict()
+        """Clear the cache. Call it when the model or prompt of the pool changes. Pending answers are neither cached nor
+        shared with later questions."""
+        self._known, self._pending = OrderedDict(), {}
 
     async def close(self) -> None:
         """Cancel the pending questions."""
-        tasks = list(self._pending.values())
+        tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         # A task that is cancelled before its first step does not remove itself.
         self._pending.clear()
 
-    async def _put(self, key: bytes, question: Question) -> Answer:
+    async def _put(self, key: bytes, question: Question, pending: _Pending) -> Answer:
         known = self._known  # until `forget`
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -97,7 +112,8 @@ class CachedPool:
         except VerdictUnparsable as error:
             return Answer(failure="unparsable", detail=str(error))
         finally:
-            self._pending.pop(key, None)
+            if self._pending.get(key) is pending:
+                del self._pending[key]
         if answer.failure is None and self._cache_size:
             known[key] = answer
             if len(known) > self._cache_size:

@@ -107,7 +107,8 @@ class Certificate:
         """Return the part of the interval with a mean gap of at most `limit` that holds the most audited replies.
 
         Audits are a fair sample of the replies inside, so it is the part with the fewest additional judge calls.
-        Without such a part the interval becomes its upper end. If that is not `affordable` either, the part is the
+        Without such a part the interval becomes its upper end, or a point below it if the replies with just that score
+        are not within the limit. If that is not `affordable` either, the part is the
         affordable one with the smallest mean gap.
         """
         s_r, gap = np.array(sorted(self._gaps)).T
@@ -130,6 +131,10 @@ class Certificate:
         if within[0]:
             return within[1]
         end = (now[1], now[1])
+        at_end = gap[s_r == now[1]]  # several replies may have this very score
+        if at_end.size and float(at_end.mean()) > limit:
+            below = float(s_r[s_r < now[1]].max(initial=now[0]))
+            end = ((below + now[1]) / 2,) * 2
         return end if affordable(end) else smallest[1]
 
     def state(self) -> dict[str, Any]:

@@ -123,6 +123,8 @@ class OpenAIScorer(Scorer):
         choice, call = reply
         text = choice.message.text
         try:
+            if choice.finish_reason == "length" and "<think>" in text[text.rfind("</think>") + 1 :]:
+                raise VerdictUnparsable("a verdict within reasoning that does not end is not the last one")
             reading = read_reply(text, _positions(choice), self.template)
         except VerdictUnparsable as e:
             if choice.finish_reason == "length":

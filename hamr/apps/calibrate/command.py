@@ -54,7 +54,7 @@ class CalibrateCommand(Command):
     """Folds of the cross-validation. 0: none."""
     resamples: int = RESAMPLES
     """Resamples of the bootstrap. 0: none."""
-    seed: int = 0
+    seed: Annotated[int, Field(ge=0)] = 0
     """Determines folds and resamples."""
 
     @model_validator(mode="after")

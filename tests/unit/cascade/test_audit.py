@@ -132,6 +132,20 @@ def test_debiased_means_match_judging_every_reply():
     assert change == pytest.approx(0.5 * (mean - found["consistency"]["naive"]))
 
 
+@pytest.mark.parametrize("weight", [0.1, 5.0])
+def test_interval_of_the_total_scales_with_the_weight_of_the_consistency(weight):
+    cascade = Cascade(0.3, 0.9, 0.1, 0.7)
+    records = []
+    for i in range(400):
+        one = reply(i, 0.8, 0.8, cascade, 0.1)
+        audit = replace(one.audit, mix=one.components[0].value) if one.audit else None
+        part = replace(one.components[0], weight=weight)
+        records.append(replace(one, audit=audit, components=(part,), total=Scored(value=weight * part.value)))
+    found = DebiasedRewards.of(records).estimates()
+    width = {name: figures["high"] - figures["low"] for name, figures in found.items()}
+    assert width["total"] == pytest.approx(weight * width["consistency"]) and width["total"] > 0
+
+
 CASCADE = Cascade(0.5, 0.9, 0.0, 1.0)
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from hamr.cascade.cached_pool import CachedPool
-from hamr.types import Answer, Question
+from hamr.types import Answer, Question, ScorerCall
 
 QUESTION = Question(variables={"statement_b": "So?"}, prompt="mine.en", affinity="a")
 CHANGES = {
@@ -58,3 +58,41 @@ async def test_answer_of_the_previous_model_is_not_cached():
     loaded.set()
     assert (await pending).answer.score == 0.2
     assert (await cached.ask(QUESTION, until=1e12)).answer.score == 0.8
+
+
+async def test_question_after_a_change_does_not_share_the_pending_one_before():
+    loaded, scores = asyncio.Event(), [0.2, 0.8]
+
+    async def pool(question):
+        score = scores.pop(0)
+        sent.set()
+        await loaded.wait()
+        return Answer(score=score)
+
+    cached, sent = CachedPool(pool, deadline_s=5.0), asyncio.Event()
+    before = asyncio.create_task(cached.ask(QUESTION, until=1e12))
+    await sent.wait()
+    cached.forget()
+    sent.clear()
+    after = asyncio.create_task(cached.ask(QUESTION, until=1e12))
+    await sent.wait()
+    loaded.set()
+    assert [(await one).answer.score for one in (before, after)] == [0.2, 0.8]
+    assert (await cached.ask(QUESTION, until=1e12)).answer.score == 0.8
+
+
+async def test_cost_is_in_the_record_of_a_response_that_waited_for_the_answer():
+    answered = asyncio.Event()
+
+    async def pool(question):
+        await answered.wait()
+        return Answer(score=0.5, call=ScorerCall(pool="judge", model="m", cost=7.0))
+
+    cached = CachedPool(pool, deadline_s=5.0)
+    late = await cached.ask(QUESTION, until=asyncio.get_running_loop().time() + 0.01)
+    siblings = [asyncio.create_task(cached.ask(QUESTION, until=1e12)) for _ in range(2)]
+    await asyncio.sleep(0)
+    answered.set()
+    assert late.answer.call is None
+    assert sorted([(await one).answer.call.cost for one in siblings]) == [0.0, 7.0]
+    assert (await cached.ask(QUESTION, until=1e12)).answer.call.cost == 0.0

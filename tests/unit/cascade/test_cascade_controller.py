@@ -385,3 +385,15 @@ def test_sequences_of_a_certificate_err_in_five_percent_at_most():
         widths.append(found["audit/bound_upper"] - found["audit/bound_lower"])
     assert missed <= 8, "5 % of 160 sequences"
     assert max(widths) < 0.2
+
+
+def test_interval_does_not_narrow_to_a_score_whose_replies_are_the_worst():
+    """Several replies may have the score at which the interval ends, such as 1.0 of a saturated sigmoid."""
+    certificate = Certificate()
+    gaps = [(1.0, 1.0)] * 60 + [(0.6 + 0.005 * i, 0.3) for i in range(60)]
+    certificate.add(gaps)
+    low, high = certificate.largest_part((0.5, 1.0), 0.05)
+    assert low == high and high not in {s_r for s_r, _ in gaps}, "no reply is inside"
+    certificate = Certificate()
+    certificate.add([(0.6 + 0.005 * i, 0.3) for i in range(60)])
+    assert certificate.largest_part((0.5, 1.0), 0.05) == (1.0, 1.0)

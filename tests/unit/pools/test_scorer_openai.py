@@ -304,6 +304,13 @@ async def test_verdict_cut_off_by_the_token_limit_names_the_limit() -> None:
     assert answer.detail == "cut off after 20 tokens; raise pools.judge.thinking_tokens"
 
 
+async def test_verdict_within_unfinished_reasoning_is_not_used() -> None:
+    text = "<think>\nMy first guess is\n\nVerdict: Yes\n\nBut wait, the reference says"
+    choice = {"message": {"content": text}, "finish_reason": "length"}
+    answer = await failure(httpx.Response(200, json={"choices": [choice]}), thinking_tokens=4)
+    assert answer.failure == "unparsable" and "cut off after 20 tokens" in answer.detail
+
+
 @pytest.mark.parametrize("question", [SCORED, GRADED], ids=["scored", "written"])
 async def test_configured_max_completion_tokens_replaces_max_tokens(question: Question) -> None:
     bodies: list[dict[str, Any]] = []

@@ -151,6 +151,7 @@ def test_files_after_one_that_cannot_be_written_are_unchanged(tmp_path: Path) ->
         (["scores={scores}", "output={out}.yml"], "end it in .yaml"),
         (["scores={scores}", "output={out}", "folds=many"], "folds: 'many': must be a whole number"),
         (["scores={scores}", "output={out}", "max_cost=low"], "must be a number"),
+        (["scores={scores}", "output={out}", "seed=-1"], "seed: -1: must be 0 or more"),
         (["scores={scores}", "output={out}", "max_escalated_frac=7"], "must be a share"),
         (["scores={scores}", "output={out}", "s_j=y", "y=s_j", "s_r=s_r", "max_cost=0.5"], "raise max_cost"),
         (["pairs={scores}", "output={out}"], "content_A"),
