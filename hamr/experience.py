@@ -236,7 +236,7 @@ class Experience:
 
     def _begin(self, step: int) -> None:
         self._step, self._attempts, self._training, self.redrawn = step, Counter(), 0, set()
-        for draw in self._again:  # of a resumed run
+        for draw in (*self._again, *self._aborted):  # of a resumed run
             if draw.step == step:
                 self._attempts[draw.sample.id] = max(self._attempts[draw.sample.id], draw.attempt + ATTEMPTS)
 

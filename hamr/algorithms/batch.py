@@ -145,7 +145,7 @@ class BatchBuilder:
         ]
         found: list[Weighted] = [(weight, [own.get(name) for own in values]) for name, weight in weights.items()]
         overlong = self.algorithm.overlong
-        if overlong.enabled:
+        if overlong.enabled and overlong.weight:
             penalties = [
                 None if total is None else self.overlong(r)
                 for total, r in zip(group.rewards, group.rollouts, strict=True)

@@ -26,7 +26,7 @@ def learning_rate(
     """
     if schedule == "cosine" and minimum > peak:
         raise ValueError(f"min_learning_rate={minimum} is above learning_rate={peak}; lower the minimum")
-    warmup = math.ceil(warmup_frac * total_steps)
+    warmup = math.ceil(warmup_frac * total_steps - 1e-9)  # 0.07 * 100 is above 7 in floating point
     if step < warmup:
         return peak * (step + 1) / (warmup + 1)
     if schedule == "constant":

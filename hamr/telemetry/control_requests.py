@@ -40,6 +40,10 @@ class ControlRequests:
     def __init__(self, run_folder: Path) -> None:
         self.folder = run_folder / "requests"
 
+    def open(self) -> None:
+        """Make the folder of the requests as the run's user. One that another user makes, the run could not read."""
+        self.folder.mkdir(mode=0o700, exist_ok=True)
+
     def ask(
         self, body: Mapping[str, Any], *, timeout_s: float, alive: Callable[[], bool] = lambda: True
     ) -> dict[str, Any]:
@@ -50,7 +54,7 @@ class ControlRequests:
         Raises:
             HamrError: There is no answer within `timeout_s`, or the run is no longer `alive`.
         """
-        self.folder.mkdir(mode=0o700, exist_ok=True)
+        self.open()
         name = f"{time.time_ns():020d}-{secrets.token_hex(4)}"
         asked, answer = self.folder / f"{name}.ask.json", self.folder / f"{name}.answer.json"
         write_atomic(asked, json.dumps(body))

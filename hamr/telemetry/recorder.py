@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from types import TracebackType
 from typing import Any
@@ -80,11 +80,16 @@ class RunRecorder:
         self._standing: dict[str, float] = {}
         self._seconds: deque[float] = deque(maxlen=PACE_STEPS)
         self._limits = limits or AlarmsConfig()
-        self._audits = AuditWindow(audited.audit.by, audited.judge_best_k) if audited else None
-        self._truth, self._truths, self._act_truths = truth, TruthWindow(), ActTruthWindow()
-        self._errors = JointErrors()
+        self._audited, self._truth = audited, truth
+        self.scorers_changed()
         self._replies = RecentReplies()
         self._callbacks = callbacks
+
+    def scorers_changed(self) -> None:
+        """Start the windows of scores anew: those of other scorers are not comparable."""
+        audited = self._audited
+        self._audits = AuditWindow(audited.audit.by, audited.judge_best_k) if audited else None
+        self._truths, self._act_truths, self._errors = TruthWindow(), ActTruthWindow(), JointErrors()
 
     def begin(self, stage: str, total: int) -> None:
         """Start stage `stage` (sft, rl) with `total` steps."""
@@ -92,10 +97,12 @@ class RunRecorder:
         self._pending.clear()
         self._seconds.clear()
 
-    def rewind(self, run: str, step: int, unfinished: Iterable[Mapping[str, Any]] = ()) -> None:
+    def rewind(
+        self, run: str, step: int, unfinished: Iterable[Mapping[str, Any]] = (), refits: Collection[int] = ()
+    ) -> None:
         """Remove the ledger's records of later steps from a run that resumes after `step`.
 
-        The others rebuild the windows of steps that alarms compare.
+        The others rebuild the windows of steps that alarms compare, which start anew after a step of `refits`.
         The records of the draws (`Experience.state`) that were not trained on up to that step are removed too, since
         they are repeated. An asynchronous run may train on a response later than it was drawn; in the windows it
         belongs to the step in which it was drawn.
@@ -106,6 +113,8 @@ class RunRecorder:
             self._ledger.discard(run, draw["step"], draw["prompt"], attempts)
         for earlier in range(1, step + 1):
             self._window_metrics(list(self._ledger.rows(run=run, step=earlier)))
+            if earlier in refits:
+                self.scorers_changed()
 
     def records_since(self, run: str, step: int) -> Iterator[RewardRecord]:
         """Yield the recorded responses of `run` from `step` on."""

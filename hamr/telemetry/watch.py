@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hamr.cascade.audit import judge_audit
 from hamr.config.logging import AlarmsConfig
+from hamr.experience import ATTEMPTS
 from hamr.types import Failure, Reply, RewardRecord
 
 
@@ -31,8 +32,13 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     if correlation is not None:
         metrics["watch/length_correlation"] = correlation
     if records:
-        counts = Counter((r.key.step, r.key.prompt, r.key.attempt, r.response) for r in records)
-        metrics["watch/duplicate_frac"] = sum(count for count in counts.values() if count > 1) / len(records)
+        # Further samples of a group have the next attempt; the turns of one dialogue are no siblings.
+        texts = [(r.key.step, r.key.prompt, r.key.attempt // ATTEMPTS, r.response) for r in records]
+        tellers: dict[tuple[object, ...], set[tuple[int, int]]] = {}
+        for text, r in zip(texts, records, strict=True):
+            tellers.setdefault(text, set()).add((r.key.attempt, r.key.sample))
+        repeated = sum(len(tellers[text]) > 1 for text in texts)
+        metrics["watch/duplicate_frac"] = repeated / len(records)
     both = [abs(r.s_r - r.s_j) for r in records if r.s_r is not None and r.s_j is not None]
     both += [abs(a.s_r - a.s_j) for r in records if r.s_j is None and (a := judge_audit(r)) and a.s_j is not None]
     if both:

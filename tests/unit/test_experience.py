@@ -73,6 +73,20 @@ def experience(producer: Producer, *, keeps: Callable[[RolloutGroup], bool] = la
     return Experience(producer, keeps, PromptStream(SAMPLES, seed=0), **given)
 
 
+def test_resumed_run_gives_aborted_draws_new_keys():
+    async def run() -> None:
+        producer = Producer()
+        unfinished = [{"step": 2, "prompt": SAMPLES[3].id, "attempt": 2, "aborted": True, "dropped": False}]
+        groups = experience(producer, unfinished=unfinished)
+        taking = asyncio.create_task(groups.take(2, 2, 2))
+        await settle_tasks()
+        assert (producer.draws[0].sample.id, producer.draws[0].step, producer.draws[0].attempt) == (SAMPLES[3].id, 2, 4)
+        taking.cancel()
+        await groups.close()
+
+    asyncio.run(run())
+
+
 def ids(groups: Sequence[RolloutGroup]) -> list[str]:
     return [group.sample.id for group in groups]
 

@@ -65,6 +65,8 @@ class LiveControl:
         """None until the pools are running; requests wait until then."""
         self._note, self._phase, self._stop, self._period_s = note, phase, stop, period_s
         self._requests = ControlRequests(folder)
+        with contextlib.suppress(OSError):  # the run reports a full disk by itself
+            self._requests.open()
         self._started = time.time()
         self._pools: Mapping[str, Mapping[str, Any]] = {}
         self._scaled: Counter[str] = Counter()

@@ -8,7 +8,7 @@ import shutil
 import time
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -88,6 +88,8 @@ class Run:
     """Time for the latest checkpoint, which the metrics of the next step get."""
     checked: int = 0
     """The RL step after which the scorers were last checked on the policy's replies."""
+    checked_ahead: set[SampleKey] = field(default_factory=set)
+    """Replies of later steps that this check had already, or that a refit made incomparable."""
     experience: Experience | None = None
     """The groups in flight during RL, with `experiment.asynchrony` or oversampling."""
     cascade_controller: CascadeController = field(init=False)
@@ -132,6 +134,7 @@ class Run:
         """Return the state that a checkpoint holds in addition to the trainers' own files."""
         state = {"version": self.version, "stream": stream.state(), "evaluations": self.evaluations}
         state |= {"dialogues": self.dialogues, "checked": self.checked}
+        state["checked_ahead"] = [asdict(key) for key in self.checked_ahead]
         if self.experience is not None:
             state["unfinished"] = self.experience.state()
         return {**state, "cascade": self.cascade_controller.state(), "refits": self.refit.state()}
@@ -372,7 +375,7 @@ async def _check_scorers(
     if not scorers.check_every or step // scorers.check_every == run.checked // scorers.check_every:
         return {}
     # An asynchronous run scores further replies during the check; they are those of the next one.
-    checked = list(replies.values())
+    checked, done = list(replies.values()), list(replies)
     replies.clear()
     found = await run.scorers.of_replies(checked)
     if scorers.on_alarm == "refit":
@@ -381,9 +384,11 @@ async def _check_scorers(
             await run.refit.run(step, checked, hold)
             if len(run.refit.steps) > refits:
                 rewarder.scorers_changed()
-                replies.clear()  # scored by the scorers before
+                run.recorder.scorers_changed()
+                done += replies  # scored by the scorers before
+                replies.clear()
         found["scorers/refits"] = float(len(run.refit.steps))
-    run.checked = step
+    run.checked, run.checked_ahead = step, {key for key in done if key.step > step}
     return found
 
 
@@ -396,7 +401,8 @@ def restore_replies(run: Run, counted: Counted) -> None:
         return
     samples = {sample.id: sample for sample in run.prepared.splits.train}
     for record in run.recorder.records_since(run.run_id, run.checked + 1):
-        if sample := samples.get(record.key.prompt):
+        sample = samples.get(record.key.prompt)
+        if sample is not None and record.key not in run.checked_ahead:
             counted.collect(sample, record)
 
 
@@ -448,11 +454,12 @@ async def enter_rl(run: Run, newest: Checkpoint | None) -> tuple[PromptStream, i
         run.evaluations.update(newest.state["evaluations"])
         run.dialogues.update(newest.state.get("dialogues", {}))
         run.checked = newest.state.get("checked", newest.step)
+        run.checked_ahead = {SampleKey(**key) for key in newest.state.get("checked_ahead", ())}
         run.cascade_controller.restore(newest.state.get("cascade"))
         await run.refit.restore(newest.state.get("refits", ()))
         await publish(run)
         unfinished = newest.state.get("unfinished", ())
-        await asyncio.to_thread(run.recorder.rewind, run.run_id, newest.step, unfinished)
+        await asyncio.to_thread(run.recorder.rewind, run.run_id, newest.step, unfinished, run.refit.steps)
         run.console.note(f"resume after step {newest.step}")
     return stream, start.step
 

@@ -19,6 +19,11 @@ def test_warm_up_rises_linearly_from_above_zero() -> None:
     assert rates(10, peak=1.0, warmup_frac=0.3) == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 7)
 
 
+def test_warm_up_of_a_whole_number_of_steps_is_not_rounded_up() -> None:
+    """0.07 * 100 is 7.000000000000001 in floating point."""
+    assert sum(rate < 1.0 for rate in rates(100, peak=1.0, warmup_frac=0.07)) == 7
+
+
 def test_cosine_ends_at_the_minimum_and_stays_there() -> None:
     values = rates(5, peak=1.0, schedule="cosine", minimum=0.2)
     # 0.2 + 0.8 (1 + cos(pi k / 4)) / 2

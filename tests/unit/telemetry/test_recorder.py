@@ -149,6 +149,31 @@ def test_resumed_recorder_raises_the_alarms_of_an_uninterrupted_one(tmp_path):
     }
 
 
+def test_windows_of_scores_start_anew_when_the_scorers_change(tmp_path):
+    """The audits, the reward and the truth before and after are of different scorers."""
+
+    def take(folder, steps, after=None):
+        with (
+            folder,
+            RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), audited=ConsistencyConfig()) as recorder,
+        ):
+            if after is not None:
+                recorder.rewind("r", after, refits=[19])
+            recorder.begin("rl", 30)
+            for step in steps:
+                recorder.records(step, collapsing_step(step))
+                recorder.metrics(step, {})
+                if step == 19:
+                    recorder.scorers_changed()
+        return [{**row, "time": 0.0} for row in read_metrics(folder.metrics)]
+
+    whole = take(RunFolder.create(tmp_path / "whole", "a: 1"), range(1, 31))
+    raised = {name for row in whole for name, value in row.items() if name.startswith("alarm/") and value}
+    assert raised == {"alarm/top_reply_frac", "alarm/scorer_gap"}
+    take(RunFolder.create(tmp_path / "stopped", "a: 1"), range(1, 25))
+    assert take(RunFolder.resume(tmp_path / "stopped"), range(23, 31), after=22) == whole
+
+
 def test_alarm_of_an_act_names_it_on_the_terminal(folder, capsys):
     with RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), console=Console("run")) as recorder:
         recorder.begin("rl", 30)

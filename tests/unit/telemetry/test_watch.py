@@ -29,6 +29,16 @@ def test_repeats_count_only_within_a_group():
     assert watch_metrics([*same, elsewhere, other])["watch/duplicate_frac"] == 0.5
 
 
+def test_turns_of_one_dialogue_are_no_siblings_but_further_samples_are():
+    def one(sample=0, attempt=0, turn=0):
+        key = replace(record(0, 1.0).key, sample=sample, attempt=attempt, turn=turn)
+        return replace(record(0, 1.0), response="Anything else?", key=key)
+
+    assert watch_metrics([one(turn=0), one(turn=1)])["watch/duplicate_frac"] == 0.0
+    assert watch_metrics([one(), one(attempt=1)])["watch/duplicate_frac"] == 1.0
+    assert watch_metrics([one(), one(attempt=2)])["watch/duplicate_frac"] == 0.0, "another group of the prompt"
+
+
 def said(*replies):
     return [replace(record(i, 1.0), action=Reply(content=reply)) for i, reply in enumerate(replies)]
 

@@ -47,5 +47,5 @@ def test_figures_of_an_act_with_a_secret_name_stay(tmp_path: Path) -> None:
         write_summary(folder, {"stages": {"rl": {"exact_by_act": {"reset_password": 0.5}}}})
         assert read_summary(folder)["stages"]["rl"]["exact_by_act"] == {"reset_password": 0.5}
         folder.summary.write_text("[]")
-        with pytest.raises(HamrError, match=r"summary\.json: is not a JSON object"):
+        with pytest.raises(HamrError, match=r"summary\.json': is not a JSON object"):
             read_summary(folder)

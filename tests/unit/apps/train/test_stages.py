@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -289,17 +290,18 @@ async def test_engines_sleep_once_over_a_warm_up_and_then_get_its_weights(tmp_pa
 
 async def test_replies_scored_during_a_check_are_those_of_the_next_check() -> None:
     first, second = ScoredReply(None, "first", 1.0), ScoredReply(None, "second", 1.0)
-    replies, checked = {"a": first}, []
+    a, b = (SampleKey(run="r", step=step, prompt="p", sample=0) for step in (1, 2))
+    replies, checked = {a: first}, []
 
     async def of_replies(found: Sequence[ScoredReply]) -> dict[str, float]:
-        replies["b"] = second
+        replies[b] = second
         checked.append(list(found))
         return {}
 
     config = SimpleNamespace(scorers=SimpleNamespace(check_every=1, on_alarm="note"))
     run = SimpleNamespace(checked=0, config=config, scorers=SimpleNamespace(of_replies=of_replies))
     await stages._check_scorers(run, 1, replies, None)
-    assert (checked, replies) == ([[first]], {"b": second})
+    assert (checked, replies, run.checked_ahead) == ([[first]], {b: second}, set())
 
 
 async def test_reply_that_is_scored_again_counts_once() -> None:
@@ -321,14 +323,15 @@ async def test_reply_that_is_scored_again_counts_once() -> None:
 @pytest.mark.parametrize("usable", [True, False])
 async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked(usable: bool) -> None:
     refits: list[int] = []
-    replies = {"a": ScoredReply(None, "first", 1.0)}
+    a, ahead, late = (SampleKey(run="r", step=step, prompt="p", sample=0) for step in (1, 2, 3))
+    replies = {a: ScoredReply(None, "first", 1.0), ahead: ScoredReply(None, "ahead", 1.0)}
 
     async def of_replies(found: Sequence[ScoredReply]) -> dict[str, float]:
         return {"alarm/scorers_fooled": 1.0}
 
     async def refit(step: int, checked: Sequence[ScoredReply], hold: object) -> None:
-        assert [reply.text for reply in checked] == ["first"]
-        replies["b"] = ScoredReply(None, "second", 1.0)
+        assert [reply.text for reply in checked] == ["first", "ahead"]
+        replies[late] = ScoredReply(None, "second", 1.0)
         refits.extend([step] * usable)
 
     forgotten = []
@@ -336,12 +339,14 @@ async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked(us
     run = SimpleNamespace(
         config=SimpleNamespace(scorers=scorers, experiment=SimpleNamespace(steps=9)), experience=None,
         scorers=SimpleNamespace(of_replies=of_replies), refit=SimpleNamespace(run=refit, steps=refits), checked=0,
+        recorder=SimpleNamespace(scorers_changed=lambda: forgotten.append("windows")),
     )  # fmt: skip
     rewarder = SimpleNamespace(scorers_changed=lambda: forgotten.append("evidence"))
     assert (await stages._check_scorers(run, 1, replies, rewarder))["scorers/refits"] == float(usable)
     assert ([reply.text for reply in replies.values()], forgotten) == (
-        ([], ["evidence"]) if usable else (["second"], [])
+        ([], ["evidence", "windows"]) if usable else (["second"], [])
     )
+    assert run.checked_ahead == ({ahead, late} if usable else {ahead}), "a resumed run leaves them out"
 
 
 async def test_resumed_warm_up_uses_the_batches_of_an_uninterrupted_one(tmp_path: Path) -> None:
@@ -537,7 +542,7 @@ async def rl(
     if earlier is not None:
         cluster.recorded += [r for r in earlier.recorded if r.key.step <= kept]
         newest = Checkpoint(step=kept, path=tmp_path, state=earlier.states[kept])
-        run.refit = SimpleNamespace(state=list, restore=cluster.reset)  # type: ignore[assignment]
+        run.refit = SimpleNamespace(state=list, restore=cluster.reset, steps=[])  # type: ignore[assignment]
     cluster.stop_at, cluster.asked = stop_at, run.preemption.asked
     with pytest.raises(Preempted) if stop_at is not None else nullcontext():
         await asyncio.wait_for(stages.rl_stage(run, newest), 20)
@@ -586,6 +591,9 @@ async def test_resumed_run_checks_the_scorers_on_all_replies_since_the_last_chec
     assert (await rl(tmp_path, every, earlier=whole, kept=3)).checked == [4 * 2 * 4]
     whole.states[3]["checked"] = 3
     assert (await rl(tmp_path, every, earlier=whole, kept=3)).checked == []
+    ahead = [asdict(record.key) for record in whole.recorded if record.key.step == 1]
+    whole.states[2] |= {"checked_ahead": ahead[:5]}
+    assert (await rl(tmp_path, every, earlier=whole)).checked == [3 * 2 * 4 - 5]
 
 
 async def test_weights_are_loaded_beside_responses_or_between_them(tmp_path: Path) -> None:
