@@ -31,6 +31,7 @@ ENDS = 0.6
 """Share of samples of the form `sage` at the end of a dialogue. The others are at a question before it."""
 _FORMS = {"en": "The customer {seen}. {next}", "zh": "客户{seen}。{next}"}
 _ASKED = {"en": "I have to find out {field}.", "zh": "我需要了解{field}。"}
+_NUMBER = {"en": "says {value} for {field}", "zh": "给出的{field}是{value}"}
 _OPENING = {"en": "has just written", "zh": "刚刚来询"}
 _FILLINGS = 48
 """Draws per walk of the variables that it does not read."""
@@ -352,25 +353,32 @@ class SampleMaker:
 # --- reasons -----------------------------------------------------------------------------------
 
 
-def thought_of(sample: ServiceSample) -> str:
+def thought_of(sample: ServiceSample, scenarios: Mapping[str, Scenario] | None = None) -> str:
     """Return the fact that the dialogue showed last and the resulting act, derived from the procedure.
 
-    It is correct by construction, and replaces the reasoning of a teacher if there is none.
+    It is correct by construction, and replaces the reasoning of a teacher if there is none. `scenarios`: the user's
+    own, by name.
 
     Raises:
-        DataError: The sample is not from a shipped scenario.
+        DataError: The sample is from none of them and not from a shipped scenario.
 
     >>> thought_of(sample)                                                       # doctest: +SKIP
     'The customer wants to be rid of the package. Carry out the change or the cancellation.'
     """
-    acts = SageActs.of(sample)
-    if acts is None:
-        raise DataError(f"sample {sample.id}", sample.meta.get("act"), "is not a dialogue of a shipped scenario")
-    file, act, language = acts.scenario.file, str(sample.meta["act"]), str(sample.meta["language"])
+    scenario = (scenarios or {}).get(str(sample.meta.get("scenario")))
+    if scenario is None:
+        acts = SageActs.of(sample)
+        if acts is None:
+            raise DataError(f"sample {sample.id}", sample.meta.get("act"), "is not a dialogue of a known scenario")
+        scenario = acts.scenario
+    file = scenario.file
+    act, language = str(sample.meta["act"]), str(sample.meta["language"])
     seen = _OPENING[language]
     if shown := sample.meta["fields"]:
         name, value = list(shown.items())[-1]
-        seen = (file.fields[name].meanings or {})[value].of(language)
+        meaning = (file.fields[name].meanings or {}).get(value)  # numbers have none
+        described = file.fields[name].description.of(language)
+        seen = meaning.of(language) if meaning else _NUMBER[language].format(value=value, field=described)
     if act.startswith(ASK):
         follows = _ASKED[language].format(field=file.fields[act.removeprefix(ASK)].description.of(language))
     else:

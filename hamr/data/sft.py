@@ -53,10 +53,11 @@ def _agent_spans(
     """Yield the token ranges of the agent turns in the prompt, including the end-of-sequence token.
 
     Only turns that the policy would generate in exactly this form are included. A turn is excluded if the chat template
-    shows earlier turns differently (without their reasoning, or joined with a neighbour).
+    shows earlier turns differently (without their reasoning, or joined with a neighbour), and if it is no reference
+    (`meta["not_references"]`).
     """
     for index, turn in enumerate(sample.history):
-        if turn.role != "agent" or not index:
+        if turn.role != "agent" or not index or index in sample.meta.get("not_references", ()):
             continue
         before, target = encode(replace(sample, history=sample.history[:index])), answer(action_of(turn))
         if tuple(prompt[: len(before) + len(target)]) == (*before, *target):

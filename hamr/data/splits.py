@@ -44,9 +44,9 @@ def split_samples(
         DataError: No training or no test samples remain, two splits use one id for different samples (caches of
             prompts and rewards use the id as key), or a given split shares a group with another split.
     """
-    dialogue_of, dialogues = _dialogues(train), dict[str, list[ServiceSample]]()
+    place, dialogues = _dialogues(train), dict[str, list[ServiceSample]]()
     for sample in train:
-        dialogues.setdefault(dialogue_of[sample.id], []).append(sample)
+        dialogues.setdefault(place[sample.id], []).append(sample)
     order = sorted(dialogues)
     random.Random(seed).shuffle(order)
     share = max(1, round(len(order) * held_out_frac)) if held_out_frac else 0
@@ -56,7 +56,7 @@ def split_samples(
             cut, order = order[:share], order[share:]
             parts[name] = [sample for dialogue in cut for sample in dialogues[dialogue]]
     left = set(order)
-    kept = [sample for sample in train if dialogue_of[sample.id] in left]
+    kept = [sample for sample in train if place[sample.id] in left]
     if not kept or not parts["test"]:
         raise DataError(
             "data.train",
@@ -71,13 +71,13 @@ def split_samples(
 
 
 def add_sft(splits: Splits, samples: Sequence[ServiceSample]) -> Splits:
-    """Return the splits with `samples` for supervised fine-tuning, without those of the held-out splits.
+    """Return the splits with `samples` for supervised fine-tuning, without those of held-out dialogues and groups.
 
     Raises:
         DataError: A sample has the id of a training sample with another prompt. Caches use the id as key.
     """
-    held_out = {sample.id for sample in (*splits.validation, *splits.test)}
-    kept = tuple(sample for sample in samples if sample.id not in held_out)
+    held_out = {key for sample in (*splits.validation, *splits.test) for key in (sample.id, dialogue_of(sample))}
+    kept = tuple(sample for sample in samples if not held_out & {sample.id, dialogue_of(sample)})
     if not kept:
         raise DataError("data.sft", f"{len(samples)} samples", "all of them are held out; give others")
     _check_ids({"train": [_prompt(sample) for sample in splits.train], "sft": [_prompt(sample) for sample in kept]})
@@ -122,9 +122,14 @@ def count_copies(samples: Iterable[ServiceSample]) -> int:
     return len(every) - len({_content(sample) for sample in every})
 
 
+def dialogue_of(sample: ServiceSample) -> str:
+    """Return what is in one split as a whole: the sample's group (`meta["group"]`: a customer or a task), else its
+    dialogue (`meta["dialogue"]`), else the sample."""
+    return str(sample.meta.get("group", sample.meta.get("dialogue", sample.id)))
+
+
 def _dialogues(samples: Sequence[ServiceSample]) -> dict[str, str]:
-    """Map the sample id to its group (`meta["group"]`: a customer or a task), to its dialogue (`meta["dialogue"]`), or
-    else to the first sample with the same content.
+    """Map the sample id to its `dialogue_of`, but a sample without a dialogue to the first one with the same content.
 
     If almost all samples are copies of one other, so that three splits cannot differ, each copy counts by itself.
     """
@@ -133,7 +138,7 @@ def _dialogues(samples: Sequence[ServiceSample]) -> dict[str, str]:
         first.setdefault(_content(sample), sample.id)
     unique = len(first) >= FEWEST
     own = {s.id: first[_content(s)] if unique else s.id for s in samples}
-    return {s.id: str(s.meta.get("group", s.meta.get("dialogue", own[s.id]))) for s in samples}
+    return {s.id: dialogue_of(s) if {"group", "dialogue"} & s.meta.keys() else own[s.id] for s in samples}
 
 
 def _content(sample: ServiceSample) -> str:

@@ -82,6 +82,8 @@ class Tokenizer:
                 tools=list(tools) or None,
                 **given,
             )
+        except jinja2.TemplateSyntaxError as error:
+            raise BadInput("model.path", str(error), "the model's chat template is not valid; correct it") from error
         except (TypeError, jinja2.UndefinedError) as error:
             remedy = "the model's chat template cannot write these messages and tools; give every tool a description"
             raise BadInput("messages", str(error), remedy) from error
@@ -178,10 +180,20 @@ def _chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
     """Return the Jinja environment that published chat templates expect, sandboxed as for any foreign code."""
+    from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+    class Generation(Extension):
+        """`{% generation %}` marks the assistant's text for training with transformers, and shows it unchanged."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _raise

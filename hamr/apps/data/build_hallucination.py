@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from hamr.apps.data.recipe_job import Team, make_items, show
 from hamr.apps.data.recipes.hallucination_loop import (
-    LEARNT,
     SETS,
     HallucinationLoop,
     hallucination_items,
@@ -95,7 +94,10 @@ def build_hallucination(command: HallucinationCommand) -> int:
             write_rows(folder / f"{name}.jsonl", sets[name])
         else:
             (folder / f"{name}.jsonl").unlink(missing_ok=True)
-    learnt = {(row["id"], row["response"]): row for row in [*earlier, *(row for name in LEARNT for row in sets[name])]}
+    learnt = {(row["id"], row["response"]): row for row in earlier}
+    for row in sets["simple"]:  # two models do not replace an earlier label, which people may have given
+        learnt.setdefault((row["id"], row["response"]), row)
+    learnt |= {(row["id"], row["response"]): row for row in (*sets["hard"], *sets["confirmed"])}
     write_rows(folder / JUDGE, learnt.values())
     show("responses", done, [(name, str(len(sets[name]))) for name in SETS])
     if sets["review"]:

@@ -63,7 +63,7 @@ def build(command: SageCommand) -> int:
         splits, counts = apply_rewordings(splits, named, done, sage.language)
         show("customers' messages", done, [(what, str(count)) for what, count in counts.items()])
     if thoughts != "none":
-        write_thoughts(folder, splits, thoughts)
+        write_thoughts(folder, splits, thoughts, {each.name: each for each in scenarios})
     write_splits(folder, splits)
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -13,6 +13,7 @@ from hamr.data.sage_samples import thought_of
 from hamr.data.samples import act_of, write_samples
 from hamr.data.sft_items import decision_item, write_items
 from hamr.data.splits import Splits
+from hamr.procedures import Scenario
 from hamr.procedures.words import SPLITS
 from hamr.report.terminal import show
 from hamr.report.values import Cell, Column, Table, number_columns
@@ -21,14 +22,14 @@ from hamr.types import ServiceSample, ToolCall
 ITEMS = ("items", "held_out_items")
 
 
-def write_thoughts(folder: Path, splits: Splits, rendering: Rendering) -> None:
+def write_thoughts(folder: Path, splits: Splits, rendering: Rendering, scenarios: Mapping[str, Scenario]) -> None:
     """Write every sample with each of its references, after or before the thought that leads to it.
 
     The training split is written as items.jsonl, the validation split as held_out_items.jsonl.
     """
     made = [
         [
-            decision_item(sample, reference.action, thought_of(sample), answer_first=order)
+            decision_item(sample, reference.action, thought_of(sample, scenarios), answer_first=order)
             for sample in samples
             for reference in sample.references
             for order in ORDERS[rendering]

@@ -42,7 +42,7 @@ from hamr.protocols import Ask
 from hamr.report.terminal import show
 from hamr.report.values import Table
 from hamr.telemetry.ledger import Ledger
-from hamr.types import Failure, MalformedResponse, NotScored, RewardRecord, ServiceSample
+from hamr.types import Failure, MalformedResponse, NotScored, RewardRecord, SampleKey, ServiceSample
 
 if TYPE_CHECKING:
     from hamr.apps.generate.command import GenerateCommand
@@ -181,7 +181,8 @@ def _record(
     samples: Sequence[ServiceSample],
     answers: Mapping[str, Sequence[PolicyResponse]],
 ) -> list[RewardRecord]:
-    """Add the groups that the ledger lacks, in the order of the samples. Return all rows."""
+    """Add the groups that the ledger lacks, in the order of the samples, and replace those whose scoring failed. Return
+    all rows."""
     formats = Formats.of_model(policy.config.model)
 
     def group_of(sample: ServiceSample) -> ResponseGroup:
@@ -202,12 +203,20 @@ def _record(
         ]
 
     with Ledger(command.output / "ledger.sqlite") as ledger:
-        known = {prompt for (prompt,) in ledger.query("SELECT DISTINCT prompt FROM records")}
-        left = [group_of(s) for s in samples if s.id not in known and any(r.text is not None for r in answers[s.id])]
+        keys: dict[str, SampleKey] = {}
+        again: set[str] = set()
+        for record in ledger.rows():
+            keys[record.key.prompt] = record.key
+            if isinstance(record.total, Failure) and not isinstance(record.total, NotScored):
+                again.add(record.key.prompt)
+        wanted = [s for s in samples if s.id not in keys or (command.with_rewards and s.id in again)]
+        left = [group_of(s) for s in wanted if any(r.text is not None for r in answers[s.id])]
 
         async def add(score: Score) -> None:
             async for group, records in in_order(left, score, at_once=config.score.groups_in_flight):
                 given = [response for response in answers[group.sample.id] if response.text is not None]
+                if key := keys.get(group.sample.id):
+                    ledger.discard(key.run, key.step, key.prompt, range(key.attempt, key.attempt + 1))
                 ledger.add(
                     replace(
                         record,

@@ -18,6 +18,7 @@ from typing import Any
 from hamr.bench.olabench.items import visible_sample
 from hamr.bench.olabench.labelled import UNKNOWN, parse_labelled
 from hamr.data.samples import from_json, read_rows
+from hamr.data.splits import dialogue_of
 from hamr.errors import DataError
 from hamr.rewards.questions import case_variables
 from hamr.types import ServiceSample
@@ -90,14 +91,11 @@ def _labels(label: Any, known: Sequence[str], where: str) -> tuple[str, ...]:
 
 def split_off(rows: Sequence[JudgedResponse], seed: int) -> tuple[list[JudgedResponse], list[JudgedResponse]]:
     """Return (training rows, held-out rows). All responses to the samples of one dialogue are in the same part."""
-    dialogues = sorted({_dialogue(row) for row in rows})
+    dialogues = sorted({dialogue_of(row.sample) for row in rows})
     random.Random(seed).shuffle(dialogues)
     out = set(dialogues[: len(dialogues) // HELD_OUT])
-    return [row for row in rows if _dialogue(row) not in out], [row for row in rows if _dialogue(row) in out]
-
-
-def _dialogue(row: JudgedResponse) -> str:
-    return str(row.sample.meta.get("dialogue", row.sample.id))
+    train = [row for row in rows if dialogue_of(row.sample) not in out]
+    return train, [row for row in rows if dialogue_of(row.sample) in out]
 
 
 def borne_out(row: JudgedResponse) -> float:

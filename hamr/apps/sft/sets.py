@@ -17,6 +17,7 @@ from hamr.data.policy_chat import PolicyChat
 from hamr.data.sft_encoding import EncodedItem, encode_item
 from hamr.data.sft_items import KINDS, SftItem, decision_item, numbered_items
 from hamr.data.sft_mix import MixOrder, held_out_dialogues
+from hamr.data.splits import dialogue_of
 from hamr.errors import BadInput, ConfigError, DataError
 from hamr.models.bundled import resolve_model
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
@@ -32,13 +33,13 @@ class Located:
 
     @property
     def dialogue(self) -> str:
-        return str(self.item.sample.meta.get("dialogue", self.item.sample.id))
+        return dialogue_of(self.item.sample)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedSet:
     """An encoded set. `other_kinds` items were excluded by `sft.kinds`, `too_long` ones, of either part, by
-    `model.max_context`; `held_out` items were excluded from training."""
+    `model.max_context`; `held_out` items were excluded from training, those of the test split from validation too."""
 
     name: str
     weight: float
@@ -107,10 +108,11 @@ def prepare_sft(config: Config) -> PreparedSft:
     split_off = [[x.dialogue for x in r.items] if r.validation is None else [] for r in read]
     held = held_out_dialogues(split_off, config.sft.held_out_frac, config.experiment.seed)
     held |= {x.dialogue for r in read for x in r.validation or ()}
+    test = frozenset[str]().union(*(r.test for r in read))
     model_path = resolve_model(config.model.path)
     tokenizer = load_tokenizer(model_path)
     chat = PolicyChat.of(tokenizer, config.model.tools_prompt)
-    sets = [_load_set(entry, r, held, chat, config) for entry, r in zip(config.sft.sets, read, strict=True)]
+    sets = [_load_set(entry, r, held, test, chat, config) for entry, r in zip(config.sft.sets, read, strict=True)]
     prepared = PreparedSft(config=config, model_path=model_path, tokenizer=tokenizer, sets=tuple(sets))
     if not prepared.order.total(config.sft.epochs):
         weights = ", ".join(f"{s.name} {s.weight:g} x {len(s.train)} items" for s in sets)
@@ -121,15 +123,17 @@ def prepare_sft(config: Config) -> PreparedSft:
 @dataclass(frozen=True, kw_only=True)
 class _Read:
     """A set's items of the wanted kinds. `validation` is None if no validation items were given; some are split off
-    then."""
+    then. `test` has the dialogues of the test split of `data`, which no set may use."""
 
     items: list[Located]
     validation: list[Located] | None
     other_kinds: int
+    test: frozenset[str] = frozenset()
 
 
 def _read(entry: SftSetConfig, config: Config) -> _Read:
     given: list[Located] | None = None
+    test = frozenset[str]()
     if entry.path is not None:
         everything = list(_from_file(entry.path))
         if entry.validation is not None:
@@ -137,6 +141,7 @@ def _read(entry: SftSetConfig, config: Config) -> _Read:
     else:
         splits = load_splits(config.data, config.experiment.seed)
         everything, given = list(_references(splits.for_sft)), list(_references(splits.validation))
+        test = frozenset(map(dialogue_of, splits.test))
     kinds = config.sft.kinds or KINDS
     kept = [x for x in everything if x.item.kind in kinds]
     if not kept:
@@ -144,13 +149,17 @@ def _read(entry: SftSetConfig, config: Config) -> _Read:
         raise DataError(f"sft.sets: {entry.label}", counts, f"none is of sft.kinds={list(kinds)}; change one of them")
     if given is not None:
         given = [x for x in given if x.item.kind in kinds]
-    return _Read(items=kept, validation=given, other_kinds=len(everything) - len(kept))
+    return _Read(items=kept, validation=given, other_kinds=len(everything) - len(kept), test=test)
 
 
-def _load_set(entry: SftSetConfig, read: _Read, held: set[str], chat: PolicyChat, config: Config) -> LoadedSet:
-    """Return training and validation items, encoded; items of dialogues in `held` are not trained on."""
-    train = [x for x in read.items if x.dialogue not in held]
-    validation = [x for x in read.items if x.dialogue in held] if read.validation is None else read.validation
+def _load_set(
+    entry: SftSetConfig, read: _Read, held: set[str], test: frozenset[str], chat: PolicyChat, config: Config
+) -> LoadedSet:
+    """Return training and validation items, encoded; items of dialogues in `held` are not trained on, those of
+    dialogues in `test` not used at all."""
+    train = [x for x in read.items if x.dialogue not in held | test]
+    known = [x for x in read.items if x.dialogue in held] if read.validation is None else read.validation
+    validation = [x for x in known if x.dialogue not in test]
     if len(validation) > config.sft.max_validation:
         rng = random.Random(f"{config.experiment.seed}/validation/{entry.label}")
         validation = rng.sample(validation, config.sft.max_validation)

@@ -51,5 +51,5 @@ def test_thought_survives_the_round_trip_in_both_orders() -> None:
 
 
 def test_samples_of_other_origins_are_rejected() -> None:
-    with pytest.raises(DataError, match="is not a dialogue of a shipped scenario"):
+    with pytest.raises(DataError, match="is not a dialogue of a known scenario"):
         thought_of(dataclasses.replace(SAMPLES[0], meta={}))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -65,6 +66,13 @@ def test_all_turns_mode_trains_only_on_agent_turns():
     assert group.prompt_ids == encode(sample(DIALOGUE[0]))
     assert (*group.prompt_ids, *sequence.token_ids) == (*encode(dialogue), *answer(Reply(content="bye")))
     assert learned(group.prompt_ids, sequence.token_ids, sequence.mask) == "look_up|so|bye|"
+
+
+def test_turns_that_are_no_references_are_not_trained_on():
+    dialogue = replace(sample(*DIALOGUE), meta={"not_references": [3]})
+    [group] = sft_batch([dialogue], encode, answer, Random(0), turns="all").groups
+    [sequence] = group.sequences
+    assert learned(group.prompt_ids, sequence.token_ids, sequence.mask) == "look_up|bye|"
 
 
 def test_several_references_train_on_the_history_once():

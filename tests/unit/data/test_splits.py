@@ -84,6 +84,12 @@ def test_other_sft_data_lose_held_out_samples_and_keep_their_ids() -> None:
         add_sft(splits, splits.test)
 
 
+def test_other_sft_data_lose_the_dialogues_of_held_out_samples() -> None:
+    splits = split_samples(SAMPLES, {}, held_out_frac=0.2, seed=3)
+    points = [dataclasses.replace(s, id=f"{s.id} again") for s in SAMPLES]
+    assert {s.meta["dialogue"] for s in add_sft(splits, points).sft} == {s.meta["dialogue"] for s in splits.train}
+
+
 def test_too_few_samples_are_rejected() -> None:
     with pytest.raises(DataError, match="too few to split off"):
         split_samples(SAMPLES[:1], {}, held_out_frac=0.5, seed=0)

@@ -48,6 +48,18 @@ def test_chat_follows_the_template(tmp_path: Path) -> None:
     assert tokenizer.chat_ids(messages, add_generation_prompt=False) == [0, 2, 4, 1]
 
 
+def test_generation_marks_of_a_template_are_not_shown(tmp_path: Path) -> None:
+    marked = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    messages = [{"role": "customer", "content": "hello"}, {"role": "agent", "content": "yes"}]
+    assert load_tokenizer(folder_with(tmp_path, SETTINGS, marked)).chat_text(messages) == "helloyes"
+
+
+def test_invalid_template_is_reported_in_one_line(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(folder_with(tmp_path, SETTINGS, "{% nonsense %}"))
+    with pytest.raises(BadInput, match=r"model.path: .*nonsense.*the model's chat template is not valid"):
+        tokenizer.chat_text([{"role": "customer", "content": "hello"}])
+
+
 def test_thinking_is_disabled_if_the_template_supports_it(tmp_path: Path) -> None:
     """With Qwen3's template, the model would otherwise open a thought at the position of the label."""
     switch = "{% if enable_thinking is defined and enable_thinking is false %}no{% endif %}"

@@ -31,8 +31,6 @@ from hamr.rewards.questions import JudgedText, case_variables, response_words
 from hamr.types import Judgement, Language, Question, ServiceSample
 
 SETS = ("simple", "hard", "confirmed", "review")
-LEARNT = ("simple", "hard", "confirmed")
-"""Sets that a judge is trained on."""
 _LONGEST_REASON = 800
 
 
@@ -157,17 +155,17 @@ def sets_of(
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of every set: a sample's line with `response`, `label` and `reason`.
 
-    For `review`: the prediction, and the open `label` and `reason`.
+    For `review`: the prediction, and the open `label` and `reason`. A label of people decides, whatever was predicted.
     """
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in SETS}
     for item in items:
         kept = done[item.id].kept
-        if kept is None:
-            continue
         row = {**to_json(item.content.sample), "response": item.content.response}
-        if kept["set"] == "review" and item.id in labels:
+        if item.id in labels:
             label, reason = labels[item.id]
             rows["hard" if label == "none" else "confirmed"].append({**row, "label": label, "reason": reason})
+        elif kept is None:
+            continue
         elif kept["set"] == "review":
             predicted = {"label": kept["label"], "reason": kept["reason"]}
             rows["review"].append({**row, "id": item.id, "predicted": predicted, "label": None, "reason": None})

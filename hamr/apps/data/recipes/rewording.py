@@ -267,7 +267,8 @@ def apply_rewordings(
             texts[name] = kept["text"]
     counts["in a teacher's words"] = len(texts)
     made = {split: tuple(_with_message(s, split, texts) for s in getattr(splits, split)) for split in SPLITS}
-    return Splits(train=made["train"], validation=made["validation"], test=made["test"]), counts
+    logged = tuple(_with_message(s, "train", texts) for s in splits.sft)  # the training samples, with errors
+    return Splits(train=made["train"], validation=made["validation"], test=made["test"], sft=logged), counts
 
 
 def _homes(splits: Splits, scenarios: Mapping[str, Scenario], language: str) -> dict[str, Split]:

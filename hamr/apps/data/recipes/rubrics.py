@@ -71,7 +71,8 @@ def contrasts(
     """
     good = tuple(dict.fromkeys(render_action(r.action) for r in sample.references))
     given = sample.privileged.get("negatives", ())
-    worse = [text for text in given if isinstance(text, str) and text.strip()] if isinstance(given, list) else []
+    texts = [text for text in given if isinstance(text, str) and text.strip()] if isinstance(given, list) else []
+    worse = [text for text in texts if text not in good]
     rng = Random(hashlib.sha256(f"{recipe.seed}/{sample.id}".encode("utf-8", "replace")).digest())
     tries, count = 0, len(others) - (own is not None)
     while len(worse) < recipe.worse and count and tries < 20 * recipe.worse:
@@ -79,9 +80,9 @@ def contrasts(
         drawn = rng.randrange(count)
         other = others[drawn + (own is not None and drawn >= own)]
         text = render_action(rng.choice(other.references).action)
-        if text not in worse:
+        if text not in worse and text not in good:
             worse.append(text)
-    return Responses(good=good, worse=tuple(text for text in worse if text not in good)[: recipe.worse])
+    return Responses(good=good, worse=tuple(worse)[: recipe.worse])
 
 
 def rubric_items(samples: Sequence[ServiceSample], recipe: RubricRecipe, by: str) -> list[WorkItem]:

@@ -21,6 +21,8 @@ from hamr.data.words import plain
 from hamr.errors import DataError
 from hamr.types import Action, Failure, MalformedResponse, NotScored, RewardRecord, ServiceSample
 
+PENALTIES = ("hallucination", "length")
+"""Terms whose best value is 0."""
 _THOUGHT = re.compile(r"<think>(.*)</think>", re.DOTALL)
 
 
@@ -32,6 +34,12 @@ def split_response(response: str) -> tuple[Action, str] | None:
     if "<answer>" not in response:
         action = parse_action(response)
         return None if isinstance(action, MalformedResponse) else (action, "")
+    if response.lstrip().startswith("<answer>"):
+        action, rest = parse_action(response, "answer_think"), response.partition("</answer>")[2]
+        thought = _THOUGHT.search(rest)
+        if isinstance(action, MalformedResponse) or (thought is None and "<think>" in rest):
+            return None
+        return action, thought[1].strip() if thought else ""
     action = parse_action(response, "think_answer")
     thought = _THOUGHT.search(response)
     if isinstance(action, MalformedResponse) or thought is None or not thought.group(1).strip():
@@ -93,8 +101,8 @@ def samples_out_of_reach(
     most: dict[str, float] = {}
     for record in records:
         if record.key.prompt in samples and record.components and not isinstance(record.total, Failure):
-            reach = sum(term.weight for term in record.components if term.value is not None)
-            most[record.key.prompt] = max(reach, most.get(record.key.prompt, 0.0))
+            known = [term for term in record.components if term.value is not None and term.name not in PENALTIES]
+            most[record.key.prompt] = max(sum(term.weight for term in known), most.get(record.key.prompt, 0.0))
     return sum(reach < min_total for reach in most.values()) if min_total is not None else 0
 
 

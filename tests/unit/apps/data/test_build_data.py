@@ -48,11 +48,11 @@ def test_dialogues_of_every_scenario_are_written_and_their_paths_shown(tmp_path,
     assert "airline_refund" in shown
 
 
-def test_failed_thoughts_leave_no_half_written_folder(tmp_path, capsys):
+def test_thoughts_are_written_for_an_own_scenario_too(tmp_path):
     scenario = Path(__file__).parents[4] / "examples/hotel_booking/hotel_booking.yaml"
-    assert _sage(tmp_path / "out", f"scenario={scenario}", "thoughts=pre") == 2
-    assert "is not a dialogue of a shipped scenario" in capsys.readouterr().err
-    assert not list(tmp_path.rglob("*.jsonl"))
+    assert _sage(tmp_path / "out", f"scenario={scenario}", "thoughts=pre") == 0
+    items = [json.loads(line) for line in (tmp_path / "out" / "items.jsonl").read_text().splitlines()]
+    assert items and all(item["target"][0]["text"].startswith("<think>The customer ") for item in items)
 
 
 def test_files_are_replaced_only_on_request(tmp_path, capsys):

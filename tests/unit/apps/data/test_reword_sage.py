@@ -58,6 +58,12 @@ def test_kept_rewordings_are_applied_and_dropped_ones_counted(
     assert " Okay then please" not in sentences["train"] & sentences["test"]
 
 
+def test_noisy_log_has_the_rewordings_too(tmp_path: Path, teacher: list[Question]) -> None:
+    assert made(tmp_path, "teacher=talk", "data.sage.noise=0.4") == 0
+    assert customers(tmp_path, "sft") == customers(tmp_path, "train")
+    assert any("Okay then please." in message for message in customers(tmp_path, "sft"))
+
+
 def test_repeated_command_asks_no_further_questions(tmp_path: Path, teacher: list[Question]) -> None:
     made(tmp_path, "teacher=talk")
     first = customers(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from hamr.telemetry.record_json import record_to_dict
 from hamr.types import (
     Answer,
     Component,
+    JudgeUnavailable,
     NotScored,
     Question,
     Reply,
@@ -158,6 +160,21 @@ def test_killed_scoring_continues_after_the_last_group(writer: Writer, monkeypat
     assert generate("with_rewards=true", "score.groups_in_flight=1") == 0
     assert Rewards.groups == ["c"]
     assert [record_to_dict(r) for r in rows()] == [record_to_dict(r) for r in rows("whole")]
+
+
+def test_repeated_command_scores_failed_responses_again(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> None:
+    score = Rewards.ascore_group
+
+    async def fail(self: Rewards, group: ResponseGroup) -> list[RewardRecord]:
+        found = await score(self, group)
+        return found if group.sample.id != "b" else [replace(r, total=JudgeUnavailable(detail="away")) for r in found]
+
+    monkeypatch.setattr(Rewards, "ascore_group", fail)
+    assert generate("n=2", "with_rewards=true") == 1
+    monkeypatch.setattr(Rewards, "ascore_group", score)
+    Rewards.groups.clear()
+    assert generate("n=2", "with_rewards=true") == 0
+    assert Rewards.groups == ["b"] and len(rows()) == 6 and all(isinstance(r.total, Scored) for r in rows())
 
 
 def test_transient_failures_are_asked_again_and_others_left_out(

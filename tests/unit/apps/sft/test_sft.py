@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,12 @@ from hamr.apps.sft.preview import stretches
 from hamr.apps.sft.run import SftRun, check_resumable, take_steps, train
 from hamr.apps.sft.sets import PreparedSft, prepare_sft
 from hamr.apps.shared.preemption import Preemption
-from hamr.apps.shared.preparation import Codec
+from hamr.apps.shared.preparation import Codec, load_splits
 from hamr.apps.shared.start_status import StartStatus
 from hamr.cli import main
 from hamr.config.load import load_config
 from hamr.config.schema import Config
+from hamr.data.samples import write_samples
 from hamr.data.sft_items import PARTS, SftItem, TargetPart, decision_item, write_items
 from hamr.errors import BadInput, Preempted
 from hamr.models.tokenizer import load_tokenizer
@@ -137,6 +139,22 @@ def test_long_items_are_dropped_and_counted(files: Path) -> None:
     sets = "sft.sets=[{path: long.jsonl}]"
     [entry] = prepared(sets, "sft.held_out_frac=0", "model.max_context=300").sets
     assert (len(entry.train), entry.too_long) == (4, 1)
+
+
+def test_no_set_contains_the_test_split_of_the_data(files: Path) -> None:
+    samples = [replace(item(i).sample, policy=f"Help {i}.", meta={"group": f"g{i // 2}"}) for i in range(40)]
+    write_samples(files / "train.jsonl", samples)
+    write_items(files / "items.jsonl", [replace(item(i), sample=sample) for i, sample in enumerate(samples)])
+    job = prepared(
+        "data=train.jsonl",
+        "sft.sets=[{name: data}, {path: items.jsonl}]",
+        "data.held_out_frac=0.2",
+        "sft.held_out_frac=0",
+    )
+    splits = load_splits(job.config.data, job.config.experiment.seed)
+    references, items = job.sets
+    assert len(references.train) == len(splits.train) == len(items.train)
+    assert len(references.validation) == len(splits.validation) == len(items.validation)
 
 
 def test_set_without_a_file_uses_the_references_of_the_data() -> None:

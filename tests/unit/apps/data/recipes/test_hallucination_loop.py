@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from hamr.apps.data.build_hallucination import read_earlier
-from hamr.apps.data.recipes.hallucination_loop import read_labels
+from hamr.apps.data.recipes.hallucination_loop import hallucination_items, read_labels, sets_of
 from hamr.apps.scorer.grader import FLAWS
 from hamr.apps.scorer.judged import read_judged
 from hamr.apps.shared.pools_up import judging_pool
 from hamr.cli import main as hamr
 from hamr.config.load import load_config
-from hamr.data.samples import to_json, write_rows
+from hamr.data.progress import ItemResult
+from hamr.data.responses import ResponseGroup
+from hamr.data.samples import from_json, to_json, write_rows
 from hamr.errors import BadInput, DataError
 from hamr.types import Answer, Question, Reference, Reply, ServiceSample
 
@@ -109,6 +111,24 @@ def test_later_label_file_needs_only_new_labels(folder: Path) -> None:
     assert build(folder, "overwrite=true") == 0
     assert [r["response"] for r in rows_of(out / "review.jsonl")] == ["invented anew"]
     assert [r["response"] for r in rows_of(out / "confirmed.jsonl")] == ["invented too"]
+
+
+def test_label_of_a_person_decides_against_two_models(folder: Path) -> None:
+    sample = {key: value for key, value in row().items() if key != "responses"}
+
+    def sets(kept: Any) -> dict[str, list[Any]]:
+        items = hallucination_items([ResponseGroup(sample=from_json(sample), responses=("x",), number=1)], "en", "m")
+        labels = {items[0].id: ("misuse", "as read")}
+        return sets_of(items, {items[0].id: ItemResult(kept=kept)}, labels)
+
+    for kept in ({"set": "simple", "label": "none", "reason": "fine"}, None):
+        found = sets(kept)
+        assert [r["label"] for r in found["confirmed"]] == ["misuse"] and not found["simple"]
+    assert build(folder) == 0
+    write_rows(folder / "out" / "judge.jsonl", [{**sample, "response": "fine", "label": "misuse", "reason": "as read"}])
+    given = [f"input={folder / 'r.jsonl'}", f"output={folder / 'two'}", "judge=judge", "second=other", "refine=false"]
+    assert hamr(["data", "hallucination", *given, f"earlier={folder / 'out'}", *POOLS]) == 0
+    assert {r["response"]: r["label"] for r in rows_of(folder / "two" / "judge.jsonl")}["fine"] == "misuse"
 
 
 def test_labels_stay_with_their_responses_when_the_input_changes(folder: Path, capsys: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -150,6 +151,13 @@ def test_worse_responses_are_given_ones_then_references_of_other_samples() -> No
     assert contrasts(sample(), [same], RECIPE).worse == (), "another's reference that is this one's too is not worse"
 
 
+def test_shared_references_do_not_take_the_place_of_worse_responses() -> None:
+    same, other = [sample(f"s{i}", "Sure, done.") for i in range(12)], [sample(f"o{i}", f"Fee {i}.") for i in range(4)]
+    for one in same:
+        found = contrasts(one, [*same, *other], replace(RECIPE, worse=2)).worse
+        assert len(found) == 2 and "Sure, done." not in " ".join(found)
+
+
 def test_sample_is_never_its_own_worse_response() -> None:
     class Counted(list[ServiceSample]):
         read = 0
@@ -270,7 +278,7 @@ async def test_the_table_counts_kept_dropped_and_rejected(tmp_path: Path) -> Non
     [
         (["output=o.jsonl"], "give input="),
         (["input={ok}"], "give output="),
-        (["input={ok}", "output={ok}"], "overwrite=true"),
+        (["input={ok}", "output={ok}"], "is the input; name another file"),
         (["input={ok}", "output=o.jsonl", "experiment=smoke"], "of: judge, reranker"),
         (["input={ok}", "output=o.jsonl", "teacher=nobody", "experiment=smoke"], "there are: judge, reranker"),
         (["input={ok}", "output=o.jsonl", "teacher=reranker", "experiment=smoke"], "cannot write"),

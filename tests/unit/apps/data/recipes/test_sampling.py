@@ -53,6 +53,11 @@ def record(said: str, total: float | Total, prompt: str = "s", step: int = 0, nu
         ("<think>I see.</think><answer>Sure.</answer>", (Reply(content="Sure."), "I see.")),
         ("<answer>Sure.</answer><think>I see.</think>", (Reply(content="Sure."), "I see.")),
         ("<answer>Sure.</answer><think>I s", None),
+        ("<answer>Sure.</answer>", (Reply(content="Sure."), "")),
+        (
+            "<answer>Sure.</answer><think>I say <answer> first.</think>",
+            (Reply(content="Sure."), "I say <answer> first."),
+        ),
         ("<think></think><answer>Sure.</answer>", None),
         ("<tool_call>{", None),
         ("", None),
