@@ -123,8 +123,8 @@ def count_copies(samples: Iterable[ServiceSample]) -> int:
 
 
 def dialogue_of(sample: ServiceSample) -> str:
-    """Return what is in one split as a whole: the sample's group (`meta["group"]`: a customer or a task), else its
-    dialogue (`meta["dialogue"]`), else the sample."""
+    """Return the name of the part of the data that stays in one split: the sample's group (`meta["group"]`: a customer
+    or a task), else its dialogue (`meta["dialogue"]`), else the sample."""
     return str(sample.meta.get("group", sample.meta.get("dialogue", sample.id)))
 
 

@@ -32,7 +32,7 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     if correlation is not None:
         metrics["watch/length_correlation"] = correlation
     if records:
-        # Further samples of a group have the next attempt; the turns of one dialogue are no siblings.
+        # Further samples of a group have the next attempt; the turns of one dialogue do not count.
         texts = [(r.key.step, r.key.prompt, r.key.attempt // ATTEMPTS, r.response) for r in records]
         tellers: dict[tuple[object, ...], set[tuple[int, int]]] = {}
         for text, r in zip(texts, records, strict=True):

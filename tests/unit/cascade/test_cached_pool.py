@@ -81,7 +81,7 @@ async def test_question_after_a_change_does_not_share_the_pending_one_before():
     assert (await cached.ask(QUESTION, until=1e12)).answer.score == 0.8
 
 
-async def test_cost_is_in_the_record_of_a_response_that_waited_for_the_answer():
+async def test_response_that_waited_for_an_answer_has_its_cost():
     answered = asyncio.Event()
 
     async def pool(question):
