@@ -141,7 +141,7 @@ def episode_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
         tokens[r.key.step, r.key.prompt, r.key.sample, r.key.attempt] += r.response_tokens
     ends = Counter(end.outcome for _, end in last)
     metrics = {f"episodes/{outcome}_frac": ends[outcome] / len(last) for outcome in get_args(EpisodeOutcome)}
-    # A dialogue that failed may have ended before its first turn.
+    # One that failed may have ended before its first turn; evaluations leave failed dialogues out, too.
     metrics |= reduce_stats("episodes/turns", [r.key.turn + 1 for r, end in last if end.outcome != "failed"])
     metrics |= reduce_stats("episodes/tokens", tokens.values())
     metrics |= reduce_stats("episodes/reward", [e.reward for _, e in last if e.reward is not None], ("mean", "std"))

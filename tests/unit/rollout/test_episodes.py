@@ -189,7 +189,7 @@ async def test_metrics_of_a_step_describe_its_dialogues() -> None:
     assert found["episodes/failed_frac"] == pytest.approx(1 / 6) and found["episodes/ended_frac"] == pytest.approx(
         5 / 6
     )
-    assert found["episodes/turns/max"] == 3 and found["episodes/turns/mean"] == pytest.approx(10 / 6)
+    assert found["episodes/turns/max"] == 3 and found["episodes/turns/mean"] == pytest.approx(9 / 5)
     assert found["episodes/component/completion"] == pytest.approx(1 / 3) == found["episodes/completion_by_path/p"]
     assert episode_metrics([replace(r, episode=None) for r in group.records]) == {}
     check_names(found, strict=True)
