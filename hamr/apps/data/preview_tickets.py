@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import yaml
@@ -12,7 +13,7 @@ import yaml
 from hamr.data.importers.imported import Imported
 from hamr.data.proposal import Proposal, propose_mapping
 from hamr.data.samples import action_json, turn_json
-from hamr.data.tables import read_table
+from hamr.data.tables import ExportTable, Row, read_table
 from hamr.data.tickets import read_tickets
 from hamr.errors import DataError
 from hamr.types import ServiceSample
@@ -33,7 +34,8 @@ def preview_tickets(command: PreviewTickets) -> int:
     if not table.rows:
         first = f"; the first line: {table.faults[0].message}" if table.faults else "; give an export with rows"
         raise DataError("input", str(command.input), f"contains no ticket{first}")
-    proposal = propose_mapping([row for _, row in table.rows], str(command.input))
+    rows = _untorn_rows(table) or table.rows
+    proposal = propose_mapping([row for _, row in rows], str(command.input))
     tickets = read_tickets(
         command.input,
         proposal.ticket_mapping,
@@ -44,10 +46,21 @@ def preview_tickets(command: PreviewTickets) -> int:
         dates=command.dates,
         most=_TICKETS,
     )
-    lines = [table.rows[row][0] for row in proposal.bad_parameters]
+    lines = [rows[row][0] for row in proposal.bad_parameters]
     for line in _lines(command, proposal, tickets, lines):
         print(line)
     return 0
+
+
+def _untorn_rows(table: ExportTable) -> list[tuple[int, Row]]:
+    """Return the rows without pairs that are one row of a CSV, torn by a line break in a text without quotes: their
+    values would be taken for those of other columns."""
+    torn: set[int] = set()
+    for (line, row), (following, rest) in pairwise(table.rows):
+        fields = sum(value is not None for value in (*row.values(), *rest.values()))
+        if {line, following} <= table.short and fields == len(row) + 1:
+            torn |= {line, following}
+    return [(line, row) for line, row in table.rows if line not in torn]
 
 
 def _lines(

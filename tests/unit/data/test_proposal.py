@@ -238,6 +238,17 @@ def test_preview_prints_a_mapping_that_imports(
     assert len(Path("out/train.jsonl").read_text().splitlines()) == 3
 
 
+def test_preview_reads_no_columns_off_a_torn_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{i},{who},word {i},phone" for i in range(6) for who in ("customer", "agent")]
+    rows[4] = "2,customer,my phone is\nbroken,phone"
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["ticket,who,text,product", *rows]) + "\n")
+    assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 0
+    shown = capsys.readouterr().out
+    assert "ticket: {product: product}" in shown and "skip" not in shown
+    assert "Left out: 2 tickets" in shown
+
+
 def test_preview_hides_private_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
     path.write_text(SUPPORT.replace("Where is my invoice", "Mail ann@example.org"))
