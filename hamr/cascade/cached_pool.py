@@ -40,7 +40,7 @@ class PoolAnswer:
 class _Pending:
     """A question under way. `paid`: a response that waited for the answer has its time, tokens and cost."""
 
-    task: asyncio.Task[Answer] | None = None
+    task: asyncio.Task[Answer]
     paid: bool = False
 
 
@@ -68,11 +68,9 @@ class CachedPool:
         pending = self._pending.get(key)
         first = pending is None
         if pending is None:
-            pending = self._pending[key] = _Pending()
-            pending.task = asyncio.create_task(self._put(key, question, pending))
+            pending = self._pending[key] = _Pending(asyncio.create_task(self._put(key, question)))
             self._tasks.add(pending.task)
             pending.task.add_done_callback(self._tasks.discard)
-        assert pending.task is not None, "set above"
         try:
             async with asyncio.timeout_at(until):
                 # Shielded: a sibling that waits for the same answer may have a later deadline.
@@ -100,7 +98,7 @@ class CachedPool:
         # A task that is cancelled before its first step does not remove itself.
         self._pending.clear()
 
-    async def _put(self, key: bytes, question: Question, pending: _Pending) -> Answer:
+    async def _put(self, key: bytes, question: Question) -> Answer:
         known = self._known  # until `forget`
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -112,7 +110,8 @@ class CachedPool:
         except VerdictUnparsable as error:
             return Answer(failure="unparsable", detail=str(error))
         finally:
-            if self._pending.get(key) is pending:
+            pending = self._pending.get(key)
+            if pending is not None and pending.task is asyncio.current_task():  # not one since `forget`
                 del self._pending[key]
         if answer.failure is None and self._cache_size:
             known[key] = answer

@@ -108,8 +108,8 @@ class Certificate:
 
         Audits are a fair sample of the replies inside, so it is the part with the fewest additional judge calls.
         Without such a part the interval becomes its upper end, or a point below it if the replies with just that score
-        are not within the limit. If that is not `affordable` either, the part is the
-        affordable one with the smallest mean gap.
+        are not within the limit. If that is not `affordable` either, the part is the affordable one with the smallest
+        mean gap.
         """
         s_r, gap = np.array(sorted(self._gaps)).T
         seen = np.unique(s_r)

@@ -125,53 +125,35 @@ def collapsing_step(step):
     return records
 
 
-def test_resumed_recorder_raises_the_alarms_of_an_uninterrupted_one(tmp_path):
-    def take(folder, steps, after=None):
-        with (
-            folder,
-            RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), audited=ConsistencyConfig()) as recorder,
-        ):
-            if after is not None:
-                recorder.rewind("r", after)
-            recorder.begin("rl", 30)
-            for step in steps:
-                recorder.records(step, collapsing_step(step))
-                recorder.metrics(step, {})
-        return [{**row, "time": 0.0} for row in read_metrics(folder.metrics)]
+def collapsing_run(folder, steps, after=None, refits=()):
+    """Record these steps of a run, resumed after the step `after`, and return its metrics."""
+    with folder, RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), audited=ConsistencyConfig()) as recorder:
+        if after is not None:
+            recorder.rewind("r", after, refits=refits)
+        recorder.begin("rl", 30)
+        for step in steps:
+            recorder.records(step, collapsing_step(step))
+            recorder.metrics(step, {})
+            if step in refits:
+                recorder.scorers_changed()
+    return [{**row, "time": 0.0} for row in read_metrics(folder.metrics)]
 
-    whole = take(RunFolder.create(tmp_path / "whole", "a: 1"), range(1, 31))
-    take(RunFolder.create(tmp_path / "stopped", "a: 1"), range(1, 27))  # killed after the checkpoint of step 22
-    resumed = take(RunFolder.resume(tmp_path / "stopped"), range(23, 31), after=22)
+
+@pytest.mark.parametrize(
+    ("refits", "alarms"),
+    [
+        ((), {"truth_drop", "truth_act_drop", "top_reply_frac", "audit_drift", "scorer_gap"}),
+        ((19,), {"top_reply_frac", "scorer_gap"}),  # the others compare scores before and after
+    ],
+)
+def test_resumed_recorder_raises_the_alarms_of_an_uninterrupted_one(refits, alarms, tmp_path):
+    whole = collapsing_run(RunFolder.create(tmp_path / "whole", "a: 1"), range(1, 31), refits=refits)
+    # Killed after the checkpoint of step 22.
+    collapsing_run(RunFolder.create(tmp_path / "stopped", "a: 1"), range(1, 27), refits=refits)
+    resumed = collapsing_run(RunFolder.resume(tmp_path / "stopped"), range(23, 31), after=22, refits=refits)
     assert resumed == whole
     raised = {name for row in whole for name, value in row.items() if name.startswith("alarm/") and value}
-    assert raised == {
-        f"alarm/{name}" for name in ("truth_drop", "truth_act_drop", "top_reply_frac", "audit_drift", "scorer_gap")
-    }
-
-
-def test_windows_of_scores_start_anew_when_the_scorers_change(tmp_path):
-    """The audits, the reward and the truth before and after are of different scorers."""
-
-    def take(folder, steps, after=None):
-        with (
-            folder,
-            RunRecorder(folder, prompts=ACT_PROMPTS, truth=ActTruth(), audited=ConsistencyConfig()) as recorder,
-        ):
-            if after is not None:
-                recorder.rewind("r", after, refits=[19])
-            recorder.begin("rl", 30)
-            for step in steps:
-                recorder.records(step, collapsing_step(step))
-                recorder.metrics(step, {})
-                if step == 19:
-                    recorder.scorers_changed()
-        return [{**row, "time": 0.0} for row in read_metrics(folder.metrics)]
-
-    whole = take(RunFolder.create(tmp_path / "whole", "a: 1"), range(1, 31))
-    raised = {name for row in whole for name, value in row.items() if name.startswith("alarm/") and value}
-    assert raised == {"alarm/top_reply_frac", "alarm/scorer_gap"}
-    take(RunFolder.create(tmp_path / "stopped", "a: 1"), range(1, 25))
-    assert take(RunFolder.resume(tmp_path / "stopped"), range(23, 31), after=22) == whole
+    assert raised == {f"alarm/{name}" for name in alarms}
 
 
 def test_alarm_of_an_act_names_it_on_the_terminal(folder, capsys):
