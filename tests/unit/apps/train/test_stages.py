@@ -18,6 +18,7 @@ from hamr.apps.scorer.pair_check import word_overlap
 from hamr.apps.shared.preemption import Preemption
 from hamr.apps.train import run as train
 from hamr.apps.train import stages
+from hamr.apps.train.reply_checks import Counted, check_scorers
 from hamr.apps.train.scorer_refit import ScoredReply
 from hamr.apps.train.stages import Run, enter_rl, measure, warm_up
 from hamr.calibration.cascade import Cascade
@@ -300,7 +301,7 @@ async def test_replies_scored_during_a_check_are_those_of_the_next_check() -> No
 
     config = SimpleNamespace(scorers=SimpleNamespace(check_every=1, on_alarm="note"))
     run = SimpleNamespace(checked=0, config=config, scorers=SimpleNamespace(of_replies=of_replies))
-    await stages._check_scorers(run, 1, replies, None)
+    await check_scorers(run, 1, replies, None)
     assert (checked, replies, run.checked_ahead) == ([[first]], {b: second}, set())
 
 
@@ -314,7 +315,7 @@ async def test_reply_that_is_scored_again_counts_once() -> None:
             part = Component(name="consistency", outcome=next(self.outcomes), weight=1.0)
             return RewardRecord(key=key, total=part.outcome, components=(part,), action=Reply(content="Bye!"))
 
-    counted = stages.Counted(Rewarder(), Console(enabled=False), 1)
+    counted = Counted(Rewarder(), Console(enabled=False), 1)
     for _ in range(2):
         await counted.score(None, None)
     assert list(counted.replies.values()) == [ScoredReply(None, "Bye!", 0.7)]
@@ -342,7 +343,7 @@ async def test_replies_that_the_scorers_before_a_refit_scored_are_not_checked(us
         recorder=SimpleNamespace(scorers_changed=lambda: forgotten.append("windows")),
     )  # fmt: skip
     rewarder = SimpleNamespace(scorers_changed=lambda: forgotten.append("evidence"))
-    assert (await stages._check_scorers(run, 1, replies, rewarder))["scorers/refits"] == float(usable)
+    assert (await check_scorers(run, 1, replies, rewarder))["scorers/refits"] == float(usable)
     assert ([reply.text for reply in replies.values()], forgotten) == (
         ([], ["evidence", "windows"]) if usable else (["second"], [])
     )
