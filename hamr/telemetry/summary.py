@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
+from hamr.errors import RunFolderError
 from hamr.files import read_object, write_atomic
 from hamr.security.redaction import redact
 from hamr.telemetry.run_folder import RunFolder
 
 STAGES = ("base", "sft", "rl")
+_BY_NAME = ("stages", "dialogues", "scorers", "scorer_gate")
+"""Sections of the summary with one object per name."""
 
 
 class StageSummary(TypedDict, total=False):
@@ -85,7 +88,13 @@ def write_summary(folder: RunFolder, summary: Summary | Mapping[str, Any]) -> Pa
 
 def read_summary(folder: RunFolder) -> Summary:
     """Return the summary, or an empty one if the run has not ended. Raises RunFolderError if it is damaged."""
-    return cast(Summary, read_object(folder.summary))
+    found = read_object(folder.summary)
+    for section in (*_BY_NAME, "timing", "machine"):
+        rows = found.get(section, {})
+        if not isinstance(rows, dict) or (section in _BY_NAME and any(not isinstance(v, dict) for v in rows.values())):
+            form = "an object of objects" if section in _BY_NAME else "an object"
+            raise RunFolderError("file", str(folder.summary), f"{section} is not {form}; restore it")
+    return cast(Summary, found)
 
 
 def _finite(value: Any) -> Any:

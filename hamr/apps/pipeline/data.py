@@ -10,6 +10,7 @@ from typing import Any
 
 from hamr.apps.pipeline.log import PLAN, Attempts, PipelineLog
 from hamr.config.pipeline import references
+from hamr.errors import RunFolderError
 from hamr.files import read_jsonl, read_object
 
 
@@ -47,6 +48,8 @@ class PipelineData:
     @classmethod
     def read(cls, folder: Path) -> PipelineData:
         plan, log = read_object(folder / PLAN), PipelineLog(folder)
+        if not isinstance(plan.get("name"), str) or not isinstance(plan.get("stages"), list):
+            raise RunFolderError("file", str(folder / PLAN), "has no `name` or no list `stages`; restore it")
         stages = [_facts(folder, row, log) for row in plan["stages"]]
         return cls(
             name=plan["name"],

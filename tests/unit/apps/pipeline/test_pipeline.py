@@ -636,6 +636,9 @@ def test_report_of_damaged_pipeline_names_the_file(given: list[str], tmp_path: P
             file.write_text(text)
             with pytest.raises(RunFolderError, match=f"{file.name}': {said}"):
                 write_pipeline_report(tmp_path / "run")
+    file.write_text("{}")
+    with pytest.raises(RunFolderError, match=f"{file.name}': has no `name` or no list `stages`"):
+        write_pipeline_report(tmp_path / "run")
 
 
 def test_resumed_pipeline_keeps_its_hardware(tmp_path: Path) -> None:

@@ -105,6 +105,8 @@ def test_no_secret_reaches_the_page(tmp_path, monkeypatch):
     [
         ("summary", "{", r"summary\.json': is not JSON"),
         ("summary", "[]", r"summary\.json': is not a JSON object; restore it"),
+        ("summary", '{"timing": []}', r"summary\.json': timing is not an object; restore it"),
+        ("summary", '{"stages": {"base": 3}}', r"summary\.json': stages is not an object of objects; restore it"),
         ("samples", '{"stage": "rl", "step": 1}\n', r"samples\.jsonl:1: .* has no `stage`, `step` and `response`"),
     ],
 )
