@@ -150,8 +150,7 @@ class Experience:
         ones.
         """
         self._closed = True
-        for task in [task for task in self._running if task.done()]:  # its callback has not run yet
-            self._finish(task)
+        self._finish_ended()
         ready, self._ready = [group for _, _, group in self._ready], []
         return ready, self._cancel()
 
@@ -163,6 +162,7 @@ class Experience:
         different ones.
         """
         closed, self._closed = self._closed, True
+        self._finish_ended()
         self._cancel()
         failed = {n for n, _, group in self._ready if any(isinstance(r.total, Failure) for r in group.records)}
         self._aborted.extend(draw for number, draw, _ in self._ready if number in failed)
@@ -249,6 +249,11 @@ class Experience:
         attempt = self._attempts[sample.id]
         self._attempts[sample.id] += ATTEMPTS
         return Draw(step=self._step, sample=sample, attempt=attempt)
+
+    def _finish_ended(self) -> None:
+        """Take over groups that have ended and whose callbacks have not run yet."""
+        for task in [task for task in self._running if task.done()]:
+            self._finish(task)
 
     def _finish(self, task: asyncio.Task[tuple[RolloutGroup, bool]]) -> None:
         entry = self._running.pop(task, None)

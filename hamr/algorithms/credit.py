@@ -84,10 +84,12 @@ def turn_advantages(episodes: Sequence[EpisodeRewards], credit: Credit, normalis
     compared = [columns[t][i] for i, e in enumerate(episodes) for t in range(len(e.turns)) if e.own(t) is not None]
     mean = math.fsum(compared) / max(1, len(compared))
 
+    # Without a baseline of the group (REINFORCE++), equal rewards have an advantage, and None the mean of its index,
+    # which is of other turns.
+    has_baseline = not any(normalise([1.0, 1.0]))
+
     def own(i: int, turn: int) -> float:
-        # Without a baseline of the group (REINFORCE++), None has the mean of its index, which is of other turns.
-        given = columns[turn][i]
-        return mean if given and turn in episodes[i].unrewarded else given
+        return columns[turn][i] if has_baseline or turn not in episodes[i].unrewarded else mean
 
     return [own(i, t) + shared[i] for i, e in enumerate(episodes) for t in range(len(e.turns))]
 

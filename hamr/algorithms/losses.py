@@ -132,6 +132,8 @@ def policy_loss(
         sequences=sequences,
     )
     per_token = objective(tokens)
+    if not per_token.requires_grad:  # of an own objective that returns constants
+        per_token = per_token + logprobs * 0.0
     sums = {
         "tokens": mask.sum(),
         "ratio": (tokens.ratio * mask).sum(),
@@ -164,7 +166,7 @@ def _loses_gradient(objective: Objective, tokens: TokenTerms) -> Tensor:
     """Return 1 for a token that has an advantage and a weight but no gradient, because the objective clips it."""
     leaf = tokens.logprobs.detach().requires_grad_()
     with torch.enable_grad():
-        losses = objective(replace(tokens, logprobs=leaf))
+        losses = objective(replace(tokens, logprobs=leaf)) + leaf * 0.0  # the objective may return constants
         (gradient,) = torch.autograd.grad((losses * tokens.mask).sum(), leaf)
     return (gradient == 0) & (tokens.advantages != 0) & (tokens.importance_weights != 0)
 

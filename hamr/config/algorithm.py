@@ -82,7 +82,7 @@ class KlConfig(Section):
 
 class ImportanceConfig(Section):
     """Off-policy correction: the weight of a token or a response, from the ratio of its probability in the trainer to
-    that in the rollout engine. With `cap` and `mask_outside` null, all weights are 1."""
+    that in the rollout engine. With `cap`, `mask_outside` and `reject_above` null, all weights are 1."""
 
     level: ImportanceLevel = "token"
     """Ratio of the `token`, of its whole response (`sequence`: the product over its tokens), or the geometric mean of

@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from hamr.config.use import ServeConfig
+from hamr.data.samples import check_tool
 from hamr.errors import BadInput, first_fault
 from hamr.rollout.chat_completions import ChatRequest, completion, events, request_point
 from hamr.security.http_server import RefusedRequest, bind_socket, build_server, check_request, read_body
@@ -63,6 +64,8 @@ class Conversation:
         tools = request.shown_tools
         async with self.lock:
             try:
+                for n, tool in enumerate(tools):
+                    check_tool(tool, f"tools[{n}]")
                 messages = [message.as_dict() for message in request.messages]
                 point = None if self.scored is None else request_point(self.scored, messages, tools)
                 rollout = await self.ask(messages, tools=tools, point=point)

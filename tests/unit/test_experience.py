@@ -379,6 +379,27 @@ def test_ready_groups_with_failures_are_drawn_again_after_a_refit():
     asyncio.run(run())
 
 
+def test_group_that_fails_just_before_a_refit_is_drawn_again():
+    """It has ended, but the callback that makes it ready has not run."""
+
+    async def run() -> None:
+        producer = Producer()
+        groups = experience(producer, batch=3)
+        taking = asyncio.create_task(groups.take(1, 3, 100))
+        await settle_tasks()
+        task = next(iter(groups._running))
+        producer.end(0, failed=True)
+        while not task.done():
+            await asyncio.sleep(0)
+        assert task in groups._running
+        with groups.hold():
+            assert not groups._ready
+        taking.cancel()
+        await groups.close()
+
+    asyncio.run(run())
+
+
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3), st.integers(1, 3))
 def test_keys_are_unique_and_capacity_is_used_up(ends, batch, age):
     """A step trains as soon as `batch` groups are ready; groups end in any order. The capacity of AReaL is then 0:

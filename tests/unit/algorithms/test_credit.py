@@ -75,6 +75,12 @@ def test_unrewarded_turn_has_the_mean_advantage_of_the_rewarded_ones(estimator):
     assert found.pop(1) == pytest.approx(sum(found) / len(found), abs=1e-12)
 
 
+def test_turn_index_without_any_reward_has_the_mean_advantage_in_reinforce_pp():
+    group = [EpisodeRewards(turns=(0.0, reward), unrewarded=frozenset({0})) for reward in (1.0, 0.5)]
+    assert turn_advantages(group, "turn_normalised", reward_itself) == [0.75, 1.0, 0.75, 0.5]
+    assert turn_advantages(group, "turn_normalised", centred) == [0.0, 0.25, 0.0, -0.25]
+
+
 def test_failed_dialogue_does_not_make_the_turns_of_others_unrewarded():
     """Its turns have a failure. Those of dialogues that are rewarded as a whole have no reward, but penalties count."""
     key = SampleKey(run="r", step=0, prompt="p", sample=0)

@@ -166,6 +166,15 @@ def test_empty_mask_gives_a_differentiable_zero() -> None:
     assert (terms.loss.item(), new.grad.item()) == (0.0, 0.0)
 
 
+def test_own_objective_may_return_constants() -> None:
+    logprobs, one = tensor([-1.0, -2.0], grad=True), tensor([1.0, 1.0])
+    terms = policy_loss(
+        logprobs, logprobs.detach(), one, one, objective=lambda tokens: torch.zeros_like(tokens.ratio.detach())
+    )
+    terms.loss.backward()
+    assert not logprobs.grad.any() and terms.sums["clipped"] == 2
+
+
 def test_own_objective_is_not_called_without_counted_tokens() -> None:
     """A rank without work gets a placeholder, for which a mean over the counted tokens is NaN."""
     new = tensor(-1.0, -2.0, grad=True)

@@ -134,6 +134,13 @@ async def test_tool_calls_make_the_round_trip(endpoint: PolicyEndpoint) -> None:
         ({"messages": [{"role": "user", "content": "x" * 20_000}]}, "serve.max_body_mb"),
         ("{", "JSON"),
         (
+            {
+                "messages": HELLO,
+                "tools": [{"function": {"name": "f", "parameters": {"properties": {"x": {}}, "required": None}}}],
+            },
+            "tools[0].parameters.required: None: must be a list of names",
+        ),
+        (
             {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}]},
             "JSON object",
         ),
