@@ -83,8 +83,14 @@ class JobCluster:
 
     async def follow(self, job: str, show: Callable[[str], None]) -> None:
         """Show the job's output until it ends."""
-        async for text in self._client.tail_job_logs(job):
-            show(text)
+        try:
+            async for text in self._client.tail_job_logs(job):
+                show(text)
+        except (RuntimeError, OSError) as e:
+            again = f"ray job logs -f {job} --address {self.dashboard}"
+            raise HamrError(
+                f"lost the log of {job} ({_first_line(e)}); the job continues, follow it: {again}"
+            ) from None
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[None]:

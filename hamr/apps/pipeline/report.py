@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +80,7 @@ def pipeline_page(data: PipelineData) -> Page:
             PageSection.of(
                 "Commands",
                 *(
-                    Fold(f"{stage.number}. {stage.name}", (Code(" ".join(["hamr", *stage.attempts.command])),))
+                    Fold(f"{stage.number}. {stage.name}", (Code(shlex.join(["hamr", *stage.attempts.command])),))
                     for stage in data.stages
                     if stage.attempts.command
                 ),

@@ -193,11 +193,13 @@ def rank_memory(config: Config, model: ModelSize) -> dict[str, Memory]:
             have_gib=gpu.memory_gib * (1 - rollout.engine.gpu_memory_utilization),
         )
     if trainer.offload_optimizer:
+        # The ranks of a node share its memory.
+        ranks_per_node = min(trainer.ranks, max(1, int(config.launch.gpus_per_node / (trainer.num_gpus or 1))))
         found["trainer.ranks, on the host"] = Memory(
             weights_gib=host_memory(model, trainer),
             cache_gib=0.0,
             other_gib=0.0,
-            have_gib=float(config.launch.memory_gib_per_node),
+            have_gib=config.launch.memory_gib_per_node / ranks_per_node,
         )
     return found | {"trainer.ranks": step}
 

@@ -32,11 +32,15 @@ def start(command: PlanCommand) -> int:
 
 
 def configuration(overrides: Sequence[str], past: Path | None) -> Config:
-    """Return a run's own configuration with changed values, or compose one if there is no run or a group choice is
-    given."""
-    chosen = [o for o in overrides if "." not in o.partition("=")[0] or o.startswith("-")]
-    if past is None or chosen:
+    """Return a run's own configuration with changed values, or compose one without a run or with `experiment=`."""
+    if past is None or any(o.startswith("experiment=") for o in overrides):
         return load_config(list(overrides))
+    overrides = [f"launch.kind={o.removeprefix('launch=')}" if o.startswith("launch=") else o for o in overrides]
+    if chosen := [o for o in overrides if "." not in o.partition("=")[0] or o.startswith("-")]:
+        remedy = (
+            "does not change the configuration of a run; set single values, or compose another with experiment=NAME"
+        )
+        raise BadInput("from", chosen, remedy)
     config = load_dumped(past / "config.yaml", overrides)
     # A dumped configuration sets every value; only values named here override the measured ones.
     named = [key.partition(".")[2] for key in (o.partition("=")[0] for o in overrides) if key.startswith("plan.")]

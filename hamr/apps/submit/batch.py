@@ -70,7 +70,7 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
         raise HamrError(
             f"{e}; nothing was submitted, the files are in {system.folder}; retry with: {system.line()}"
         ) from None
-    has_run = given is None or bool(request.stages)
+    has_run = given is None or bool(request.stages) or request.job in LEARNING
     where = f"{run}, on the claim {config.launch.claim}" if kind == "kuberay" else f"{run} (hamr status {run})"
     print(*system.where_to_look(), f"run:       {where if has_run else 'as the command says'}", sep="\n")
     print(f"W&B:       {wandb_place(config, run if has_run else None)}", flush=True)
@@ -135,6 +135,8 @@ def resolve_for_pods(request: SubmitRequest) -> tuple[Config, Path]:
     for key, value, path in named_files(request.command):
         if Path(CLAIM) not in Path(path).parents:
             raise BadInput(key, value, f"pods see only files on the claim; name a path below {CLAIM}")
+    if request.resume is not None:
+        refuse_changed_hardware(request)
     if request.as_given and request.resume is None:
         _, folder = split_flags(getattr(request.command, "overrides", ()))
         if folder is not None and Path(CLAIM) not in Path(folder).parents:
@@ -159,9 +161,7 @@ def resolve_for_slurm(request: SubmitRequest) -> tuple[Config, Path]:
             "environment", missing, "the job needs these variables; export them here, Slurm passes the environment on"
         )
     if request.resume is not None:
-        if changed := [o for o in getattr(request.command, "overrides", ()) if changes_hardware(o)]:
-            remedy = f"the job's command does not carry it; set it in {request.resume}/config.yaml"
-            raise BadInput("resume", changed, remedy)
+        refuse_changed_hardware(request)
         return _with_job_name(config, request.resume), request.resume
     for key, value, path in named_files(request.command):
         if not Path(path).is_absolute():
@@ -184,6 +184,13 @@ def resolve_for_slurm(request: SubmitRequest) -> tuple[Config, Path]:
     )
     run = run_folder(request)
     return _with_job_name(there, run), run
+
+
+def refuse_changed_hardware(request: SubmitRequest) -> None:
+    """Raise BadInput for hardware that a resumed run would not get, because its command names the run folder only."""
+    if changed := [o for o in getattr(request.command, "overrides", ()) if changes_hardware(o)]:
+        remedy = f"the job's command does not carry it; set it in {request.resume}/config.yaml"
+        raise BadInput("resume", changed, remedy)
 
 
 def relative_files(config: Config) -> dict[str, str]:

@@ -79,7 +79,10 @@ def test_memory_of_a_step_follows_the_settings_of_the_trainer() -> None:
     base, parameters = "experiment=gpu_80gb", 4.02e9
     step = memory_of(base)["trainer.ranks"]
     assert step.weights_gib == pytest.approx(parameters * (2 + 4) / GIB), "stage 2 sums gradients on the GPU"
-    assert memory_of(base)["trainer.ranks, on the host"].total_gib == pytest.approx(parameters * 18 / GIB)
+    host = memory_of(base)["trainer.ranks, on the host"]
+    assert host.total_gib == pytest.approx(parameters * 18 / GIB)
+    shared = memory_of(base, "trainer.ranks=4", "rollout.workers=4")["trainer.ranks, on the host"]
+    assert shared.have_gib == host.have_gib / 4, "four ranks of one node"
     whole = memory_of(base, "trainer.offload_optimizer=false")["trainer.ranks"]
     assert whole.weights_gib == pytest.approx(parameters * (2 + 4 + 12) / GIB)
     assert memory_of(base, "trainer.gradient_checkpointing=offload")["trainer.ranks"].cache_gib < step.cache_gib / 30

@@ -420,3 +420,11 @@ def test_folder_without_a_trained_step_is_rejected(tmp_path: Path) -> None:
         pass
     with pytest.raises(BadInput, match="no finished step of RL"):
         read_past(folder.path)
+
+
+def test_files_of_a_run_have_its_configuration(run: Path) -> None:
+    config = configuration(["launch=slurm", "trainer.ranks=2"], run)
+    assert (config.launch.kind, config.trainer.ranks) == ("slurm", 2)
+    assert config.experiment.name == "past"
+    with pytest.raises(BadInput, match=r"trainer=zero3.*: does not change the configuration of a run"):
+        configuration(["trainer=zero3"], run)

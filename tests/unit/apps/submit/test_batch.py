@@ -369,6 +369,8 @@ def test_submitted_job_resumes_from_its_run_folder(
         ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
     ).stdout
     assert words.splitlines()[-2:] == ["train", f"resume={run}"]
+    with pytest.raises(BadInput, match="the job's command does not carry it"):
+        submit(["train", f"resume={run}", f"cluster={kind}", "launch.claim=c", "trainer.ranks=2", "rollout.workers=2"])
 
 
 @pytest.mark.parametrize(
