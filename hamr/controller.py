@@ -282,7 +282,8 @@ class Controller:
 
     def describe(self, seen: Sequence[RolloutGroup], kept: Sequence[RolloutGroup], rounds: int) -> dict[str, float]:
         """Return metrics of the step's responses."""
-        rollouts = [r for group in seen for r in group.rollouts]
+        # A dialogue that failed before its first turn has a placeholder without a prompt.
+        rollouts = [r for group in seen for r in group.rollouts if r.prompt_ids]
         tokens = [len(r.token_ids) for r in rollouts]
         spans = [span for group in kept for r in group.rollouts for span in r.versions]
         ages = [(self.version - span.version, span.end - span.start) for span in spans]

@@ -131,6 +131,10 @@ def reward_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     return metrics
 
 
+def _dialogue(record: RewardRecord) -> tuple[object, ...]:
+    return record.key.step, record.key.prompt, record.key.sample, record.key.attempt
+
+
 def episode_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     """Return episodes/* of a step: length, ends and rewards of its dialogues. Empty without dialogues."""
     last = [(r, r.episode) for r in records if r.episode is not None]
@@ -138,12 +142,13 @@ def episode_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
         return {}
     tokens = Counter[tuple[object, ...]]()
     for r in records:
-        tokens[r.key.step, r.key.prompt, r.key.sample, r.key.attempt] += r.response_tokens
+        tokens[_dialogue(r)] += r.response_tokens
     ends = Counter(end.outcome for _, end in last)
     metrics = {f"episodes/{outcome}_frac": ends[outcome] / len(last) for outcome in get_args(EpisodeOutcome)}
     # One that failed may have ended before its first turn; evaluations leave failed dialogues out, too.
-    metrics |= reduce_stats("episodes/turns", [r.key.turn + 1 for r, end in last if end.outcome != "failed"])
-    metrics |= reduce_stats("episodes/tokens", tokens.values())
+    whole = [r for r, end in last if end.outcome != "failed"]
+    metrics |= reduce_stats("episodes/turns", [r.key.turn + 1 for r in whole])
+    metrics |= reduce_stats("episodes/tokens", [tokens[_dialogue(r)] for r in whole])
     metrics |= reduce_stats("episodes/reward", [e.reward for _, e in last if e.reward is not None], ("mean", "std"))
     values: dict[str, list[float]] = {}
     for _, end in last:

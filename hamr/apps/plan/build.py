@@ -300,8 +300,11 @@ def _train_and_sync(config: Config, workload: Workload, past: Past | None) -> tu
     _refuse_cpus("trainer.num_gpus", trainer.num_gpus)
     model = model_size("model.path", config.model.path)
     recompute = bool(trainer.gradient_checkpointing)
-    once = train_time(model, GPUS[plan.gpu], trainer.ranks, trained_tokens(config), recompute=recompute)
-    sent = trained_share(trainer.lora) if config.rollout.transfer == "adapter" else 1.0
+    trained = trained_share(trainer.lora)
+    once = train_time(
+        model, GPUS[plan.gpu], trainer.ranks, trained_tokens(config), recompute=recompute, trained=trained
+    )
+    sent = trained if config.rollout.transfer == "adapter" else 1.0
     return config.algorithm.epochs * once, sync_time(model, sent)
 
 

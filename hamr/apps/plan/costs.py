@@ -86,10 +86,16 @@ def answer_time(
     )
 
 
-def train_time(model: ModelSize, gpu: Gpu, ranks: int, tokens: float, *, recompute: bool) -> float:
-    """Return the seconds of one pass over `tokens`: 6 operations per parameter and token, 8 with recomputed
-    activations."""
-    return (8 if recompute else 6) * model.parameters * tokens / (ranks * gpu.tflops * 1e12 * TRAINING)
+def train_time(
+    model: ModelSize, gpu: Gpu, ranks: int, tokens: float, *, recompute: bool, trained: float = 1.0
+) -> float:
+    """Return the seconds of one pass over `tokens`.
+
+    Per parameter and token 2 operations forward, 2 for the gradients of the activations, 2 for those of the share
+    `trained` of the weights, and 2 for recomputed activations.
+    """
+    operations = 4 + 2 * trained + (2 if recompute else 0)
+    return operations * model.parameters * tokens / (ranks * gpu.tflops * 1e12 * TRAINING)
 
 
 def trained_share(lora: LoraConfig | None) -> float:

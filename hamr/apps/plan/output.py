@@ -89,9 +89,12 @@ def write_files(config: Config, folder: Path) -> int:
             "output", str(folder), f"already contains {', '.join(there)}; give another folder or remove them"
         )
     for name, text in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-        if text.startswith("#!"):
-            (folder / name).chmod(0o755)
+        try:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+            if text.startswith("#!"):
+                (folder / name).chmod(0o755)
+        except OSError as error:
+            raise BadInput("output", str(folder / name), f"cannot be written ({error.strerror})") from None
         print(f"wrote {folder / name}")
     return 0

@@ -33,7 +33,8 @@ def serve(config: Config, system: Callable[..., Any] = RewardSystem, **options: 
         run = f"serve-{uuid4().hex[:8]}"
         with system(config, run=run, note=lambda line: print(line, flush=True), **options) as rewards:
             server = build_server(Routes(rewards, config.serve, keep, token=token).app(), config.serve)
-            print(f"serving on http://{host}:{port} (missing rewards: {config.serve.missing})", flush=True)
+            address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            print(f"serving on http://{address} (missing rewards: {config.serve.missing})", flush=True)
             with _catch_stop_signals():
                 asyncio.run(server.serve(sockets=[listener]))
             if not server.started:

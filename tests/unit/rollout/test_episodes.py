@@ -296,6 +296,7 @@ async def test_dialogue_that_fails_before_its_first_turn_is_recorded() -> None:
     own, group = await hold(run)
     assert [r.key.sample for r in group.records] == [0, 1, 2]
     assert own.batches.build([group]).groups == ()
+    assert own.describe([group], [], 1)["rollout/responses"] == 0
 
 
 async def test_faulty_customer_is_a_typed_failure_and_leaves_the_baseline(tmp_path: Path) -> None:

@@ -81,9 +81,11 @@ def test_turns_without_a_reward_are_not_in_the_mean_of_the_others():
 def test_dialogue_that_failed_before_its_first_turn_has_no_length():
     end, failed = EpisodeResult(outcome="ended"), EpisodeResult(outcome="failed")
     turns = [record(0, 0.5), replace(record(0, 0.7), key=replace(record(0, 0.7).key, turn=3), episode=end)]
+    turns = [replace(r, response_tokens=5) for r in turns]
     lost = replace(record(1, JudgeTimeout()), components=(), episode=failed)
     m = episode_metrics([*turns, lost])
     assert m["episodes/turns/mean"] == 4 and m["episodes/failed_frac"] == 0.5
+    assert m["episodes/tokens/mean"] == 10
 
 
 def test_failed_dialogue_does_not_hide_the_rewards_of_others():

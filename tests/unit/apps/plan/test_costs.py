@@ -63,6 +63,7 @@ def test_training_costs_6_flops_per_parameter_and_8_with_recomputation() -> None
     plain = train_time(model, H100, 8, 1e5, recompute=False)
     assert plain == pytest.approx(6 * 4.02e9 * 1e5 / (8 * 989e12 * 0.35))
     assert train_time(model, H100, 8, 1e5, recompute=True) == pytest.approx(plain * 8 / 6)
+    assert train_time(model, H100, 8, 1e5, recompute=False, trained=0.02) == pytest.approx(plain * 4.04 / 6)
     assert sync_time(model, 1.0) == pytest.approx(8.04 / 25)
     assert sync_time(model, trained_share(LoraConfig(rank=32))) == pytest.approx(0.02 * 8.04 / 25)
 
