@@ -40,7 +40,7 @@ _TRUE, _FALSE = {"true", "1", "yes"}, {"false", "0", "no"}
 _CONTENT_NAME = r"text|content|message|body|comment|utterance|said|nachricht|mitteilung|inhalt|contenu|内容|消息|正文"
 _ID_NAME = r"ticket|case|conversation|thread|dialog|chat|session|convo|vorgang|^id$|编号|工单|会话|对话"
 _TIME_NAME = (
-    r"time|date|created|sent|stamp|^(at|when|wann|quand)$|zeit|datum|erstellt|gesendet|eingegangen|heure|créé|envoyé|"
+    r"time|date|created|sent|stamp|(^|_)ts$|^(at|when|wann|quand)$|zeit|datum|erstellt|gesendet|eingegangen|heure|créé|envoyé|"
     r"时间|日期"
 )
 _CUSTOMER_NAME = r"customer|client|user|requester|account|member|buyer|contact|kunde|nutzer|客户|用户|顾客|买家"
@@ -48,7 +48,7 @@ _TOOL_NAME = r"tool|function|^action$|^call$|api|werkzeug|outil|工具"
 _PARAMETERS_NAME = r"arg|param|payload|input|参数"
 _POLICY_NAME = r"policy|guideline|procedure|rules|richtlinie|政策|规则"
 _LATER_NAME = (
-    r"resol|summar|outcome|csat|rating|satisf|internal|note|tag|status|state|closed|label|sentiment|dispos|result|"
+    r"resol|summar|outcome|csat|rating|score|nps|survey|feedback|satisf|internal|note|tag|status|state|closed|label|sentiment|dispos|result|"
     r"lösung|bewertung|zufrieden|ergebnis|notiz|geschlossen|erledigt|résol|结果|备注|满意|状态"
 )
 """Columns that are filled when the ticket ends, which the agent does not know: they become privileged."""
@@ -68,6 +68,8 @@ class Proposal:
     unused: tuple[str, ...]
     bad_parameters: tuple[int, ...] = ()
     """Rows (from 0) whose parameters of a call are not a JSON object."""
+    unordered: str | None = None
+    """A column of dates that the rows of a ticket are not ordered by, if no other column has the turns' times."""
 
     @property
     def ticket_mapping(self) -> TicketMapping:
@@ -129,8 +131,10 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     if skip:
         turn["skip"] = skip
         used += [column for column in others if column.name in skip]
-    time = _time_column([c for c in others if c not in used], tickets)
-    if time:
+    orders = [(c, order) for c in others if c not in used and (order := _time_order(c, tickets))]
+    time, order = min(orders, key=lambda found: _ORDERS.index(found[1]), default=(None, None))
+    unordered = time.name if time and order == "mixed" else None
+    if time and not unordered:
         turn["time"] = time.name
         used.append(time)
     mapping: dict[str, Any] = {"id": identity.name, **({"turns": turns.name} if turns else {})}
@@ -150,6 +154,7 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
         mapping=mapping,
         unused=tuple(unused),
         bad_parameters=tuple(dict.fromkeys(ticket_of_turn[i] if ticket_of_turn else i for i in bad)),
+        unordered=unordered,
     )
 
 
@@ -306,18 +311,12 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict)
 
 
-Order = Literal["oldest", "newest", "same"]
+Order = Literal["oldest", "newest", "same", "mixed"]
 _ORDERS: tuple[Order, ...] = get_args(Order)
 
 
-def _time_column(columns: Sequence[_Column], tickets: Sequence[int]) -> _Column | None:
-    """Return the column of the turns' times, if there is one."""
-    orders = [(column, order) for column in columns if (order := _time_order(column, tickets))]
-    return min(orders, key=lambda found: _ORDERS.index(found[1]), default=(None, None))[0]
-
-
 def _time_order(column: _Column, tickets: Sequence[int]) -> Order | None:
-    """Return the order of the times within the tickets, None for other values and for times in no order."""
+    """Return the order of the times within the tickets, None for other values and for numbers in no order."""
     if not column.is_named(_TIME_NAME):
         return None
     last: dict[int, Any] = {}
@@ -331,8 +330,10 @@ def _time_order(column: _Column, tickets: Sequence[int]) -> Order | None:
                 last[ticket] = now
     except (DataError, TypeError, ValueError):
         return None
-    if not last or min(later, earlier) * 2 > max(later, earlier):
+    if not last:
         return None
+    if min(later, earlier) * 2 > max(later, earlier):
+        return None if all(re.fullmatch(r"[\d.]+", as_text(value)) for value in column.present) else "mixed"
     return "oldest" if later > earlier else "newest" if earlier else "same"
 
 

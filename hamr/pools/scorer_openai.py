@@ -207,6 +207,10 @@ class OpenAIScorer(Scorer):
             """Return the error in one line, without the request, which contains the key and the customer's text."""
             status = getattr(error, "status_code", None)
             reason = self._reason(getattr(error, "body", None), request["messages"])
+            if type(error) is openai.APIConnectionError:
+                reason = f"; is the server of pools.{self.pool}.endpoint running?"
+            elif isinstance(error, openai.NotFoundError):
+                reason = reason or "; does `endpoint` end in /v1?"
             return f"{type(error).__name__}{f' (HTTP {status})' if status else ''}{reason}"
 
         try:

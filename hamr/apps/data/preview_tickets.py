@@ -79,6 +79,11 @@ def _lines(
     ).rstrip()
     if proposal.unused:
         yield from _comment(f"Columns that are not used: {', '.join(proposal.unused)}")
+    if proposal.unordered:
+        yield from _comment(
+            f"Warning: the rows of a ticket are not in the order of {proposal.unordered}; sort the file by it, and "
+            "preview it again"
+        )
     if "policy" not in proposal.mapping:
         yield "# Without a policy; a text for all tickets: policy: {file: policy.txt}"
     if bad_parameters:

@@ -195,15 +195,22 @@ def refuse_changed_hardware(request: SubmitRequest) -> None:
 
 def relative_files(config: Config) -> dict[str, str]:
     """Return setting -> path of the files and folders that are given relative to the working folder."""
-    named = {f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "labelled_pairs")}
+    named = {
+        f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "sft", "labelled_pairs")
+    }
     named |= {"rewards.rules.file": config.rewards.rules.file}
     prompts = {config.rewards.key(name): judge.prompt for name, judge in config.rewards.judges.items()}
     named |= {
         f"rewards.{key}.prompt": name for key, name in prompts.items() if name and name.endswith((".yaml", ".yml"))
     }
     named |= {f"{key}.path": section.file for key, section in config.functions.items()}
-    if Path(config.model.path).is_dir():  # not the name of a bundled or published model
-        named["model.path"] = config.model.path
+    models = {f"pools.{name}.model": pool.model for name, pool in config.pools.items() if pool.type != "openai"}
+    for key, model in {"model.path": config.model.path, **models}.items():
+        if Path(model).is_dir():  # not the name of a bundled or published model
+            named[key] = model
+    for name, pool in config.pools.items():
+        if pool.finetune is not None:
+            named |= {f"pools.{name}.finetune.{key}": getattr(pool.finetune, key) for key in ("labelled", "held_out")}
     return {key: file for key, file in named.items() if file is not None and not Path(file).is_absolute()}
 
 

@@ -109,6 +109,14 @@ def test_times_with_the_newest_first_are_the_time(times: str) -> None:
     assert found.mapping["turn"]["time"] == "created_at"
 
 
+def test_dates_in_no_order_are_named() -> None:
+    days = [("A", "customer", 3), ("A", "agent", 1), ("B", "customer", 1), ("B", "agent", 4)]
+    rows = [{"id": i, "role": role, "text": "Hello", "created_at": f"2026-01-0{day}"} for i, role, day in days]
+    found = propose_mapping(rows, "t.csv")
+    assert (found.unordered, found.unused) == ("created_at", ("created_at",))
+    assert "time" not in found.mapping["turn"]
+
+
 def test_numbers_in_no_order_are_not_the_time() -> None:
     whose = [("A", "customer", 3), ("A", "agent", 5), ("B", "customer", 4), ("B", "agent", 1)]
     rows = [{"id": i, "role": role, "text": "Hello", "handling_time": time} for i, role, time in whose]
