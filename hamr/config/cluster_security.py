@@ -4,7 +4,7 @@ configuration."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -73,14 +73,19 @@ def refuse_secrets(config: Config, arguments: tuple[str, ...] = ()) -> None:
     must contain the actual settings.
     """
     texts = [("argument", argument) for argument in arguments]
+    refuse_secret_texts([*_texts(config.model_dump(mode="json")), *texts], "be sent with the job")
+
+
+def refuse_secret_texts(texts: Iterable[tuple[str, str]], would: str) -> None:
+    """Raise BadInput for the first (key, text) that contains the value of a secret environment variable."""
     secrets = [form for secret in secret_values() for form in spellings(secret)]
-    for key, text in [*_texts(config.model_dump(mode="json")), *texts]:
+    for key, text in texts:
         if any(secret in text for secret in secrets):
             raise BadInput(
                 key,
                 REDACTED,
-                "contains the value of a secret environment variable and would be sent with the job; remove it, or "
-                "name the variable in a setting that asks for one (api_key_env)",
+                f"contains the value of a secret environment variable and would {would}; remove it, or name the "
+                "variable in a setting that asks for one (api_key_env)",
             )
 
 

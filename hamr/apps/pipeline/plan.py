@@ -26,6 +26,7 @@ from hamr.apps.pipeline.log import PLAN
 from hamr.apps.shared.commands import Command, ConfiguredCommand, parse_command
 from hamr.apps.shared.pool_room import local_node
 from hamr.cluster.placement import check_placement
+from hamr.config.cluster_security import refuse_secret_texts
 from hamr.config.explain import Contradiction
 from hamr.config.overrides import CONFIG_DIR_FLAG, nearest_first, split_flags
 from hamr.config.pipeline import (
@@ -153,7 +154,14 @@ class PipelinePlan:
                     raise Contradiction(f"stages.{name}", None, str(error)) from None
 
     def create(self) -> None:
-        """Create the folder and write the plan. Raises RunFolderError if the folder is not empty."""
+        """Create the folder and write the plan.
+
+        Raises RunFolderError if the folder is not empty, and BadInput for the value of a secret environment variable:
+        the plan must contain the actual arguments.
+        """
+        texts = [(f"stages.{stage.name}", arg) for stage in self.stages for arg in stage.args]
+        inputs = [(f"inputs.{name}", path) for name, path in self.inputs.items()]
+        refuse_secret_texts([("experiment.name", self.name), *inputs, *texts], "be kept in the folder")
         if self.folder.exists() and (not self.folder.is_dir() or any(self.folder.iterdir())):
             remedy = f"exists and is not empty; give another folder, or continue with resume={self.folder}"
             raise RunFolderError("experiment.run_dir", str(self.folder), remedy)

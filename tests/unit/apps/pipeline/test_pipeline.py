@@ -459,6 +459,18 @@ def test_unfinished_run_keeps_all_checkpoints(given: list[str], tmp_path: Path, 
 
 
 @pytest.mark.slow
+def test_secret_in_the_arguments_of_a_stage_is_refused(
+    given: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", "canary-7f3a")
+    text = TEXT.replace("[experiment=smoke,", "[experiment=smoke, experiment.name=canary-7f3a,")
+    (tmp_path / "mine.yaml").write_text(text)
+    with pytest.raises(BadInput, match="secret environment variable and would be kept in the folder") as refused:
+        plan(given).create()
+    assert refused.value.where == "stages.rl"
+    assert "canary" not in str(refused.value) and not (tmp_path / "run").exists()
+
+
 def test_pipeline_folder_is_locked_while_running(given: list[str], tmp_path: Path) -> None:
     def twice(args: list[str], place: Path) -> int | None:
         with pytest.raises(RunFolderError, match="in use by another process"):
