@@ -393,8 +393,11 @@ def test_group_that_fails_just_before_a_refit_is_drawn_again():
             await asyncio.sleep(0)
         assert task in groups._running
         with groups.hold():
-            assert not groups._ready
-        taking.cancel()
+            await settle_tasks()
+        await settle_tasks()
+        assert ids_of(producer, *range(6, 12)) == ids_of(producer, 1, 2, 3, 4, 5, 0)
+        producer.end(6, 7, 11)
+        assert ids((await taking)[0]) == ids_of(producer, 1, 2, 0)
         await groups.close()
 
     asyncio.run(run())
