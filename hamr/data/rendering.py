@@ -113,10 +113,11 @@ class _CallIds:
         return self._open[-1][0]
 
     def of_result(self, turn: Turn) -> dict[str, str]:
-        """Return id and tool name of the earliest call without a result."""
+        """Return id and tool name of the earliest call of this tool without a result, else of the earliest call."""
         if not self._open:
             self.of_call(turn.name or "unknown")
-        call, name = self._open.pop(0)
+        call, name = next((call for call in self._open if call[1] == turn.name), self._open[0])
+        self._open.remove((call, name))
         return {"tool_call_id": call, "name": turn.name or name}
 
 

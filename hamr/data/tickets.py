@@ -108,6 +108,8 @@ def read_chats(path: Path, *, group: str | None = None, hide: bool = True, names
     form = ", ".join(sorted({row["meta"]["dataset"] for *_, row in made}))
     if parts := dropped["parts"]:
         form += f", {parts} images and other parts without text dropped"
+    if unanswered := dropped["open"]:
+        form += f", {unanswered} tool calls have no result"
     return collect_tickets(made, faults, path, hide, dropped["blank"], names, form=form, same=("policy", "turns"))
 
 

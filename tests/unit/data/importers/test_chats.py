@@ -162,6 +162,14 @@ def test_results_with_ids_have_the_order_of_the_calls(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_calls_without_result_are_counted(tmp_path: Path) -> None:
+    called, late = calling("a", "b", a="x", b="y"), {"role": "tool", "tool_call_id": "y", "content": "2"}
+    ending = [USER, calling("a", a="z")]  # a dialogue may end with a call
+    found = read_chats(write_chats(tmp_path, [USER, called, late, *ending], [USER, called, USER, ASSISTANT]))
+    assert found.form == "messages, 3 tool calls have no result"
+    assert read_chats(write_chats(tmp_path, [USER, calling("b", b="y"), late, *ending])).form == "messages"
+
+
 @pytest.mark.parametrize("results", ["z", "xx"])
 def test_result_whose_id_has_no_waiting_call_is_refused(tmp_path: Path, results: str) -> None:
     messages = [{"role": "tool", "tool_call_id": key, "content": "1"} for key in results]
