@@ -34,6 +34,7 @@ from hamr.rollout.chat_completions import ChatRequest, completion, events, reque
 from hamr.security.http_server import RefusedRequest, bind_socket, build_server, check_request, read_body
 from hamr.types import AskPolicy, EpisodeLimit, ServiceSample
 
+BIND_REMEDY = "set an address of this machine"
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 _LIMITS = {
     "context_full": ("context_length_exceeded", "the messages and the answer exceed model.max_context"),
@@ -143,7 +144,7 @@ class PolicyEndpoint:
         )
 
     def _start(self) -> asyncio.Task[None]:
-        listener = bind_socket(self._config, "env.command.host", "set an address of this machine")
+        listener = bind_socket(self._config, "env.command.host", BIND_REMEDY)
         host, port = listener.getsockname()[:2]
         self._url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
         server = build_server(self.app(), self._config)

@@ -27,7 +27,8 @@ from hamr.config.custom import HarnessConfig
 from hamr.config.use import ServeConfig
 from hamr.data.samples import to_json
 from hamr.errors import ConfigError
-from hamr.rollout.endpoint import Conversation, PolicyEndpoint
+from hamr.rollout.endpoint import BIND_REMEDY, Conversation, PolicyEndpoint
+from hamr.security.http_server import bind_socket
 from hamr.security.processes import kill_session
 from hamr.types import AskPolicy, Component, Episode, EpisodeOutcome, Scored
 
@@ -94,7 +95,8 @@ class HarnessEpisode:
 
 
 def check_harness(key: str, config: HarnessConfig) -> None:
-    """Raise ConfigError if the command may not be run, or its program or an interpreter's script does not exist."""
+    """Raise BadInput if the command may not be run, its program or an interpreter's script does not exist, or the
+    policy endpoint cannot listen on `host`."""
     config.refuse_recorded(key)
     program, script, *_ = [*shlex.split(config.path), "-"]
     if shutil.which(program) is None:
@@ -102,6 +104,7 @@ def check_harness(key: str, config: HarnessConfig) -> None:
     interprets = _INTERPRETER.fullmatch(Path(program).name) and not script.startswith("-")
     if interprets and not Path(script).exists() and shutil.which(script) is None:
         raise ConfigError(f"{key}.path", config.path, f"there is no file {script!r}; give its path from {Path.cwd()}")
+    bind_socket(ServeConfig(host=config.host, port=0), f"{key}.host", BIND_REMEDY).close()
 
 
 def _last_line(output: IO[bytes]) -> str:

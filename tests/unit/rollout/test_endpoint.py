@@ -18,7 +18,7 @@ from hamr.config.custom import HarnessConfig
 from hamr.config.load import dump_config, load_config, load_dumped
 from hamr.config.use import ServeConfig
 from hamr.data.rendering import dialogue_text
-from hamr.errors import ConfigError, EngineDied
+from hamr.errors import BadInput, ConfigError, EngineDied
 from hamr.rollout.chat_completions import request_point
 from hamr.rollout.endpoint import Conversation, PolicyEndpoint
 from hamr.rollout.harness import HarnessEpisode, check_harness
@@ -390,6 +390,11 @@ def test_contradictions_are_refused(overrides: list[str], told: str) -> None:
 def test_absent_program_is_reported_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match="no program 'absent'"):
         check_harness("env.command", HarnessConfig(path="absent agent.py"))
+
+
+def test_host_of_another_machine_is_reported_before_anything_starts() -> None:
+    with pytest.raises(BadInput, match=r"^env.command.host: '192.0.2.1:0': cannot be listened on .*address of this"):
+        check_harness("env.command", HarnessConfig(path="true", host="192.0.2.1"))
 
 
 def test_absent_script_is_reported_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
