@@ -51,8 +51,10 @@ def send_batch(request: SubmitRequest, *, follow: bool, dry: bool) -> int:
         if given is None or request.stages:
             print("\n".join(describe_placement(each, nodes_to_be(each))))
     wanted = nodes(config, given)
-    least, most = wanted.least, wanted.most
-    print(f"nodes:     {least}{f' to {most}' if most > least else ''} as described by launch", flush=True)
+    count = f"{wanted.least}"
+    if wanted.most > wanted.least:  # Slurm's allocation cannot grow
+        count += f" to {wanted.most}" if kind == "kuberay" else f", not the {wanted.most} of the pools' largest size,"
+    print(f"nodes:     {count} as described by launch", flush=True)
     system = write(request, config, run, given)
     if dry:
         print(f"nothing was submitted; to submit it: {system.line()}")

@@ -261,6 +261,19 @@ def test_command_runs_as_given_on_nodes_for_its_pools(kind: str, tools: Tools) -
     assert nodes is not None and next(filter(None, nodes.groups())) == "2", "three judges of 40 CPUs, no trainer"
 
 
+@pytest.mark.parametrize(
+    ("kind", "says"), [("slurm", "1, not the 3 of the pools' largest size, as described"), ("kuberay", "1 to 3 as")]
+)
+def test_nodes_for_autoscaling_are_added_by_kuberay_only(
+    kind: str, says: str, tools: Tools, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tools.add("kubectl", "sbatch")
+    tools.says("sbatch", "1")
+    growing = ["pools.judge.autoscaling={min_replicas: 1, max_replicas: 3}", "pools.judge.engine.num_cpus=60"]
+    assert submit(["train", "experiment=smoke", *growing, *WHERE[kind]]) == 0
+    assert f"nodes:     {says}" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["slurm", "kuberay"])
 def test_score_runs_with_the_resolved_configuration(kind: str, tools: Tools) -> None:
     tools.add("kubectl", "sbatch")
