@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr.apps.scorer.fallback import check_scorable, with_allowed_repetitions, with_usable_scorers
-from hamr.apps.scorer.gate import GateResult, gates, reaching_scorers
+from hamr.apps.scorer.gate import UNANSWERED, GateResult, gates, reaching_scorers
 from hamr.apps.shared.machine import machine, versions
 from hamr.apps.shared.outputs import output_folder
 from hamr.apps.shared.pools_up import pools_of, with_pools
 from hamr.apps.shared.reply_clusters import scorer_splits
 from hamr.calibration.cascade import Cascade
 from hamr.data.contrasts import contrasts
-from hamr.errors import BadInput
+from hamr.errors import BadInput, HamrError
 from hamr.files import write_atomic
 from hamr.protocols import Ask
 
@@ -27,7 +27,10 @@ FILE = "scorer_check.json"
 
 
 def check(command: ScorerCheckCommand) -> int:
-    """Check the scorers of the configuration's consistency reward. The exit code does not depend on the result."""
+    """Check the scorers of the configuration's consistency reward. The exit code does not depend on the result.
+
+    Raises HamrError if no context could be scored.
+    """
     output = command.output
     if output is not None:
         output_folder(output, [FILE], overwrite=command.overwrite)
@@ -59,4 +62,6 @@ def check(command: ScorerCheckCommand) -> int:
         figures |= {"machine": machine(), "versions": versions()}
         write_atomic(output / FILE, json.dumps(figures, indent=1, ensure_ascii=False))
         print(f"figures: {output / FILE}")
+    if not any(result.contexts for result in found.values()):
+        raise HamrError(f"scorer check: none of {len(drawn)} contexts could be scored; {UNANSWERED}")
     return 0

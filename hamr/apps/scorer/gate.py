@@ -22,13 +22,18 @@ from hamr.types import Question
 MARGIN = 0.25
 BOTH = "both"
 """Contexts in which the same wrong reply beats the right ones with both scorers, so that no cascade can help."""
+UNANSWERED = "see why with `hamr score` on a few responses, which names the failure of every answer"
 _SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fooled:
-    """A context in which a wrong reply won. `score` is that reply's, `right` the median of the right ones."""
+    """A context in which a wrong reply won. `score` is that reply's, `right` the median of the right ones.
 
+    `context` is the number of the contrast.
+    """
+
+    context: int
     cluster: str
     reference: str
     kind: str
@@ -39,7 +44,8 @@ class Fooled:
 
 @dataclass(frozen=True, kw_only=True)
 class GateResult:
-    """One scorer's result. `contexts` are those in which it scored right and wrong replies.
+    """One scorer's result. `contexts` are those in which it scored a right and every wrong reply, `unscored` the others
+    that have right and wrong replies.
 
     `close`: in how many of them the best wrong reply is above the median right one or less than MARGIN below it. Where
     no response of a group is right, such a reply is learned. `acts`: expected act -> act of a wrong reply -> for each
@@ -49,6 +55,7 @@ class GateResult:
     contexts: int
     close: int
     fooled: tuple[Fooled, ...]
+    unscored: int = 0
     acts: Mapping[str, Mapping[str, Sequence[bool]]] = field(default_factory=dict)
 
     @property
@@ -62,6 +69,8 @@ class GateResult:
             f"{name}: {'the same' if name == BOTH else 'the best'} wrong reply outscores the median right one in "
             f"{len(self.fooled)} of {self.contexts} contexts ({self.share:.1%}), and is close to it in {self.close}"
         ]
+        if self.unscored:
+            lines.append(f"  WARNING: {self.unscored} contexts do not count: the scorer has not answered about a reply")
         often = Counter((f.kind, f.sentence) for f in self.fooled)
         worst = {(f.kind, f.sentence): f for f in sorted(self.fooled, key=lambda f: f.score - f.right)}
         for (kind, sentence), times in often.most_common(_SHOWN):
@@ -75,6 +84,7 @@ class GateResult:
     def as_dict(self) -> dict[str, object]:
         return {
             "contexts": self.contexts,
+            "unscored": self.unscored,
             "fooled": len(self.fooled),
             "close": self.close,
             "share": self.share,
@@ -100,7 +110,10 @@ async def ask_all(
 
     async def one(number: int, contrast: Contrast, reply: str) -> tuple[tuple[int, str], float | None]:
         variables = {"history": contrast.history, "statement_a": contrast.reference, "statement_b": reply}
-        return (number, reply), (await ask(Question(variables=variables))).score
+        answer = await ask(Question(variables=variables))
+        if answer.failure == "unparsable":
+            answer = await ask(Question(variables=variables, attempt=1))
+        return (number, reply), answer.score
 
     questions = [
         one(number, contrast, reply)
@@ -138,12 +151,15 @@ def reaching_scorers(contrasts: Sequence[Contrast], rules: ConsistencyConfig) ->
 
 def gate(contrasts: Sequence[Contrast], scores: Scores) -> GateResult:
     """Compare the best wrong reply of every contrast with the median of its right ones."""
-    fooled, contexts, close = [], 0, 0
+    fooled, contexts, close, unscored = [], 0, 0, 0
     acts: dict[str, dict[str, list[bool]]] = {}
     for number, contrast in enumerate(contrasts):
         right = [scores[number, text] for text in contrast.right if (number, text) in scores]
         wrong = [(scores[number, w.text], w) for w in contrast.wrong if (number, w.text) in scores]
-        if not right or not wrong:
+        if not contrast.right or not contrast.wrong:
+            continue
+        if not right or len(wrong) < len(contrast.wrong):
+            unscored += 1
             continue
         contexts += 1
         for score, reply in wrong:
@@ -154,6 +170,7 @@ def gate(contrasts: Sequence[Contrast], scores: Scores) -> GateResult:
         if best > median(right):
             fooled.append(
                 Fooled(
+                    context=number,
                     cluster=contrast.cluster,
                     reference=contrast.reference,
                     kind=reply.kind,
@@ -162,7 +179,7 @@ def gate(contrasts: Sequence[Contrast], scores: Scores) -> GateResult:
                     right=median(right),
                 )
             )
-    return GateResult(contexts=contexts, close=close, fooled=tuple(fooled), acts=acts)
+    return GateResult(contexts=contexts, close=close, fooled=tuple(fooled), unscored=unscored, acts=acts)
 
 
 def mix_scores(cascade: Cascade, s_r: Scores, s_j: Scores) -> dict[tuple[int, str], float]:
@@ -181,7 +198,7 @@ async def gates(asks: Mapping[str, Ask], contrasts: Sequence[Contrast], cascade:
     found = {role: gate(contrasts, own) for role, own in scores.items()}
     if {"reranker", "judge"} <= found.keys():
         found["cascade"] = gate(contrasts, mix_scores(cascade, scores["reranker"], scores["judge"]))
-        sentences = {(f.reference, f.sentence) for f in found["judge"].fooled}
-        same = tuple(f for f in found["reranker"].fooled if (f.reference, f.sentence) in sentences)
-        found[BOTH] = GateResult(contexts=found["cascade"].contexts, close=len(same), fooled=same)
+        judge = {(f.context, f.sentence) for f in found["judge"].fooled}
+        same = tuple(f for f in found["reranker"].fooled if (f.context, f.sentence) in judge)
+        found[BOTH] = replace(found["cascade"], close=len(same), fooled=same, acts={})
     return found

@@ -14,7 +14,7 @@ from hamr.types import Answer, Question
 
 @dataclass(frozen=True, kw_only=True)
 class ScorerCheck:
-    """AUC in [0, 1] (0.5 is chance) on `n` pairs, without the `failed` ones that have no score.
+    """AUC in [0, 1] (0.5 is chance) on those of `n` pairs that have a score, all but `failed`.
 
     Only 'consistent' and 'inconsistent' pairs count; partial ones belong to neither class.
     """
@@ -24,6 +24,10 @@ class ScorerCheck:
     word_overlap_auc: float
     n: int
     failed: int
+
+    @property
+    def scored(self) -> int:
+        return self.n - self.failed
 
     @property
     def is_at_chance(self) -> bool:

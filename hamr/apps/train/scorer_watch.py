@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from hamr.apps.scorer.gate import MARGIN, GateResult, ask_decisive, gate, gates, reaching_scorers
+from hamr.apps.scorer.gate import MARGIN, UNANSWERED, GateResult, ask_decisive, gate, gates, reaching_scorers
 from hamr.apps.scorer.pair_check import ScorerCheck, check_scorer
 from hamr.apps.scorer.prepare import TunedScorer
 from hamr.apps.shared.reply_clusters import embed_in_child
@@ -117,8 +117,10 @@ class ScorerWatch:
 
     def _judge_auc(self, name: str, kind: str, check: ScorerCheck) -> None:
         model = self.config.pools[name].model
-        line = f"{name}: AUC {check.auc:.2f} on {check.n} {SETS[kind]} (word overlap {check.word_overlap_auc:.2f})"
+        line = f"{name}: AUC {check.auc:.2f} on {check.scored} {SETS[kind]} (word overlap {check.word_overlap_auc:.2f})"
         self.note(line)
+        if check.failed:
+            self.note(f"WARNING: {name}: {check.failed} of {check.n} {SETS[kind]} have no score; {UNANSWERED}")
         if not check.is_at_chance or model == RANDOM_MODEL:
             return
         if not self.config.scorers.accept_chance:
@@ -140,6 +142,8 @@ class ScorerWatch:
         random_models = {self.config.pools[name].model for name in self.config.rewards.scorers.values()} == {
             RANDOM_MODEL
         }
+        if decisive.unscored and not decisive.contexts:
+            self._alarm(f"none of {decisive.unscored} contexts could be scored; {UNANSWERED}")
         if decisive.share > self.config.scorers.max_fooled and not random_models:
             self._alarm(
                 f"in {decisive.share:.0%} of the contexts a wrong reply beats the right ones, more than "
@@ -236,6 +240,10 @@ class ScorerWatch:
         own = acts or {text: self._liked_by(text, tried, decisive) for text in replies}
         judged = [replace(c, wrong=tuple(w for w in c.wrong if own[w.text] not in c.accepted)) for c in tried]
         found = gate(judged, decisive)
+        if found.unscored:
+            self.note(
+                f"scorer check: {found.unscored} of {found.unscored + found.contexts} contexts have unscored replies"
+            )
         fooled = self._exceeds_limit(len(found.fooled), found.contexts)
         if fooled:
             for line in found.lines("cascade" if len(asks) == 2 else next(iter(asks))):

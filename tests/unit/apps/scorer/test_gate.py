@@ -49,11 +49,36 @@ def test_best_wrong_reply_is_compared_with_the_median_right_reply():
     assert (fooled.reference, fooled.sentence, fooled.score, fooled.right) == ("B", "no", 0.8, 0.5)
 
 
-def test_replies_without_a_score_are_excluded():
+def test_contexts_with_unscored_wrong_replies_do_not_count():
     drawn = [contrast("A", "a", "b"), contrast("B", "c")]
     asked = asyncio.run(ask_all(scorer({"a": 0.9, "b": None, GOODBYE: 0.5, "no": None, "c": None}), drawn))
     assert asked == {(0, "a"): 0.9, (0, GOODBYE): 0.5, (1, GOODBYE): 0.5}
-    assert gate(drawn, asked).contexts == 1
+    assert (gate(drawn, asked).contexts, gate(drawn, asked).unscored) == (0, 2)
+    asked |= {(0, "no"): 0.1, (1, "no"): 0.1}
+    found = gate(drawn, asked)
+    assert (found.contexts, found.unscored, found.share) == (1, 1, 0.0), "B has no score of a right reply"
+    assert "1 contexts do not count" in found.lines("judge")[1]
+
+
+async def test_verdict_that_cannot_be_read_is_asked_for_again():
+    async def ask(question: Question) -> Answer:
+        return Answer(score=0.5) if question.attempt else Answer(failure="unparsable")
+
+    assert len(await ask_all(ask, [contrast("A", "a")])) == 3
+
+
+async def test_both_scorers_must_be_fooled_in_one_context():
+    drawn = [contrast("A", "a", wrong=("no",)), replace(contrast("A", "a", wrong=("no",)), history="later")]
+
+    def fooled_in(history: str):
+        async def ask(question: Question) -> Answer:
+            is_fooled = question.variables["history"] == history and question.variables["statement_b"] == "no"
+            return Answer(score=0.9 if is_fooled else 0.5 if question.variables["statement_b"] == "a" else 0.1)
+
+        return ask
+
+    found = await gates({"reranker": fooled_in(""), "judge": fooled_in("later")}, drawn, Cascade(0.6, 0.98, 0.0, 0.0))
+    assert [len(found[role].fooled) for role in ("reranker", "judge", "both")] == [1, 1, 0]
 
 
 def test_cascade_is_fooled_inside_the_trusted_reranker_interval():

@@ -90,6 +90,34 @@ async def test_overrated_courtesy_is_reported_before_rl() -> None:
     assert "WARNING" in notes[-1] and "max_fooled=0.1" in notes[-1]
 
 
+async def test_scorer_without_answers_does_not_pass() -> None:
+    class Half(RuleScorer):
+        """Answers about the right replies only."""
+
+        async def ask(self, question: Question) -> Answer:
+            answer = await super().ask(question)
+            return answer if answer.score == 0.9 else Answer(failure="timeout")
+
+    found, notes = watch(Half())
+    await found.at_start()
+    assert "none of 24 contexts could be scored" in notes[-1] and "WARNING" in notes[-1]
+
+
+async def test_auc_names_the_number_of_scored_pairs() -> None:
+    class Flaky(RuleScorer):
+        async def ask(self, question: Question) -> Answer:
+            answer = await super().ask(question)
+            return answer if self.asked % 3 == 0 else Answer(failure="timeout")
+
+    found, notes = watch(Flaky())
+    await found.at_start()
+    check = found.checks["reranker"]["held_out"]
+    assert check.failed and notes[0].startswith(
+        f"reranker: AUC {check.auc:.2f} on {check.n - check.failed} held-out pairs"
+    )
+    assert notes[1].startswith(f"WARNING: reranker: {check.failed} of {check.n} held-out pairs have no score")
+
+
 async def test_alarm_stops_the_run_if_configured() -> None:
     found, _ = watch(RuleScorer(GOODBYE), "scorers.on_alarm=stop")
     with pytest.raises(UnreliableScorer, match="on_alarm=warn to continue"):
