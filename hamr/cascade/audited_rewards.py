@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from hamr.calibration.audit_correction import WORD_BUCKETS, AuditCorrection, Residual, strata
 from hamr.cascade.audit import is_auditable, value_of
+from hamr.data.words import MARKS
 from hamr.procedures.contract import chat_of
 from hamr.rewards.mix import mix
 from hamr.types import (
@@ -23,7 +24,7 @@ from hamr.types import (
     ServiceSample,
 )
 
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
+_WORD = re.compile(rf"[\u3040-\u30ff\u3400-\u9fff]|[^\W_](?:[^\W_]|[{MARKS}])*")
 """A word, or one character of a script without spaces."""
 _MARKUP = re.compile(r"(?m)^\s*(?:[-*#>|]|\d+[.)])\s|[*_`]{2}|</?\w+>|\n\s*\n")
 _LENGTHS = (4, 8, 16, 32, 64, 128)

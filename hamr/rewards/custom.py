@@ -4,8 +4,8 @@
     def novelty(samples, responses) -> list[float]          # `batch: true`: the responses of one group
     def reply(messages, tools) -> str | dict                # an agent that `hamr evaluate` tests
 
-Whatever is not a finite number, or for an agent not a message, is a typed failure with the name of the function, never
-a reward of 0.
+Whatever is not a number from -1e6 to 1e6, or for an agent not a message, is a typed failure with the name of the
+function, never a reward of 0.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hamr.security.functions import (
+    NUMBER,
     FunctionSource,
     LoadedFunction,
     describe_error,
@@ -116,7 +117,7 @@ class RewardSource(TimedSource):
     def _outcome(self, value: Any) -> FunctionOutcome:
         if (number := read_number(value)) is not None:
             return Scored(value=number)
-        return self.failure(f"returned {describe_value(value)}; return a finite number")
+        return self.failure(f"returned {describe_value(value)}; {NUMBER}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hamr.data.actions import ResponseFormat, customer_text, parse_action
-from hamr.data.rendering import dialogue_text
+from hamr.data.rendering import dialogue_text, documents_text
 from hamr.procedures.contract import chat_of
 from hamr.types import Action, MalformedResponse, Question, Reply, ServiceSample
 
@@ -81,8 +81,8 @@ def as_customer_reads(
 
 
 def case_variables(sample: ServiceSample) -> dict[str, str]:
-    """Return the variables of a sample that a judge may see: `policy`, `ticket`, `tools`, `history` (with tool
-    results).
+    """Return the variables of a sample that a judge may see: `policy`, `ticket`, `tools`, `documents` (empty without
+    any), `history` (with tool results).
 
     A template uses a subset. `privileged` is excluded.
     """
@@ -90,6 +90,7 @@ def case_variables(sample: ServiceSample) -> dict[str, str]:
         "policy": sample.policy,
         "ticket": "\n".join(" ".join(f"{key} = {value}".split()) for key, value in sample.ticket.items()),
         "tools": "\n".join(json.dumps(tool, ensure_ascii=False, sort_keys=True) for tool in sample.tools),
+        "documents": documents_text(sample),
         "history": dialogue_text(sample),
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,10 +13,13 @@ from pydantic import AfterValidator, Field, StrictInt, StrictStr
 from hamr.config.resources import resource
 from hamr.config.section import Section
 from hamr.config.yaml_files import read_checked
+from hamr.data.words import MARKS
 
 _WITHIN = "[^\\W_\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff]"
 """A letter or digit, which does not bound a term. Not so in Chinese, Japanese, Thai, Lao and Khmer, which have no
 spaces between words, and in Korean, whose particles follow the word directly."""
+_WITHIN += rf"|(?=[{MARKS}])[^\u0e00-\u0eff\u1780-\u17ff]"
+"""Or a sign of the letter before it, such as a vowel in Hindi."""
 
 
 def _check_term(term: str) -> str:
@@ -49,10 +53,12 @@ class RuleBook(Section):
         """Name and pattern of each rule, in the order of the file."""
         terms = ((term, r"\s+".join(map(re.escape, term.split()))) for term in self.terms)
         bounded = ((term, rf"(?<!{_WITHIN}){body}(?!{_WITHIN})") for term, body in terms)
-        return tuple((str(name), re.compile(text, re.IGNORECASE)) for name, text in (*bounded, *self.patterns.items()))
+        named = ((str(name), unicodedata.normalize("NFC", text)) for name, text in (*bounded, *self.patterns.items()))
+        return tuple((name, re.compile(text, re.IGNORECASE)) for name, text in named)
 
     def violations(self, text: str) -> tuple[str, ...]:
-        """Return the names of the rules that `text` breaks."""
+        """Return the names of the rules that `text` breaks. Composed and decomposed letters are the same."""
+        text = unicodedata.normalize("NFC", text)
         return tuple(name for name, pattern in self.rules if pattern.search(text))
 
 

@@ -110,8 +110,9 @@ def parse_dimensions(text: str) -> dict[str, bool]:
     passed = {}
     for found in _DIMENSION.finditer(text, max(0, len(text) - LONGEST)):
         label = canonical_label(found["label"])
-        if label in ("yes", "no"):
-            passed[_DIMENSIONS[found["name"].lower()]] = label == "yes"
+        name = _DIMENSIONS.get(found["name"].lower())  # None: "POLİCY" matches without regard to case
+        if name and label in ("yes", "no"):
+            passed[name] = label == "yes"
     return {name: passed[name] for name in DIMENSIONS} if passed.keys() == set(DIMENSIONS) else {}
 
 

@@ -15,7 +15,6 @@ import contextlib
 import json
 import re
 import secrets
-import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +30,7 @@ from hamr.config.use import ServeConfig
 from hamr.data.samples import check_tool
 from hamr.errors import BadInput, first_fault
 from hamr.rollout.chat_completions import ChatRequest, completion, events, request_point
+from hamr.security.functions import read_number
 from hamr.security.http_server import RefusedRequest, bind_socket, build_server, check_request, read_body
 from hamr.types import AskPolicy, EpisodeLimit, ServiceSample
 
@@ -90,12 +90,12 @@ class Conversation:
             raise RefusedRequest(400, 'post an object of names and numbers, such as {"reward": 1.0}')
         given = dict(given)
         turns = given.pop("turn_rewards", None)
-        if turns is not None and not (isinstance(turns, list) and all(map(_is_number, turns))):
-            raise RefusedRequest(400, "turn_rewards is not a list of finite numbers; give one for each turn")
+        if turns is not None and not (isinstance(turns, list) and None not in map(read_number, turns)):
+            raise RefusedRequest(400, "turn_rewards is not a list of numbers up to 1e6 in size; give one for each turn")
         for name, value in given.items():
-            if not NAME.fullmatch(name) or not _is_number(value):
+            if not NAME.fullmatch(name) or read_number(value) is None:
                 shown = json.dumps({name: value})[:200]
-                raise RefusedRequest(400, f"{shown}: a reward is a finite number, its name lower case")
+                raise RefusedRequest(400, f"{shown}: a reward is a number up to 1e6 in size, its name lower case")
         self.rewards |= {name: float(value) for name, value in given.items()}
         self.turn_rewards = self.turn_rewards if turns is None else tuple(map(float, turns))
         return {"rewards": self.rewards, "turn_rewards": list(self.turn_rewards)}
@@ -203,7 +203,3 @@ def _error(status: int, message: str, headers: Mapping[str, str] | None = None, 
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return JSONResponse(body, status, headers)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max

@@ -20,6 +20,7 @@ from hamr.protocols import GenerationRequest, Rewarder, RolloutEngine
 from hamr.rewards.mix import with_turn_reward
 from hamr.rollout.environments import ClassEpisode
 from hamr.security.functions import (
+    NUMBER,
     FunctionSource,
     LoadedFunction,
     check_signature,
@@ -310,7 +311,7 @@ def _check_result(ended: object, turns: int) -> Episode:
 def _reward(value: object) -> float:
     number = read_number(value)
     if number is None:
-        raise ValueError(f"returned the reward {describe_value(value)}; return a finite number")
+        raise ValueError(f"returned the reward {describe_value(value)}; {NUMBER}")
     return number
 
 

@@ -10,7 +10,6 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import math
 import os
 import sys
 import threading
@@ -30,6 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+LARGEST_REWARD = 1e6
+"""A larger value is a sentinel or a fault, and sums of such values overflow."""
+NUMBER = f"return a number from -{LARGEST_REWARD:,.0f} to {LARGEST_REWARD:,.0f}"
 SHOWN = 200
 """Maximum length of a user's value or message in an error."""
 
@@ -175,7 +177,8 @@ def describe_value(value: Any) -> str:
 
 
 def read_number(value: Any) -> float | None:
-    """Return a reward of the user's as a float, also one of NumPy or PyTorch; None if it is not a finite number.
+    """Return a reward of the user's as a float, also one of NumPy or PyTorch; None if it is not a number in
+    [-LARGEST_REWARD, LARGEST_REWARD].
 
     A truth value is none, because it is more often a mistake than a reward.
     """
@@ -183,7 +186,7 @@ def read_number(value: Any) -> float | None:
         number = float(value) if hasattr(value, "__float__") and type(value).__name__ not in ("bool", "bool_") else None
     except Exception:
         return None
-    return number if number is not None and math.isfinite(number) else None
+    return number if number is not None and abs(number) <= LARGEST_REWARD else None
 
 
 def describe_error(error: BaseException, source: FunctionSource) -> str:

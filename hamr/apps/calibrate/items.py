@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -59,10 +60,14 @@ def calibrate_items(command: CalibrateItems) -> int:
 
     def describe(fit: Calibration) -> Fitted:
         found = response_figures(answers, fit)
+
+        def rho(method: str) -> str:
+            return "none" if found[method] is None else f"{found[method]:.4f}"
+
         rubric = {"reading": "items", "cascade": asdict(fit.cascade)}
         line = (
             f"{found['responses']} responses: rho of the rubric's value with the teacher is "
-            f"{found['spearman']:.4f} by the fit, {found['judge']:.4f} by the judge alone, {found['reranker']:.4f} by "
+            f"{rho('spearman')} by the fit, {rho('judge')} by the judge alone, {rho('reranker')} by "
             f"the reranker alone; the judge answers {fit.escalated_frac:.1%} of the items and is asked about "
             f"{found['asked_frac']:.1%} of the responses"
         )
@@ -73,14 +78,18 @@ def calibrate_items(command: CalibrateItems) -> int:
     return fit_and_write(command, triples, f"items of {command.items.name}", describe=describe, over="confidence")
 
 
-def response_figures(answers: ItemAnswers, fit: Calibration) -> dict[str, float]:
-    """Return rho of the responses' values with the teacher's, and the share of responses with an item in doubt."""
+def response_figures(answers: ItemAnswers, fit: Calibration) -> dict[str, float | None]:
+    """Return rho of the responses' values with the teacher's, and the share of responses with an item in doubt.
+
+    rho is None if it is not defined: for one response, or equal values.
+    """
     target = answers.rewards(answers.y)
     methods = {"spearman": mix_scores(fit.cascade, answers.s_r, answers.s_j, answers.confidence)}
     methods |= {"judge": answers.s_j, "reranker": answers.s_r}
     doubt = (answers.confidence < fit.cascade.tau_a) | (answers.confidence > fit.cascade.tau_b)
     asked = np.bincount(answers.response, doubt) > 0
-    rhos = {name: float(spearman(answers.rewards(values), target)) for name, values in methods.items()}
+    found = {name: float(spearman(answers.rewards(values), target)) for name, values in methods.items()}
+    rhos = {name: None if math.isnan(rho) else rho for name, rho in found.items()}
     return {**rhos, "responses": int(target.size), "asked_frac": float(asked.mean())}
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from rich.console import Console
 
@@ -24,6 +25,7 @@ from hamr.data.progress import ItemResult, WorkItem, WorkProgress, item_key
 from hamr.data.triples import Triples
 from hamr.errors import BadInput, HamrError, first_failure
 from hamr.prompting.labels import LABEL_VALUES
+from hamr.prompting.templates import PromptTemplate, is_path
 from hamr.protocols import Ask
 from hamr.rewards.verdict import canonical_label, hard_score
 
@@ -36,13 +38,14 @@ LABELS = "labels"
 def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str], tell: Tell, kept: Path) -> Triples:
     """Start the required pools, query them about every pair, and stop them.
 
-    `kept` is a file to which scores are appended as they arrive. An interrupted call reuses them if it has the same
-    pairs and pools. If all scores exist, no pool starts.
+    `kept` is a file to which scores are appended as they arrive. A later call reuses them if it has the same pairs,
+    pools and prompts. If all scores exist, no pool starts.
 
     Raises BadInput for a pool that the configuration does not have, HamrError when every pair has a missing score.
     """
     pools = wanted_pools(config, teachers)
-    by = [pool.model_dump(mode="json") for pool in pools.values()]
+    by: list[Any] = [pool.model_dump(mode="json") for pool in pools.values()]
+    by += [PromptTemplate.read(pool.prompt).digest for pool in pools.values() if is_path(pool.prompt)]
     settings = (by, config.data.model_dump(mode="json") if any(pool.finetune for pool in pools.values()) else None)
     items = [
         WorkItem(id=str(number), key=item_key(RUN, dataclasses.astuple(pair), list(pools), *settings), content=pair)
@@ -50,8 +53,9 @@ def ask_pools(config: Config, pairs: Sequence[ReplyPair], teachers: Sequence[str
     ]
     found = WorkProgress.of(kept, items)
     try:
+        if found.done:
+            tell(f"{len(found.done)} of {len(items)} pairs already have their scores, in {kept}")
         if len(found.done) < len(items):
-            tell(f"{len(found.done)} of {len(items)} pairs already have their scores")
             named = config.rewards.consistency
 
             async def work(asks: Mapping[str, Ask]) -> None:

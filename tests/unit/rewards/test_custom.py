@@ -59,8 +59,8 @@ def load(tmp_path: Path, text: str, name: str = "f", **section: Any) -> LoadedFu
 # --- returned values ---------------------------------------------------------------------------
 
 
-@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**60), 2**60))
-def test_a_finite_number_is_the_value(value: float) -> None:
+@given(st.floats(-1e6, 1e6) | st.integers(-(10**6), 10**6))
+def test_a_number_is_the_value(value: float) -> None:
     assert score(lambda sample, response: value) == [Scored(value=float(value))]
 
 
@@ -71,7 +71,7 @@ def test_numbers_of_other_libraries_are_accepted(value: Any) -> None:
 
 NOT_NUMBERS = st.one_of(
     st.none(),
-    st.sampled_from([math.nan, math.inf, -math.inf, 10**400]),
+    st.sampled_from([math.nan, math.inf, -math.inf, 10**400, -sys.float_info.max, 1_000_001]),
     st.booleans(),
     st.booleans().map(np.bool_),
     st.text(),

@@ -1,8 +1,15 @@
 """The variables of a scorer's question."""
 
 from hamr.prompting.templates import PromptTemplate
-from hamr.rewards.questions import consistency_question
+from hamr.rewards.questions import case_variables, consistency_question
 from hamr.types import Reference, Reply, ServiceSample, Turn
+
+
+def test_judges_may_see_the_documents():
+    sample = ServiceSample(
+        id="s", ticket={}, policy="", tools=(), history=(), references=(), documents=("Art. <b>7", "8")
+    )
+    assert case_variables(sample)["documents"] == "1. Art. < b>7\n2. 8"
 
 
 def test_question_separates_reference_and_response_with_group_affinity():

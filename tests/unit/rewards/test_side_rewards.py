@@ -1,6 +1,8 @@
 """Length, format, rules and the mix."""
 
 import math
+import unicodedata
+from typing import Literal
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hamr.errors import ConfigError
 from hamr.rewards.format import format_reward
 from hamr.rewards.length import length_reward
 from hamr.rewards.mix import mix
-from hamr.rewards.rules import load_rules, rule_match
+from hamr.rewards.rules import RuleBook, load_rules, rule_match
 from hamr.types import Component, JudgeTimeout, JudgeUnparsable, MalformedResponse, Scored
 
 # --- length ------------------------------------------------------------------------------------
@@ -103,6 +105,19 @@ def test_terms_match_whole_words_in_every_alphabet(tmp_path):
         assert rules.violations(text) == ()
     assert rules.violations("C'est gratuit! Ber.") == ("gratuit", "ber")
     assert rules.violations("我要退款了, 환불은") == ("退款", "환불")
+
+
+def test_signs_of_letters_belong_to_their_word():
+    tax = RuleBook(name="x", version=1, terms=("कर",), patterns={})
+    assert tax.violations("कृपया इंतज़ार करें।") == () and tax.violations("कर कितना है?") == ("कर",)
+    assert RuleBook(name="x", version=1, terms=("ราคา",), patterns={}).violations("ในราคานี้") == ("ราคา",)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_decomposed_letters_break_the_same_rules(form: Literal["NFC", "NFD"]):
+    rules = RuleBook(name="x", version=1, terms=("cafe", "garantía"), patterns={"offered": "gratuité"})
+    text = unicodedata.normalize(form, "the café, una garantía total, la gratuité")
+    assert rules.violations(text) == ("garantía", "offered")
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ def test_dimensions_are_parsed_if_all_five_are_given():
     assert parse_dimensions("The policy: yes, they agree.\n" + "\n".join(lines) + "\nVerdict: Part") == found
     assert parse_dimensions("policy: No\n" + "\n".join(lines))["policy"] is True
     assert parse_dimensions("政策：是\n操作：否\n收集：是\n澄清：是\n范围：否") == found
+    assert parse_dimensions("\n".join(["POLİCY: no", *lines])) == found, "İ and I match without regard to case"
     assert parse_dimensions("\n".join(lines[:4])) == {}
     assert parse_dimensions("\n".join([*lines[:4], "scope: Part"])) == {}
     assert parse_dimensions("\n".join([*lines, "x" * LONGEST])) == {}

@@ -254,7 +254,7 @@ async def test_rewards_may_be_numbers_of_numpy(tmp_path: Path, value: str, rewar
 async def test_reward_that_is_no_number_is_a_typed_failure(tmp_path: Path, value: str) -> None:
     body = f"import numpy\nclass Mine:\n{RESET}    def get_reward(self): return {value}\n"
     group, _ = await hold(source(tmp_path, body), lambda point: "Hello.")
-    assert "return a finite number" in group.records[0].total.detail
+    assert "return a number from -1,000,000" in group.records[0].total.detail
 
 
 RESET, REWARD = "    def reset(self): return None\n", "    def get_reward(self): return 1\n"

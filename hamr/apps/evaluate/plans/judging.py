@@ -11,7 +11,6 @@ from hamr.apps.data.recipes.patm_checks import RewritePlan, read_plan
 from hamr.apps.data.recipes.teachers import CheckFailure, without_thought
 from hamr.config.benchmarks import PlansConfig
 from hamr.data.language import language_of
-from hamr.data.rendering import documents_text
 from hamr.data.sft_items import item_messages, numbered_items
 from hamr.errors import DataError, VerdictUnparsable
 from hamr.prompting.reading import TEXT, choice, final_object, object_schema, reason
@@ -70,8 +69,7 @@ def planning_question(gold: GoldPlan, options: PlansConfig) -> Question:
     """Return the question to a policy: the planning prompt, or the prompt of its training."""
     messages = gold.messages
     if options.prompt == "planning":
-        shown = {**case_variables(gold.sample), "documents": documents_text(gold.sample)}
-        messages = tuple(WrittenPrompt.load(f"planning.{gold.language}").render(shown))
+        messages = tuple(WrittenPrompt.load(f"planning.{gold.language}").render(case_variables(gold.sample)))
     return Question(
         messages=messages,
         affinity=gold.sample.id,

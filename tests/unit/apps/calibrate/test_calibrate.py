@@ -20,6 +20,7 @@ from hamr.calibration.fit import calibrate
 from hamr.calibration.search import Effort
 from hamr.cli import main as hamr
 from hamr.config.load import load_config
+from hamr.config.resources import resource
 from hamr.config.schema import SageDataConfig
 from hamr.data.pairs import LABELS, ReplyPair, reply_pairs
 from hamr.data.progress import ItemResult, WorkItem, WorkProgress
@@ -328,6 +329,31 @@ def test_samples_are_calibrated_on_pairs_of_their_references(
     assert (tmp_path / "out" / "scores.jsonl").is_file()
     assert hamr([*line, f"output={tmp_path / 'few'}", "most=2"]) == 2
     assert hamr(["calibrate", f"pairs={scores}", "most=60", f"output={tmp_path / 'no'}"]) == 2
+
+
+def test_scores_of_an_edited_prompt_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = tmp_path / "mine.yaml"
+    prompt.write_text(resource("prompts", "judge.en.yaml").read_text())
+    config = load_config(["experiment=smoke", f"pools.judge.prompt={prompt}"])
+    pairs = [ReplyPair(history="", statement_a="a", statement_b="b", label="consistent")]
+    asked = []
+
+    def with_pools(config, names, work, **_):
+        async def ask(question: Question) -> Answer:
+            asked.append(question)
+            return Answer(score=0.5, verdict="part")
+
+        asyncio.run(work(dict.fromkeys(names, ask)))
+
+    monkeypatch.setattr(calibrate_pools, "with_pools", with_pools)
+    told: list[str] = []
+    for count in (2, 2):
+        calibrate_pools.ask_pools(config, pairs, (), told.append, tmp_path / "kept.jsonl")
+        assert len(asked) == count
+    assert any(line.startswith("1 of 1 pairs already have their scores") for line in told)
+    prompt.write_text(prompt.read_text().replace("system: |\n", "system: |\n  Be strict.\n", 1))
+    calibrate_pools.ask_pools(config, pairs, (), told.append, tmp_path / "kept.jsonl")
+    assert len(asked) == 4
 
 
 @pytest.mark.slow

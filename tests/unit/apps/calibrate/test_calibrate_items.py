@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 
-from hamr.apps.calibrate.items import read_items
+from hamr.apps.calibrate.items import ItemAnswers, read_items, response_figures
 from hamr.calibration import fit as calibration
 from hamr.calibration.cascade import Cascade, confidence
+from hamr.calibration.fit import calibrate
 from hamr.calibration.search import Effort
 from hamr.cascade.rubric_cascade import items_value
 from hamr.cli import main as hamr
@@ -80,6 +82,16 @@ def test_recorded_items_become_a_cascade_for_the_rubric(tmp_path: Path, capsys: 
     fitted = [items_value(own.item_scores, cascade) for own, _ in both]
     by_columns = [cascade.mix(r, j, key=confidence(r)) for r, j in zip(read.s_r, read.s_j, strict=True)]
     assert read.rewards(by_columns).tolist() == pytest.approx(fitted)
+
+
+def test_rho_of_one_response_is_none() -> None:
+    n = 30
+    rng = np.random.default_rng(0)
+    s_r, s_j, y = rng.random(n), rng.random(n), rng.random(n)
+    fit = calibrate(s_r, s_j, y)
+    found = response_figures(ItemAnswers(s_r=s_r, s_j=s_j, y=y, weight=np.ones(n), response=np.zeros(n, int)), fit)
+    assert (found["spearman"], found["responses"]) == (None, 1)
+    json.dumps(found, allow_nan=False)
 
 
 def test_responses_without_every_answer_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
