@@ -26,10 +26,6 @@ class ScorerCheck:
     failed: int
 
     @property
-    def scored(self) -> int:
-        return self.n - self.failed
-
-    @property
     def is_at_chance(self) -> bool:
         """Return True unless the AUC is above 0.5 by two standard errors."""
         return self.auc - 2 * self.standard_error <= 0.5

@@ -117,7 +117,8 @@ class ScorerWatch:
 
     def _judge_auc(self, name: str, kind: str, check: ScorerCheck) -> None:
         model = self.config.pools[name].model
-        line = f"{name}: AUC {check.auc:.2f} on {check.scored} {SETS[kind]} (word overlap {check.word_overlap_auc:.2f})"
+        pairs = f"{check.n - check.failed} {SETS[kind]}"
+        line = f"{name}: AUC {check.auc:.2f} on {pairs} (word overlap {check.word_overlap_auc:.2f})"
         self.note(line)
         if check.failed:
             self.note(f"WARNING: {name}: {check.failed} of {check.n} {SETS[kind]} have no score; {UNANSWERED}")
