@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +25,7 @@ from every_cascade import best_of_every_cascade
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from hamr.apps.shared.machine import machine, versions  # noqa: E402
 from hamr.calibration.fit import calibrate  # noqa: E402
 from hamr.calibration.ranks import Target  # noqa: E402
 
@@ -213,19 +213,6 @@ def _gap_line(row: dict[str, Any]) -> str:
     )
 
 
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": os.cpu_count(),
-        "threads": os.environ.get("OMP_NUM_THREADS"),
-        "load": os.getloadavg(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -243,7 +230,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = json.loads(args.out.read_text()) if args.only and args.out.is_file() else {}
     when = datetime.now(UTC).isoformat(timespec="seconds")
     if args.only != "gap":
-        out |= {"when": when, "machine": machine(), "time": timing(args.time_rows, args.repeats)}
+        out |= {
+            "when": when,
+            "machine": machine() | {"load": os.getloadavg()},
+            "versions": versions(),
+            "time": timing(args.time_rows, args.repeats),
+        }
     if args.only != "time":
         sets = [(name, seed) for seed in args.seeds for name in args.generators]
         kept = [row for row in out.get("gap", []) if (row["generator"], row["seed"]) not in sets]

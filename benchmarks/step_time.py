@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -20,14 +19,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from measure import ALLOCATOR, WAITING, Side, Spread, Step, order, phase_medians, quiet_pairs, ratios  # noqa: E402
 from trl_env import ensure_environment  # noqa: E402
 from workload import SHAPES, Shape, Work, make_prompts, prepare_model  # noqa: E402
+
+from hamr.apps.shared.machine import machine, versions  # noqa: E402
 
 PHASES = ("generation", "scoring", "training", "sync")
 
@@ -144,6 +143,7 @@ def report(args: argparse.Namespace, shape: Shape, results: dict[str, tuple[Side
         "model": args.model,
         "shape": asdict(shape),
         "machine": machine(),
+        "versions": versions(),
         "environment": environment(args),
         "sides": sides,
     }
@@ -162,18 +162,6 @@ def report(args: argparse.Namespace, shape: Shape, results: dict[str, tuple[Side
 def environment(args: argparse.Namespace) -> dict[str, str]:
     allocator = {} if args.default_allocator else ALLOCATOR
     return {**allocator, **WAITING, "OMP_NUM_THREADS": str(args.threads)}
-
-
-def machine() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "cores": psutil.cpu_count(),
-        "memory_gb": round(psutil.virtual_memory().total / 2**30, 1),
-        "python": platform.python_version(),
-        "system": platform.platform(),
-    }
 
 
 def render(out: dict[str, Any]) -> str:
