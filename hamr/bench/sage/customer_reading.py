@@ -136,9 +136,11 @@ def _entries(found: Mapping[str, Any], scenario: Scenario) -> Iterator[Shown]:
     if not isinstance(rows, list):
         raise VerdictUnparsable("the JSON object has no list `shown`")
     for row in rows:
-        if not isinstance(row, dict) or row.get("field") not in scenario.file.fields:
+        if not isinstance(row, dict):
             continue
-        message, name = row.get("message"), str(row["field"])
+        message, name = row.get("message"), row.get("field")
+        if not isinstance(name, str) or name not in scenario.file.fields:
+            continue
         value = label(row.get("value"), scenario.file.fields[name])
         if isinstance(message, int) and message > 0 and value is not None:
             yield message, name, value

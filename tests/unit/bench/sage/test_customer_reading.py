@@ -113,6 +113,10 @@ def test_invalid_entries_of_an_answer_are_skipped():
     assert TypeAdapter(CustomerReading).validate_json(json.dumps(asdict(found))) == found
 
 
+def test_entry_whose_field_is_no_text_is_skipped():
+    assert read(answer(*WHOLE, (1, ["UserEmotion"], "Normal"), (1, {}, "Normal"))).votes[0].shown == WHOLE
+
+
 def test_two_values_of_a_field_in_one_message_are_none():
     found = read(answer(*OPENING, CODE, (2, "IsInfoComplete", "Incomplete"), PAPER))
     assert found.votes[0].shown == (*OPENING, PAPER)
