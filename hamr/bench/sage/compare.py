@@ -7,7 +7,7 @@ from itertools import combinations
 from typing import Any
 
 from hamr.bench.sage.assessment import Assessment
-from hamr.bench.sage.metrics import VALUES, means
+from hamr.bench.sage.metrics import means, turn_values
 from hamr.bench.sage.traces import original_of
 from hamr.bench.statistics import mean_interval, sign_flip_p
 from hamr.config.sage import SageConfig
@@ -64,10 +64,11 @@ def paired_tests(assessed: Mapping[str, Sequence[Assessment]], config: SageConfi
 
 def _by_customer(assessed: Sequence[Assessment], name: str) -> dict[tuple[str, str], float]:
     values: dict[tuple[str, str], list[float]] = {}
-    for a in assessed:
-        value = VALUES[name](a)
-        if value is not None:
-            values.setdefault((a.scenario, original_of(a.dialogue)), []).append(value)
+    for scenario in dict.fromkeys(a.scenario for a in assessed):
+        own = [a for a in assessed if a.scenario == scenario]
+        for a, value in zip(own, turn_values(name, own), strict=True):
+            if value is not None:
+                values.setdefault((scenario, original_of(a.dialogue)), []).append(value)
     return {key: sum(some) / len(some) for key, some in values.items()}
 
 

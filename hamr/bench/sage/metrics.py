@@ -75,21 +75,25 @@ def means(assessed: Sequence[Assessment]) -> dict[str, float | None]:
     """Return every value's mean over the turns that have it."""
     found: dict[str, float | None] = {}
     for name in VALUES:
-        known = [v for v in _values(name, assessed) if v is not None]
-        found[name] = sum(known) / len(known) if known else _nothing_earned(name, assessed)
+        known = [v for v in turn_values(name, assessed) if v is not None]
+        found[name] = sum(known) / len(known) if known else None
     return found
 
 
-def _values(name: str, assessed: Sequence[Assessment]) -> list[float | None]:
-    """Return the value of each turn.
+def turn_values(name: str, assessed: Sequence[Assessment]) -> list[float | None]:
+    """Return the value of each turn of one agent in one scenario.
 
-    A score that no readable turn has (no judge voted, or a reply by tools) is unknown at the unreadable turns too.
+    A score of `EARNED` is 0 where no turn can be parsed. One that no readable turn has (no judge voted, or a reply by
+    tools) is unknown at the unreadable turns too.
     """
     values = [VALUES[name](a) for a in assessed]
     if name not in EARNED:
         return values
-    readable = [v for a, v in zip(assessed, values, strict=True) if a.readable and (a.last or name not in AT_LAST)]
-    return [None] * len(values) if readable and all(v is None for v in readable) else values
+    has_score = [a.last or name not in AT_LAST for a in assessed]
+    readable = [v for a, v, has in zip(assessed, values, has_score, strict=True) if has and a.readable]
+    if not readable:
+        return [0.0 if has else None for has in has_score]
+    return [None] * len(values) if all(v is None for v in readable) else values
 
 
 def by_turn(assessed: Sequence[Assessment]) -> dict[str, dict[str, float | None]]:
@@ -233,7 +237,7 @@ def _sums(assessed: Sequence[Assessment]) -> tuple[np.ndarray, np.ndarray]:
     dialogues = {key: i for i, key in enumerate(dict.fromkeys((a.agent, a.dialogue) for a in assessed))}
     sums, counts = np.zeros((len(dialogues), len(VALUES))), np.zeros((len(dialogues), len(VALUES)))
     for i, name in enumerate(VALUES):
-        for a, v in zip(assessed, _values(name, assessed), strict=True):
+        for a, v in zip(assessed, turn_values(name, assessed), strict=True):
             if v is not None:
                 sums[dialogues[a.agent, a.dialogue], i] += v
                 counts[dialogues[a.agent, a.dialogue], i] += 1
@@ -250,10 +254,7 @@ def _draws(assessed: Sequence[Assessment], config: SageConfig) -> np.ndarray:
     rng = np.random.default_rng([config.seed, zlib.crc32(assessed[0].scenario.encode())])
     times = rng.multinomial(size, np.full(size, 1 / size), size=config.resamples)
     with np.errstate(invalid="ignore", divide="ignore"):
-        found = (times @ sums) / (times @ counts)
-    nothing = [i for i, name in enumerate(VALUES) if not counts[:, i].any() and _nothing_earned(name, assessed) == 0.0]
-    found[:, nothing] = 0.0
-    return found
+        return (times @ sums) / (times @ counts)
 
 
 def _figure(mean: float | None, draws: np.ndarray | None) -> MeanInterval:
@@ -262,9 +263,3 @@ def _figure(mean: float | None, draws: np.ndarray | None) -> MeanInterval:
         return {"mean": mean, "low": None, "high": None}
     low, high = np.percentile(known, [2.5, 97.5])
     return {"mean": mean, "low": float(low), "high": float(high)}
-
-
-def _nothing_earned(name: str, assessed: Sequence[Assessment]) -> float | None:
-    """Return 0 for an agent without any parseable turn; None where a value is missing for another reason."""
-    asked = [a.readable for a in assessed if a.last or name not in AT_LAST]
-    return 0.0 if name in EARNED and asked and not any(asked) else None

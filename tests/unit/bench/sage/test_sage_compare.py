@@ -44,6 +44,20 @@ def test_paired_test_compares_the_same_customers_only():
     assert row["p"] == row["adjusted_p"] == pytest.approx(2 / 2**8)
 
 
+def test_agent_without_a_readable_turn_is_compared_with_zero():
+    """As in its averages, by scenario, also where unreadable turns have no score of their own."""
+    one = [turn(dialogue=f"d{i}", logic=50.0) for i in range(8)]
+    other = [turn(dialogue=f"d{i}", readable=False) for i in range(8)]
+    rows = {row["score"]: row for row in paired_tests({"a": one, "b": other}, CONFIG)}
+    assert (rows["logic"]["pairs"], rows["logic"]["difference"]["mean"]) == (8, pytest.approx(-50.0))
+    assert rows["chat"]["difference"]["mean"] == pytest.approx(-90.0) and "truth" not in rows
+    elsewhere = [turn(dialogue="e", scenario="t", logic=70.0)]
+    rows = {row["score"]: row for row in paired_tests({"a": one, "b": other + elsewhere}, CONFIG)}
+    assert rows["logic"]["pairs"] == 8, "readable turns of another scenario change nothing"
+    some = [turn(dialogue="d0", logic=70.0), *other[1:]]
+    assert [r["pairs"] for r in paired_tests({"a": one, "b": some}, CONFIG) if r["score"] == "logic"] == [1]
+
+
 def test_turns_of_one_customer_are_one_pair_and_replacements_count_as_it():
     one = [turn(dialogue="d", number=1, logic=40.0), turn(dialogue="d", number=5, logic=60.0)]
     [row] = [
