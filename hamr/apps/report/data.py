@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from hamr.config.yaml_files import read_config
@@ -174,13 +175,16 @@ def _comparisons(ledger: Ledger, samples: Sequence[Mapping[str, Any]], most: int
 
 
 def _dialogues(ledger: Ledger, each: int = 2) -> list[list[RewardRecord]]:
+    """Return dialogues without a failed reward, by the mean reward of a turn, and by the sum where turns have none."""
     newest = "SELECT run FROM records WHERE run LIKE '%/eval-%/dialogues' ORDER BY rowid DESC LIMIT 1"
     turns = f"SELECT record FROM records WHERE run = ({newest}) ORDER BY prompt, sample, turn"
     found: dict[tuple[str, int], list[RewardRecord]] = {}
     for (text,) in ledger.query(turns):
         record = record_from_json(text)
         found.setdefault((record.key.prompt, record.key.sample), []).append(record)
-    ordered = sorted(found.values(), key=lambda own: dialogue_reward(own) or 0.0)
+    totals = {key: total for key, own in found.items() if (total := dialogue_reward(own)) is not None}
+    order = sorted(totals, key=lambda key: (fmean(turn.reward or 0.0 for turn in found[key]), totals[key]))
+    ordered = [found[key] for key in order]
     return [*ordered[:each], *ordered[each:][-each:]]
 
 

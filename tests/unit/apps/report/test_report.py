@@ -13,7 +13,8 @@ from hamr.errors import BadInput, HamrError, RunFolderError
 from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import read_summary, write_summary
-from hamr.types import Component, EpisodeResult, SampleKey, Scored
+from hamr.types import Component, EpisodeResult, JudgeTimeout, SampleKey, Scored
+from tests.unit.telemetry.records import record
 from tests.unit.telemetry.synthetic import make_run, scored_response
 
 PNG = b"\x89PNG\r\n"
@@ -203,6 +204,30 @@ def test_rl_on_dialogues_shows_completion_and_whole_dialogues(tmp_path):
     assert [len(turns) for turns in shown] == [3] * 4 and len({turns[0].key.prompt for turns in shown}) == 4
     assert all(turns[0].key.run.endswith("eval-rl/dialogues") for turns in shown)
     assert "message 2 &lt;" in page and "(ended)" in page and "of the dialogue" in page
+
+
+def test_shown_dialogues_have_the_lowest_and_highest_mean_turn_rewards(tmp_path):
+    folder = make_run(tmp_path / "run", steps=1, finished=False)
+    rewards = {
+        "low": [-1.0],
+        "below": [0.1] * 20,
+        "middle": [0.5] * 4,
+        "failed": [0.0, JudgeTimeout(detail="slow")],
+        "above": [0.8, 0.6],
+        "high": [0.9],
+    }
+    records = [
+        replace(
+            record(total=total),
+            key=SampleKey(run="synthetic/eval-rl/dialogues", step=1, prompt=name, sample=0, turn=turn),
+        )
+        for name, totals in rewards.items()
+        for turn, total in enumerate(totals)
+    ]
+    with RunRecorder(folder) as recorder:
+        recorder.evaluation("rl", 1, {}, records)
+    shown = [turns[0].key.prompt for turns in ReportData.read(folder.path).dialogues]
+    assert shown == ["low", "below", "above", "high"]
 
 
 def test_histogram_uses_training_scores_only(run):
