@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hamr.files import write_atomic
+from hamr.files import encodable, write_atomic
 from hamr.report.drawing import PALETTE
 from hamr.report.values import Page, format_value
 from hamr.security.redaction import redact_text
@@ -14,14 +14,15 @@ RELOAD = '<meta http-equiv="refresh" content="10">'
 
 
 def write_page(page: Page, folder: Path, *, live: bool = False) -> Path:
-    """Write report.html and plots/*.png into `folder`. Secrets are redacted. A `live` page reloads itself."""
+    """Write report.html and plots/*.png into `folder`. Secrets are redacted and lone surrogates replaced. A
+    `live` page reloads itself."""
     for figure in page.figures():
         if figure.png is not None:
             file = folder / "plots" / f"{figure.name}.png"
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(figure.png)
     report = folder / "report.html"
-    write_atomic(report, redact_text(render_page(page, live=live)))
+    write_atomic(report, redact_text(encodable(render_page(page, live=live))))
     return report
 
 

@@ -287,7 +287,8 @@ def show_response(record: RewardRecord) -> str:
 def show_action(action: Action) -> str:
     """Format an action: the text of a reply, or `tool(name=value)`."""
     if isinstance(action, ToolCall):
-        return f"{action.name}({', '.join(f'{k}={json.dumps(v)}' for k, v in action.parameters.items())})"
+        shown = (f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in action.parameters.items())
+        return f"{action.name}({', '.join(shown)})"
     return action.content
 
 

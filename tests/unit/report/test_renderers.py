@@ -68,6 +68,10 @@ def test_table_has_the_same_numbers_on_page_and_terminal() -> None:
     assert '<th scope="col" class="right">score</th>' in html and "<b>score</b>: higher is better." in html
 
 
+def test_lone_surrogates_in_a_page_are_replaced(tmp_path: Path) -> None:
+    assert "退?款" in write_page(page_of(Paragraph("退\ud800款")), tmp_path).read_text(encoding="utf-8")
+
+
 def test_text_is_escaped_and_secrets_are_redacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FOO_API_KEY", "canary-7f3a")
     report = write_page(page_of(SCORES, Code("key canary-7f3a"), Paragraph("<script>")), tmp_path).read_text()

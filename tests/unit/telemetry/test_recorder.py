@@ -13,7 +13,7 @@ from hamr.files import read_jsonl
 from hamr.telemetry.console import Console
 from hamr.telemetry.ledger import Ledger
 from hamr.telemetry.metrics import read_metrics
-from hamr.telemetry.recorder import RunRecorder, pick_samples
+from hamr.telemetry.recorder import RunRecorder, pick_samples, show_action
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.wandb_sink import WandbSink, check_wandb
 from hamr.types import (
@@ -237,6 +237,18 @@ def test_shown_reference_is_the_best_scoring_one():
     (row,) = pick_samples([record(0, reference_scores=scores)], {"p": SAMPLE}, 1, seed=0)
     assert row["reference"] == "refund(order=7)"
     json.dumps(row, allow_nan=False)
+
+
+def test_shown_call_has_chinese_arguments_as_they_are():
+    assert show_action(ToolCall(name="refund", parameters={"原因": "退款", "n": 7})) == 'refund(原因="退款", n=7)'
+
+
+def test_lone_surrogates_of_a_call_are_written(folder):
+    call = ToolCall(name="refund", parameters={"why": "\ud800退"})
+    with RunRecorder(folder) as recorder:
+        recorder.samples(1, [{"response": show_action(call)}])
+    [row] = read_jsonl(folder.samples)
+    assert row["response"] == 'refund(why="\ud800退")'
 
 
 # --- W&B ---------------------------------------------------------------------------------------
