@@ -111,7 +111,8 @@ def _trace(row: _Row, where: str, scenarios: Mapping[str, Scenario], config: Sag
 
 
 def _check_case(scenario: Scenario, row: _Row, where: str) -> None:
-    """Raise DataError unless the ticket has every system variable, and the fields, if given, lead to an action."""
+    """Raise DataError unless the ticket has every system variable and no unknown one, the numbers of formulas are whole
+    numbers, and the fields, if given, lead to an action."""
     file = scenario.file
     for key, given, known in (("ticket", row.ticket, file.system), ("fields", row.fields, file.fields)):
         for name, variable in known.items():
@@ -119,10 +120,16 @@ def _check_case(scenario: Scenario, row: _Row, where: str) -> None:
                 raise DataError(f"{where}: {key}.{name}", given[name], problem)
             if name not in given and key == "ticket":
                 raise DataError(f"{where}: ticket", sorted(given), f"missing variable; add {name!r}")
-    unknown = next((name for name in row.fields if name not in file.fields), None)
-    if unknown is not None:
-        hint = did_you_mean(unknown, file.fields)
-        raise DataError(f"{where}: fields", unknown, f"no such field; {hint}fields: {', '.join(file.fields)}")
+    for name, fact in file.facts.items():
+        value = row.ticket.get(name, 0)
+        if fact.number and (isinstance(value, bool) or not isinstance(value, int)):
+            raise DataError(f"{where}: ticket.{name}", value, "must be a whole number")
+    allowed = (("ticket", "variable", [*file.system, *file.facts]), ("fields", "field", [*file.fields]))
+    for key, kind, names in allowed:
+        unknown = next((name for name in getattr(row, key) if name not in names), None)
+        if unknown is not None:
+            hint = did_you_mean(unknown, names)
+            raise DataError(f"{where}: {key}", unknown, f"no such {kind}; {hint}{kind}s: {', '.join(names)}")
     if refused := file.refusal(row.ticket):
         raise DataError(f"{where}: ticket", row.ticket, refused.why)
     if row.fields and (awaits := scenario.walk(row.fields, row.ticket).awaits):

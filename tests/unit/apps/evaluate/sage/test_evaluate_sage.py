@@ -305,6 +305,10 @@ def test_finished_dialogue_in_the_format_of_the_contract_is_read(tmp_path, fence
     [
         ({"ticket": {"Penalty": 0}}, "said.jsonl:1: ticket: ['Penalty']: missing variable; add 'PackageStatus'"),
         ({"ticket": {"PackageStatus": "Free", "Penalty": 0}}, "ticket.PackageStatus: 'Free': allowed:"),
+        (
+            {"ticket": {**DIALOGUE["ticket"], "Penaltie": 0}},
+            "said.jsonl:1: ticket: 'Penaltie': no such variable; did you mean 'Penalty'?",
+        ),
         ({"ticket": {"PackageStatus": "NoContract", "Penalty": 9}}, "a penalty belongs to a contract"),
         ({"fields": {"ConsumptionTyp": "Cancel"}}, "did you mean 'ConsumptionType'"),
         ({"fields": {"ConsumptionType": "Enquiry"}}, "missing field; add 'ConsumptionProfile', or leave fields out"),
@@ -320,6 +324,23 @@ def test_invalid_dialogue_is_reported_with_its_line(tmp_path, capsys, change, sa
     assert evaluate(tmp_path, dialogues=dialogues(tmp_path, {**DIALOGUE, **change}), **ALONE) == 2
     error = capsys.readouterr().err
     assert said in error and len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("price", ["1,200 EUR", True, 1200])
+def test_facts_of_a_ticket_that_formulas_use_are_numbers(tmp_path, capsys, price):
+    call = {"function": {"name": "reschedule_or_refund_handling_fee", "arguments": '{"amount": 720}'}}
+    messages = [
+        {"role": "user", "content": "I cannot fly."},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+    ]
+    ticket = {"memberLevel": "Regular", "hasInsurance": False, "TicketPrice": price, "HoursToDeparture": 2}
+    file = dialogues(tmp_path, {"id": "d", "ticket": ticket, "messages": messages})
+    code = evaluate(tmp_path, scenario="airline_refund", dialogues=file, **ALONE)
+    error = capsys.readouterr().err
+    if price == 1200:
+        assert rows(tmp_path, "traces.jsonl")[0]["turns"][0]["calls"][0]["wrong_amount"] is False
+    else:
+        assert code == 2 and f"said.jsonl:1: ticket.TicketPrice: {price!r}: must be a whole number" in error
 
 
 def test_finished_dialogues_take_no_agent_and_no_second_id(tmp_path, capsys):
