@@ -9,6 +9,7 @@ reader_exams.jsonl one row per scenario: how well the judges read customers whos
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -40,7 +41,7 @@ class Store(RowFolder):
         """Load the rows of the folder.
 
         With `rejudge` the settings of the judges may differ. If they do, the rows of the judges are moved to
-        judgements.old.jsonl and the like; otherwise they are kept.
+        judgements.old.jsonl and the like, the next time to judgements.old2.jsonl; otherwise they are kept.
 
         Raises BadInput for a folder that another process uses, that cannot be written, whose files are damaged, or that
         has dialogues with other settings. Nothing is changed then.
@@ -58,9 +59,12 @@ class Store(RowFolder):
         check_settings(self.folder, before, self._settings, rejudge=self._rejudge)
         others = before.get("judging") != json.loads(json.dumps(self._settings.get("judging")))
         if self._rejudge and others and self._is_judged:
-            for name in (JUDGEMENTS, READINGS, EXAMS):
-                if (self.folder / name).is_file():
-                    (self.folder / name).replace(self.folder / name.replace(".jsonl", ".old.jsonl"))
+            files = [self.folder / name for name in (JUDGEMENTS, READINGS, EXAMS)]
+            endings = (f".old{number}.jsonl" for number in itertools.chain([""], itertools.count(2)))
+            free = next(end for end in endings if not any(file.with_suffix(end).exists() for file in files))
+            for file in files:
+                if file.is_file():
+                    file.replace(file.with_suffix(free))
             self.judgements, self.readings, self.exams = {}, {}, {}
         merged = merge_settings(before, self._settings)
         write_atomic(self.folder / SETTINGS, json.dumps(merged, ensure_ascii=False, indent=1) + "\n")

@@ -577,6 +577,15 @@ def test_stopped_rejudging_resumes(tmp_path):
     assert json.loads((tmp_path / "judgements.old.jsonl").read_text())["turn"] == 1
 
 
+def test_votes_of_every_earlier_judge_are_kept(tmp_path):
+    for turn, judge in enumerate(("gold", "strict", "contrary", "other"), start=1):
+        with Store(tmp_path, {**SETTINGS, "judging": {"judges": [judge]}}, rejudge=True) as store:
+            store.add_trace(held())
+            store.add_judgement(TurnJudgement(agent="a", dialogue=held().plan.id, turn=turn, votes=()))
+    kept = [json.loads((tmp_path / f"judgements{end}.jsonl").read_text())["turn"] for end in (".old", ".old2", ".old3")]
+    assert kept == [1, 2, 3] and (tmp_path / "readings.old3.jsonl").is_file()
+
+
 def test_rejudging_repeats_the_exams_and_readings_of_other_judges(tmp_path):
     exam = ReaderExam(scenario="telecom_package", customers=10)
     with Store(tmp_path, SETTINGS) as store:
