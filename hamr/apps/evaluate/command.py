@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from hamr.apps.shared.commands import ConfiguredCommand, File, Files, Folder, Folders, List, Names
 from hamr.config.benchmarks import AgentConfig, EcsConfig, OlabenchConfig, PlansConfig, Tau2Config, names_function
 from hamr.config.sage import SageConfig
-from hamr.errors import BadInput
+from hamr.errors import BadInput, did_you_mean, first_fault
 
 if TYPE_CHECKING:
     from hamr.config.schema import Config
@@ -279,19 +279,26 @@ class EvaluateSage(SageConfig, EvaluateCommand):
         if not self.rejudge and not self.merge:
             return self
         from hamr.bench.sage.merge import merged_settings
-        from hamr.bench.sage.store import read_settings
+        from hamr.bench.sage.store import finished_settings
+        from hamr.files import read_object
 
-        before = merged_settings(self.merge) if self.merge else read_settings(self.output)
-        if before is None:
-            raise BadInput("output", str(self.output), "contains no evaluation to judge again; give the folder of one")
+        before = merged_settings(self.merge) if self.merge else finished_settings(self.output, "output")
+        # Options that do not change a dialogue are in metrics.json only.
+        options = {} if self.merge else read_object(self.output / "metrics.json").get("options", {})
         kept = {
             "scenario": ",".join(entry["given"] for entry in before["scenarios"].values()),
             "agents": tuple(before["agents"]),
             "simulator": before["simulator"]["name"],
             "judges": tuple(before["judging"]["judges"]),
             **before["sage"],
+            **options,
         }
-        return self.model_validate(kept | {name: getattr(self, name) for name in self.model_fields_set - {"merge"}})
+        given = {name: getattr(self, name) for name in self.model_fields_set - {"merge"}}
+        try:
+            return self.model_validate(kept | given)
+        except ValidationError as error:
+            remedy = f"has an invalid option ({first_fault(error)}); give another folder"
+            raise BadInput("output", str(self.output), remedy) from None
 
     @functools.cached_property
     def scenarios(self) -> Mapping[str, str]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hamr.bench.sage.store import Store, check_settings, load_rows, merge_settings, read_settings
+from hamr.bench.sage.store import Store, check_settings, finished_settings, load_rows, merge_settings
 from hamr.bench.sage.traces import Trace
 from hamr.errors import BadInput
 
@@ -20,9 +20,7 @@ def merged_settings(folders: Sequence[Path]) -> dict[str, Any]:
     first: dict[str, Any] | None = None
     seeds: list[int] = []
     for folder in folders:
-        settings = read_settings(folder)
-        if settings is None:
-            raise BadInput("merge", str(folder), "contains no evaluation; give the folder of one")
+        settings = finished_settings(folder, "merge")
         mine = settings.pop("merged", {"seeds": [settings["sage"]["seed"]]})["seeds"]
         seeds += [seed for seed in mine if seed not in seeds]
         settings["sage"]["seed"] = seeds[0]

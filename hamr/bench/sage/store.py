@@ -16,12 +16,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from hamr.bench.folder import RowFolder, differences, parsed_rows
 from hamr.bench.sage.customer_reading import CustomerReading
 from hamr.bench.sage.judging import TurnJudgement
 from hamr.bench.sage.reader_exam import ReaderExam
 from hamr.bench.sage.traces import Trace
-from hamr.errors import BadInput
+from hamr.data.columns import value_at
+from hamr.errors import BadInput, first_fault
 from hamr.files import write_atomic
 from hamr.types import TRANSIENT
 
@@ -136,15 +139,41 @@ def load_rows(folder: Path) -> Rows:
 # --- settings ----------------------------------------------------------------------------------
 
 
-def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Return the settings of an existing evaluation; None where there is none. Raises BadInput for an invalid file."""
+class _Settings(BaseModel):
+    """Settings that every SAGE evaluation has, also that of a policy in training."""
+
+    agents: dict[str, dict[str, Any]]
+    scenarios: dict[str, dict[str, Any]]
+
+
+def read_settings(folder: Path, key: str = "output") -> dict[str, Any] | None:
+    """Return the settings of an existing evaluation; None where there is none. Raises BadInput for `key` where the file
+    is damaged or that of another benchmark."""
     path = folder / SETTINGS
     if not path.is_file():
         return None
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
-        raise BadInput("output", str(path), "cannot be read; give another folder") from error
+        found = json.loads(path.read_text(encoding="utf-8"))
+        _Settings.model_validate(found)
+    except ValidationError as error:
+        raise BadInput(key, str(path), f"is not that of SAGE ({first_fault(error)}); give another folder") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(key, str(path), "cannot be read; give another folder") from error
+    return dict(found)
+
+
+def finished_settings(folder: Path, key: str) -> dict[str, Any]:
+    """Return the settings of an evaluation of `hamr evaluate benchmark=sage`. Raises BadInput for `key` where there is
+    none."""
+    found = read_settings(folder, key)
+    if found is None:
+        raise BadInput(key, str(folder), "contains no evaluation; give the folder of one")
+    missing = [part for part in ("simulator.name", "judging.judges", "sage.seed") if value_at(found, part) is None]
+    missing += [f"scenarios.{name}.given" for name, entry in found["scenarios"].items() if "given" not in entry]
+    if missing:
+        remedy = f"has no {missing[0]}; give a folder of `hamr evaluate benchmark=sage`"
+        raise BadInput(key, str(folder / SETTINGS), remedy)
+    return found
 
 
 def check_settings(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any], *, rejudge: bool) -> None:

@@ -27,7 +27,7 @@ from hamr.cascade.retry import patient
 from hamr.config.benchmarks import Tau2Config
 from hamr.config.sage import SCRIPTED
 from hamr.errors import BadInput, HamrError, did_you_mean
-from hamr.files import read_jsonl, write_atomic
+from hamr.files import read_jsonl, read_object, write_atomic
 from hamr.protocols import Ask
 from hamr.report.values import Column, Interval, Page, PageSection, Table
 from hamr.types import TRANSIENT, Answer, ServiceSample
@@ -111,7 +111,9 @@ class _Results(RowFolder):
 
     def _load(self) -> None:
         path = self.folder / SETTINGS
-        before = json.loads(path.read_text()) if path.is_file() else self.settings
+        before = read_object(path) or self.settings
+        if before.keys() != self.settings.keys() or not isinstance(before["agents"], dict):
+            raise BadInput("output", str(path), "is not that of tau2-bench; give another folder")
         for key in ("package", "options", "simulator"):
             if before[key] != self.settings[key]:
                 raise BadInput("output", str(self.folder), f"has dialogues with another {key}; give another folder")

@@ -100,6 +100,51 @@ def test_dialogues_can_be_rejudged_by_other_judges(tmp_path, capsys):
     assert evaluate(tmp_path, judges="scripted:strict") == 0
 
 
+def test_rejudging_keeps_the_options_that_are_not_given(tmp_path):
+    kept = {"path": "prefix", "unreadable": "left_out", "tie": "none", "action": "group", "faulty_customers": "kept"}
+    assert evaluate(tmp_path, **kept, limit="1", per_path="0") == 0
+    again = ["evaluate", "benchmark=sage", f"output={tmp_path / 'out'}", "rejudge=true", "judges=scripted:strict"]
+    assert main([*again, "tie=smallest"]) == 0
+    options = metrics(tmp_path)["options"]
+    assert {name: options[name] for name in kept} == kept | {"tie": "smallest"} and options["resamples"] == 20
+    (tmp_path / "out" / "metrics.json").unlink()
+    assert main(again) == 0 and metrics(tmp_path)["options"]["path"] == "intersection"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "is not that of SAGE"),
+        ('{"package": "1", "options": {}, "simulator": {}, "agents": {}}', "is not that of SAGE (scenarios:"),
+        ('{"agents": {"a": 1}, "scenarios": {}}', "is not that of SAGE (agents.a:"),
+        ('{"agents": {}, "scenarios": {"a": {}}, "simulator": {"name": "s"}}', "has no judging.judges"),
+    ],
+)
+def test_settings_of_no_sage_evaluation_are_refused_and_kept(tmp_path, capsys, content, said):
+    """Those of a policy in training, the last ones, have no participants to judge again or to merge."""
+    (tmp_path / "out").mkdir()
+    settings = tmp_path / "out" / "settings.json"
+    settings.write_text(content)
+    merge = [f"merge={tmp_path / 'out'},{tmp_path / 'b'}", f"output={tmp_path / 'both'}"]
+    for key, words in {"output": ["rejudge=true", f"output={tmp_path / 'out'}"], "merge": merge}.items():
+        assert main(["evaluate", "benchmark=sage", *words]) == 2
+        error = capsys.readouterr().err
+        assert f"{key}: '{settings}': {said}" in error and len(error.splitlines()) == 1
+    if "judging" not in said:
+        assert evaluate(tmp_path) == 2
+    assert settings.read_text() == content and not (tmp_path / "both").exists()
+
+
+def test_invalid_option_of_a_judged_folder_is_one_line(tmp_path, capsys):
+    assert evaluate(tmp_path, limit="1", per_path="0") == 0
+    settings = tmp_path / "out" / "settings.json"
+    settings.write_text(settings.read_text().replace('"max_turns": 30', '"max_turns": 0'))
+    assert evaluate(tmp_path, rejudge="true") == 2
+    error = capsys.readouterr().err
+    assert "has an invalid option (max_turns:" in error and len(error.splitlines()) == 1
+
+
 def test_the_same_judge_twice_is_two_judges(tmp_path):
     evaluate(tmp_path, judges="scripted:gold,scripted:gold,scripted:gold", limit="2")
     assert [vote["judge"] for vote in rows(tmp_path, "judgements.jsonl")[0]["votes"]] == [

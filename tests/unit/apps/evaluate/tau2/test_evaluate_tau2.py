@@ -103,3 +103,15 @@ def test_file_of_responses_is_no_agent(tmp_path: Path, faked, capsys) -> None:
     words = f"evaluate benchmark=tau2 agent=some.jsonl simulator=scripted:case output={tmp_path / 'x'}"
     assert cli.main(shlex.split(words)) == 2
     assert "some.jsonl" in capsys.readouterr().err and not faked
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"agents": {}, "scenarios": {}, "sage": {}}'])
+def test_settings_of_another_benchmark_are_refused_and_kept(tmp_path: Path, faked, capsys, content) -> None:
+    (tmp_path / "settings.json").write_text(content)
+    words = (
+        f"evaluate benchmark=tau2 agent=talk simulator=scripted:case pools=sage_small tools=prompt output={tmp_path}"
+    )
+    assert cli.main(shlex.split(words)) == 2
+    error = capsys.readouterr().err
+    assert f"'{tmp_path / 'settings.json'}': is not" in error and len(error.splitlines()) == 1
+    assert (tmp_path / "settings.json").read_text() == content and not faked
