@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -156,13 +157,14 @@ class EvaluateOlabench(OlabenchConfig, EvaluateCommand):
 
 
 def _number_judges(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Number repeated judges. A pool may be named several times; its second and third copies are sampled."""
+    """Number repeated judges by the first free number. A pool may be named several times; its second and third copies
+    are sampled."""
     from hamr.bench.sage.judging import AGAIN
 
     numbered: list[str] = []
     for name in names:
-        again = sum(other.partition(AGAIN)[0] == name.partition(AGAIN)[0] for other in numbered)
-        numbered.append(name if AGAIN in name or not again else f"{name}{AGAIN}{again + 1}")
+        copies = (f"{name.partition(AGAIN)[0]}{AGAIN}{number}" for number in itertools.count(2))
+        numbered.append(next(one for one in itertools.chain([name], copies) if one not in numbered))
     return tuple(numbered)
 
 
@@ -243,6 +245,10 @@ class EvaluateSage(SageConfig, EvaluateCommand):
         for key, value in self._participants().items():
             if not value and not self.rejudge:
                 raise BadInput(key, None, f"missing; give {key}=..., see `hamr evaluate benchmark=sage --help`")
+        for name in self.ranked_apart:
+            if self.agent_names and name not in self.agent_names:
+                remedy = f"{did_you_mean(name, self.agent_names)}agents: {', '.join(self.agent_names)}"
+                raise BadInput("ranked_apart", name, f"no such agent; {remedy}")
         return self
 
     def _check_merge(self) -> None:
@@ -251,6 +257,8 @@ class EvaluateSage(SageConfig, EvaluateCommand):
         self._refuse({"scenario": self.scenario, "agent": self.agents, **given}, remedy)
         if len(self.merge) < 2:
             raise BadInput("merge", str(self.merge[0]), "is one folder; give at least two")
+        if self.output.resolve() in [folder.resolve() for folder in self.merge]:
+            raise BadInput("output", str(self.output), "is one of the merged folders; give another folder")
 
     @staticmethod
     def _refuse(given: Mapping[str, Any], remedy: str) -> None:

@@ -154,6 +154,15 @@ def test_the_same_judge_twice_is_two_judges(tmp_path):
     ]
 
 
+def test_numbers_of_repeated_judges_are_free(tmp_path):
+    def judges(given):
+        words = {**ARGS, "judges": given, "output": str(tmp_path)}
+        return parse(EvaluateSage, [f"{key}={value}" for key, value in words.items() if key != "benchmark"]).judges
+
+    assert judges("x#2,x") == ("x#2", "x")
+    assert judges("x#2,x,x,x#2,y") == ("x#2", "x", "x#3", "x#4", "y")
+
+
 def test_agent_without_an_assessed_turn_fails_after_its_metrics_are_written(tmp_path, capsys):
     assert evaluate(tmp_path, simulator="scripted:hasty") == 1
     assert "no turn of scripted:perfect was assessed, because no customer talked to it" in capsys.readouterr().err
@@ -205,6 +214,17 @@ def test_merging_refuses_what_does_not_fit(tmp_path, capsys):
     assert "is one folder" in error(f"merge={a}")
     assert "contains no evaluation" in error(f"merge={a},{tmp_path / 'none'}")
     assert "agent: 'scripted:perfect'" in error(f"merge={a},{b}", "agent=scripted:perfect")
+    assert not (tmp_path / "out" / "metrics.json").exists()
+    assert evaluate(tmp_path, agent="scripted:wrong_action", limit="1", per_path="0", output=str(tmp_path / "d")) == 0
+    (tmp_path / "out").rename(tmp_path / "empty")
+    (tmp_path / "out").symlink_to(a)
+    before = (a / "traces.jsonl").read_bytes()
+    assert "is one of the merged folders; give another folder" in error(f"merge={a},{tmp_path / 'd'}")
+    assert (a / "traces.jsonl").read_bytes() == before
+    (tmp_path / "out").unlink()
+    apart = error(f"merge={a},{tmp_path / 'd'}", "ranked_apart=scripted:wrong_acton")
+    assert "ranked_apart: 'scripted:wrong_acton': no such agent; did you mean 'scripted:wrong_action'?" in apart
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
@@ -231,6 +251,10 @@ def test_merging_refuses_what_does_not_fit(tmp_path, capsys):
         ({"agent": "hamr.cli:main"}, "cannot be called as main(messages, tools)"),
         ({"judges": "hamr.cli:main"}, "only an agent may be one"),
         ({"agent": "judge", "pools": "tiny", "tools": "native"}, "does not suit judge"),
+        (
+            {"ranked_apart": "scripted:perfec"},
+            "no such agent; did you mean 'scripted:perfect'? agents: scripted:perfect",
+        ),
         ({"tools": "native", "agent_prompt": "service"}, "set agent_prompt=actions"),
         ({"rejudge": "yes"}, "true or false"),
         ({"pools.judge.modle": "tiny"}, "pools.judge.modle"),
