@@ -7,7 +7,6 @@ import re
 from typing import Literal
 
 from hamr.config.section import (
-    NonNegative,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -15,6 +14,7 @@ from hamr.config.section import (
     Section,
     Seed,
     SmallInt,
+    Temperature,
 )
 
 _FUNCTION = re.compile(r"(?:.*\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*")
@@ -68,7 +68,7 @@ class EcsConfig(RetryConfig, AnswerConfig):
     probabilities. The votes are stored with both, so the other is available without new calls."""
     stage: str = "rl"
     """Stage of a run folder whose responses to the test split are scored (base, sft, rl)."""
-    temperature: NonNegative = 0.0
+    temperature: Temperature = 0.0
     """Sampling temperature of the policy."""
     max_new_tokens: PositiveInt = 512
     """Maximum length of a response of the policy in tokens."""
@@ -87,7 +87,7 @@ class OlabenchConfig(RetryConfig, AnswerConfig):
     judged: Literal["subset", "all"] = "subset"
     """Judges of an item: those of its subset (core: dialogue, policy, tools; risk; hallucination), or all five, for
     data without subsets."""
-    temperature: NonNegative = 0.0
+    temperature: Temperature = 0.0
     """Sampling temperature of the policies."""
     max_new_tokens: PositiveInt = 512
     """Maximum length of a response in tokens."""
@@ -110,7 +110,7 @@ class PlansConfig(RetryConfig):
     prompt: Literal["planning", "training"] = "planning"
     """`planning`: the first paper's planning prompt (D.3.1), for any model. `training`: the prompt that the items of
     `hamr data patm` are trained with."""
-    temperature: NonNegative = 0.0
+    temperature: Temperature = 0.0
     """Sampling temperature of the policy."""
     max_new_tokens: PositiveInt = 1024
     """Maximum length of a plan in tokens."""
@@ -136,9 +136,9 @@ class Tau2Config(RetryConfig):
     """Maximum number of messages in a dialogue."""
     max_errors: PositiveInt = 10
     """Maximum number of failed tool calls in a dialogue."""
-    agent_temperature: NonNegative = 0.0
+    agent_temperature: Temperature = 0.0
     """Sampling temperature of the agents."""
-    user_temperature: NonNegative = 0.0
+    user_temperature: Temperature = 0.0
     """Sampling temperature of the customer."""
     seed: Seed = 300
     """Seed of the first trial."""

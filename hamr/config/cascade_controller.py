@@ -107,8 +107,8 @@ def check_cascade_controller(c: Config) -> None:
     certificate, share = wanted.certificate, wanted.budget.judge_frac
     by = None if wanted.audit.by == "judge" else wanted.audit.by
     audited = {"correction": wanted.correction, "certificate.limit": certificate.limit, "audit.by": by}
-    for key, value in {**audited, "budget.judge_frac": share}.items():
-        if value in ("off", None):
+    for key, value in {**audited, "budget.judge_frac": share, "audit_frac": wanted.audit_frac}.items():
+        if value in ("off", None, 0.0):
             continue
         if wanted.mode != "hybrid":
             raise ValueError(

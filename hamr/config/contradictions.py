@@ -37,6 +37,9 @@ def check_consistent(c: Config) -> None:
                 f"pools.{name}.finetune.start_from={start!r} is not a pool that is fine-tuned from its own model; "
                 f"use one of {possible} or null"
             )
+        if start is not None and c.pools[start].type != pool.type:
+            why = ", another kind of model; start from a pool of the same type, or set start_from=null"
+            raise c.clash(f"pools.{name}.type", f"pools.{start}.type", why)
         if pool.type == "openai" and pool.model in BUNDLED:
             why = f", a bundled model, which no endpoint serves; set pools.{name}.model=NAME, as the endpoint calls it"
             raise c.clash(f"pools.{name}.type", f"pools.{name}.model", why)
@@ -71,6 +74,9 @@ def _check_scorers(c: Config) -> None:
             raise c.clash(key, f"pools.{name}.role", f"; point it at a pool with role {role!r}")
         if c.rewards.consistency.fallback == "wait":
             _check_patience(c, "rewards.consistency", name)
+    if c.scorers.on_alarm == "refit" and not c.scorers.check_every:
+        why = ", so that the scorers are never checked and refitted in a run; set check_every, e.g. to 40"
+        raise c.clash("scorers.on_alarm", "scorers.check_every", why)
 
 
 def _check_sampling(c: Config) -> None:
@@ -113,6 +119,8 @@ def _check_transfer(c: Config) -> None:
         raise c.clash("rollout.transfer", "trainer.backend", why)
     if c.trainer.backend == "nccl" and not c.trainer.num_gpus:
         raise c.clash("trainer.backend", "trainer.num_gpus", "; use backend='gloo' on CPUs")
+    if c.trainer.backend == "gloo" and c.trainer.num_gpus:
+        raise c.clash("trainer.backend", "trainer.num_gpus", ", which it would reserve and not use; set backend='nccl'")
 
 
 _KERNEL_NEEDS = {
@@ -318,9 +326,11 @@ def _check_harness(c: Config) -> None:
     if c.model.response_format != "plain":
         why = ", which the messages of a harness do not ask for; set response_format='plain'"
         raise c.clash("env.type", "model.response_format", why)
-    for key in ("consistency", "sage_logic"):
+    compared = ("consistency", "sage_logic", *(() if c.rewards.length.reference_length else ("length",)))
+    for key in compared:
         if getattr(c.rewards, key).weight:
             why = ", which compares with references, and the turns of a harness have none; set it to 0"
+            why += ", or set rewards.length.reference_length" if key == "length" else ""
             raise c.clash("env.type", f"rewards.{key}.weight", why)
 
 

@@ -22,6 +22,7 @@ from hamr.config.section import (
     Section,
     Seed,
     Steps,
+    Temperature,
 )
 from hamr.errors import ConfigError
 from hamr.types import Aggregation
@@ -59,13 +60,14 @@ class EvaluationConfig(Section):
     temperature (with its top_p) estimate the mean that RL optimises.
     """
 
-    temperature: NonNegative = 0.0
-    """Sampling temperature, at least 0. 0 takes the most likely token."""
+    temperature: Temperature = 0.0
+    """Sampling temperature, in [0, 2]. 0 takes the most likely token."""
     samples: Annotated[int, Field(ge=1, le=4096)] = 1
-    """Number of responses per prompt. More than 1 needs a temperature above 0."""
+    """Number of responses per prompt. More than 1 needs a temperature above 0. A held-out customer of dialogues gets
+    one dialogue."""
     stop_at_answer: bool = False
     """Post-CoT: generation ends with the answer, as in a deployment. Later text cannot change the answer. In training
-    the rationale is always generated."""
+    and in dialogues the rationale is always generated."""
 
     @model_validator(mode="after")
     def _check_sampling(self) -> EvaluationConfig:

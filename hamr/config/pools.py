@@ -21,6 +21,7 @@ from hamr.config.section import (
     SampleCount,
     Section,
     SmallInt,
+    Temperature,
     Tokens,
 )
 from hamr.hardware import DType, resolve_dtype
@@ -48,8 +49,8 @@ class EngineConfig(FootprintConfig):
     """Size of the KV cache on the CPU, where vLLM would otherwise take 0.92 of memory."""
     block_size: SampleCount = 32
     """KV block size in tokens. A prompt shorter than a block never hits the prefix cache."""
-    gpu_memory_utilization: Fraction = 0.9
-    """Share of the GPU memory, in [0, 1], that the engine may take for weights and KV cache. Without effect on a
+    gpu_memory_utilization: Annotated[float, Field(gt=0.0, le=1.0)] = 0.9
+    """Share of the GPU memory, in (0, 1], that the engine may take for weights and KV cache. Without effect on a
     CPU."""
     tensor_parallel_size: SmallInt = 1
     """Number of GPUs that share the model. More than 1 needs `num_gpus` of the same value."""
@@ -61,10 +62,12 @@ class EngineConfig(FootprintConfig):
 
     @model_validator(mode="after")
     def _one_gpu_a_shard(self) -> EngineConfig:
-        if self.tensor_parallel_size > 1 and self.num_gpus != self.tensor_parallel_size:
+        shards = self.tensor_parallel_size
+        if max(shards, self.num_gpus) > 1 and self.num_gpus != shards:
+            reason = "every shard needs its own GPU" if shards > 1 else "one shard uses one GPU"
             raise ValueError(
-                f"tensor_parallel_size={self.tensor_parallel_size} and num_gpus={self.num_gpus:g} contradict each "
-                f"other; every shard needs its own GPU: set num_gpus={self.tensor_parallel_size}"
+                f"tensor_parallel_size={shards} and num_gpus={self.num_gpus:g} contradict each other; {reason}: set "
+                f"num_gpus={shards}"
             )
         return self
 
@@ -172,8 +175,8 @@ class PoolConfig(Section):
     openai`. Empty for a grader, a `cross_encoder` and an `embedding`."""
     replicas: SmallInt = 1
     """Initial number of replicas. With `autoscaling`, at least `min_replicas`."""
-    max_replicas_per_node: SmallInt | None = None
-    """Maximum number of replicas on one node, to spread the pool. null: no limit."""
+    max_replicas_per_node: Annotated[int, Field(ge=1, le=100)] | None = None
+    """Maximum number of replicas on one node, in [1, 100], to spread the pool. null: no limit."""
     autoscaling: AutoscalingConfig | None = None
     """Bounds between which Ray Serve scales the pool: up after 30 s of load, down after 10 min with less. null: the
     number of replicas is fixed."""
@@ -204,8 +207,8 @@ class PoolConfig(Section):
     bounds the answer, 500."""
     answer_tokens: PositiveInt = 512
     """Maximum length of a written answer to a reward's own prompt, in tokens. A truncated answer is unparseable."""
-    temperature: NonNegative | None = None
-    """Sampling temperature of reasoning and written answers, at least 0. null: greedy, and 0.7 where a question is
+    temperature: Temperature | None = None
+    """Sampling temperature of reasoning and written answers, in [0, 2]. null: greedy, and 0.7 where a question is
     asked again. Reasoning models such as Qwen3 and QwQ advise against greedy decoding. A recipe's own temperature goes
     before. The verdict's label is read from probabilities and never sampled."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
@@ -343,9 +346,9 @@ class PoolConfig(Section):
             raise self.clash("type", "role", f"; it compares two texts and can only be a reranker{other}")
         if self.prompt:
             raise self.clash("type", "prompt", "; it takes no instructions: set prompt=''")
-        if self.sampling_extra or self.temperature is not None:
-            key = "sampling_extra" if self.sampling_extra else "temperature"
-            raise self.clash("type", key, f"; it samples nothing: remove {key}")
+        for key in ("sampling_extra", "temperature", "top_p", "top_k", "thinking_tokens", "structured"):
+            if getattr(self, key) != PoolConfig.model_fields[key].get_default(call_default_factory=True):
+                raise self.clash("type", key, f"; it writes no text: remove {key}")
         if self.finetune and self.type == "embedding":
             raise ValueError(
                 f"type={self.type!r} has a finetune section; only vllm and cross_encoder pools are fine-tuned: set "

@@ -78,8 +78,8 @@ class ConsistencyConfig(Section):
     """Reward of a partially consistent reply with `mode=hard_judge`. 0: binary, as the paper's hard judge. 0.5: the
     three levels of the soft score."""
     judge_best_k: PositiveInt | None = None
-    """Maximum number of references that the judge scores, audits included: the k with the highest reranker scores.
-    null: all."""
+    """Maximum number of references that the judge scores with `mode=hybrid`, audits included: the k with the highest
+    reranker scores. null: all, as in the other modes."""
     verbatim: bool = False
     """A reply identical to a reference scores 1 without a scorer. Off as in the paper, whose scorers rate the
     agreement. Much weaker scorers give the same correct wording different rewards."""

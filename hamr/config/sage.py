@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from hamr.config.benchmarks import AnswerConfig, RetryConfig
-from hamr.config.section import NonNegative, NonNegativeInt, PositiveInt, SampleCount, Seed
+from hamr.config.section import NonNegativeInt, PositiveInt, SampleCount, Seed, Temperature
 
 TieRule = Literal["first", "smallest", "none"]
 PathForm = Literal["intersection", "prefix"]
@@ -49,11 +49,11 @@ class SageConfig(RetryConfig, AnswerConfig):
     agents with native tools, else `service`."""
     max_rounds: PositiveInt = 8
     """Rounds of tool calls before an agent has to answer with a text (`agent_prompt=actions`)."""
-    user_temperature: NonNegative = 0.7
+    user_temperature: Temperature = 0.7
     """Sampling temperature of the customers."""
     user_tokens: PositiveInt = 96
     """Maximum length of a customer's message in tokens."""
-    agent_temperature: NonNegative = 0.0
+    agent_temperature: Temperature = 0.0
     """Sampling temperature of the agents."""
     reasks: NonNegativeInt = 2
     """Retries of a customer message that breaks character, or of an unparseable judgement."""

@@ -25,8 +25,8 @@ from hamr.config.section import (
     FootprintConfig,
     Fraction,
     LoraConfig,
-    Megabytes,
     NonNegative,
+    PoolName,
     PositiveFloat,
     PositiveInt,
     SampleCount,
@@ -86,8 +86,8 @@ class RolloutConfig(Section):
     `trainer.num_gpus` to shares of one GPU, and `engine.gpu_memory_utilization` to leave memory for the rank."""
     samples_per_prompt: Annotated[int, Field(ge=2, le=4096)] = 16
     """Number of responses per prompt: the size of a group."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature, above 0."""
+    temperature: Annotated[float, Field(ge=0.01, le=2.0)] = 1.0
+    """Sampling temperature, in [0.01, 2], the range of vLLM without 0. SFT does not depend on it."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
     """Nucleus sampling: smallest set of tokens whose probability reaches this share, in (0, 1]. 1 keeps all tokens."""
     sampling_extra: dict[str, Any] = Field(default_factory=dict)
@@ -155,7 +155,7 @@ class TrainerConfig(FootprintConfig):
     """Peak learning rate, above 0."""
     embedding_rate: NonNegative = 1.0
     """Learning rate of the token embeddings as a multiple of `learning_rate`. Below 1, words that are absent from the
-    training data stay close to those that occur in it."""
+    training data stay close to those that occur in it. `lora` freezes them."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning rate after the warm-up: `constant`, or a `cosine` down to `min_learning_rate`."""
     warmup_frac: Fraction = 0.0
@@ -258,9 +258,10 @@ class DataConfig(Section):
     train: str | None = None
     """JSONL of the training samples. Required for `type: jsonl`."""
     validation: str | None = None
-    """JSONL of the samples for evaluations in the run. null: split off `train`."""
+    """JSONL of the samples on which scorers are prepared and checked, and references of `hamr sft` are evaluated. null:
+    split off `train`."""
     test: str | None = None
-    """JSONL files in the sample format. `type: jsonl` needs `train`; the others are split off if null."""
+    """JSONL of the samples on which the policy is evaluated, during the run and at its end. null: split off `train`."""
     sft: str | None = None
     """JSONL of the samples for supervised fine-tuning, of which those of the held-out splits are left out. null: those
     of `train`."""
@@ -289,7 +290,7 @@ class DataConfig(Section):
         if self.type == "jsonl" and self.train is None:
             raise self.clash("type", "train", "; give data=FOLDER (with a train.jsonl), data=FILE.jsonl or data.train")
         if self.type == "sage":
-            for key in ("train", "validation", "test"):
+            for key in ("train", "validation", "test", "sft"):
                 if getattr(self, key) is not None:
                     why = ", and data=sage generates all splits; remove it, or give data=FOLDER or data=FILE.jsonl"
                     raise self.clash("type", key, why)
@@ -304,8 +305,8 @@ class ClusterConfig(Section):
     """Ray address. null starts a local Ray for this run."""
     num_cpus: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Logical CPUs of the local Ray. null: 8 or those of the machine, whichever is more."""
-    object_store_mb: Megabytes = 512
-    """Size of the object store of a local Ray in MiB."""
+    object_store_mb: Annotated[int, Field(ge=75, le=1_000_000_000)] = 512
+    """Size of the object store of a local Ray in MiB, at least 75."""
     temp_dir: str | None = None
     """Folder for the files of a local Ray. null: the system's folder for temporary files."""
     start_timeout_s: PositiveFloat = 300.0
@@ -338,7 +339,7 @@ class Config(Section):
     trainer: TrainerConfig = TrainerConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     rewards: RewardsConfig = RewardsConfig()
-    pools: dict[str, PoolConfig] = Field(default_factory=default_pools)
+    pools: dict[PoolName, PoolConfig] = Field(default_factory=default_pools)
     router: RouterConfig = RouterConfig()
     scorers: ScorersConfig = ScorersConfig()
     data: DataConfig

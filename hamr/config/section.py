@@ -8,6 +8,15 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+def _check_pool_name(name: str) -> str:
+    """Ray Serve's applications are named RUN--POOL, and the pool has to be found again in that."""
+    if not name or name.startswith("-") or "--" in name:
+        raise ValueError(f"pool {name!r}: a name is not empty, has no '--' and starts with no '-'; rename the pool")
+    return name
+
+
 PositiveFloat = Annotated[float, Field(gt=0.0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0.0, le=1e9)]
 PositiveInt = Annotated[int, Field(gt=0, le=1_000_000_000)]
@@ -24,8 +33,11 @@ Megabytes = Annotated[int, Field(gt=0, le=100_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=1 << 24)]
 Seed = Annotated[int, Field(ge=0, le=(1 << 32) - 1)]
 """The range of NumPy's seeds, which is smaller than that of torch."""
+Temperature = Annotated[float, Field(ge=0.0, le=2.0)]
+"""Sampling temperature, in the range that vLLM and OpenAI's API take."""
 RewardName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 """Name of a user's reward: that of its component in records and metrics."""
+PoolName = Annotated[str, AfterValidator(_check_pool_name)]
 AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().resolve()))]
 """Absolute, so that a run resumed from another folder reads the same files."""
 
@@ -103,7 +115,15 @@ class LoraConfig(Section):
     """Rank of the adapter matrices."""
     alpha: PositiveFloat = 32.0
     """Scale of the adapter: its output is multiplied by alpha / rank."""
-    target_modules: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    target_modules: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(min_length=1)] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
     """Names of the linear layers that get an adapter. `lm_head` cannot have one."""
 
     @model_validator(mode="after")

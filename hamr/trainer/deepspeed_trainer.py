@@ -264,7 +264,8 @@ class DeepSpeedTrainer:
 
     def _loss(self, work: _Work, step: _Step, policy: bool) -> LossTerms:
         a, b = self.algorithm, work.batch
-        logprobs, entropies = self.engine(b)
+        with self._sampled_at(self.temperature if policy else 1.0):
+            logprobs, entropies = self.engine(b)
         normaliser = divisors(step.whole, b.mask_N, b.owner_N)
         if not policy:
             return sft_loss(logprobs, b.mask_N, normaliser=normaliser)
@@ -352,11 +353,19 @@ class DeepSpeedTrainer:
 
     # --- log-probabilities ---
 
+    @contextmanager
+    def _sampled_at(self, temperature: float) -> Iterator[None]:
+        """Compute the log-probabilities of sampling at this temperature. SFT learns the model's own distribution, 1."""
+        self.model.head.temperature, usual = temperature, self.model.head.temperature
+        try:
+            yield
+        finally:
+            self.model.head.temperature = usual
+
     def logprobs(self, groups: Sequence[TrainGroup], temperature: float = 1.0) -> list[list[tuple[float, ...]]]:
         """Return log p of every completion token, by group, sequence and token; the same on every rank."""
-        self.model.head.temperature, usual = temperature, self.model.head.temperature
         found: list[tuple[int, int, tuple[float, ...]]] = []
-        try:
+        with self._sampled_at(temperature):
             for microbatch in self._plan(groups):
                 batch = build_batch(groups, microbatch, self.model.layout, self.device)
                 values = self._logprobs(batch).tolist()
@@ -365,8 +374,6 @@ class DeepSpeedTrainer:
                         count = len(groups[piece.group].sequences[i].token_ids)
                         found.append((piece.group, i, tuple(values[:count])))
                         del values[:count]
-        finally:
-            self.model.head.temperature = usual
         result: list[list[tuple[float, ...]]] = [[()] * len(g.sequences) for g in groups]
         for group, i, row in self._from_all(found):
             result[group][i] = row

@@ -461,9 +461,9 @@ def test_embeddings_may_have_a_separate_learning_rate(one: TrainerGroup, tiny: P
 
 @pytest.mark.parametrize("budget", [20, 4096])
 def test_supervised_loss_averages_over_tokens_or_sequences(one: TrainerGroup, tiny: Path, budget: int) -> None:
-    """Compared with the log-probabilities of the same weights."""
+    """Compared with the log-probabilities of the same weights at temperature 1; that of the rollouts is 0.8."""
     reset(one, tiny, CONFIG.model_copy(update={"tokens_per_microbatch": budget}))
-    sequences = [s for g in asyncio.run(one.logprobs(BATCH.groups, 0.8)) for s in g]
+    sequences = [s for g in asyncio.run(one.logprobs(BATCH.groups)) for s in g]
     tokens = [x for s in sequences for x in s]
     expected = {
         "token_mean": -sum(tokens) / len(tokens),

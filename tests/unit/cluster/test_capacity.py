@@ -59,7 +59,7 @@ def test_no_count_is_suggested_if_not_even_one_fits() -> None:
 
 
 def test_gpus_are_counted_separately() -> None:
-    judge = pools(engine={"num_gpus": 2, "num_cpus": 0}, replicas=3)
+    judge = pools(engine={"num_gpus": 2, "tensor_parallel_size": 2, "num_cpus": 0}, replicas=3)
     with pytest.raises(CapacityError, match=r"pools\.judge\.replicas: 3: 3 x 2 GPU of the 6"):
         check_capacity(demands(config(pools=judge)), {"CPU": 64.0, "GPU": 4.0})
     with pytest.raises(CapacityError, match="the cluster has 0"):
@@ -74,7 +74,7 @@ def test_autoscaled_pool_counts_its_initial_replicas(replicas: int, key: str, co
 
 
 def test_a_pool_behind_an_endpoint_needs_no_engine() -> None:
-    remote = config(pools=pools(type="openai", model="m", endpoint="http://localhost:1/v1", engine={"num_gpus": 8}))
+    remote = config(pools=pools(type="openai", model="m", endpoint="http://localhost:1/v1", engine={"num_gpus": 1}))
     check_capacity(demands(remote), {"CPU": 2.1})
 
 

@@ -210,6 +210,8 @@ HALF = {"num_gpus": 0.5, "backend": "nccl"}
         ({"custom_resources": {"GPU": 1}}, {}, "set num_gpus"),
         ({}, {"engine": {"tensor_parallel_size": 4, "num_gpus": 1}}, "set num_gpus=4"),
         ({}, {"engine": {"tensor_parallel_size": 4}}, "set num_gpus=4"),
+        ({}, {"engine": {"num_gpus": 2}}, "one shard uses one GPU: set num_gpus=1"),
+        ({"num_gpus": 1}, {}, "reserve and not use; set backend='nccl'"),
         ({"schedule": "cosine", "learning_rate": 1e-5, "min_learning_rate": 1e-4}, {}, "lower the minimum"),
     ],
 )
@@ -269,5 +271,5 @@ def test_resources_become_ray_options() -> None:
     assert ray_options({}) == {"num_cpus": 0.0, "num_gpus": 0.0}
     [pool] = [d for d in demands(config(pools=judge(max_replicas_per_node=2))) if "judge" in d.key]
     assert pool.per_node == 2
-    remote = config(pools=judge(type="openai", model="m", endpoint="http://h/v1", engine={"num_gpus": 8}))
+    remote = config(pools=judge(type="openai", model="m", endpoint="http://h/v1", engine={"num_gpus": 1}))
     assert replica_resources(remote.pools["judge"]) == {"CPU": 0.1}

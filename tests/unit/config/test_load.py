@@ -241,6 +241,39 @@ def test_contradictory_fault_settings_are_rejected(overrides: list[str], says: l
         assert part in message
 
 
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["data.sft=b.jsonl"], "type='sage' but sft='b.jsonl'"),
+        (["pools.a--b={role: judge, prompt: judge.en}"], "has no '--'"),
+        (["scorers.on_alarm=refit"], "scorers.check_every=0, so that the scorers are never checked"),
+        (["rewards.consistency.mode=soft_judge", "rewards.consistency.audit_frac=0.1"], "which has no trust interval"),
+        (["trainer.lora={target_modules: []}"], "must have 1 or more entries"),
+        (
+            ["env=endpoint", "env.command=x", "rewards.consistency.weight=0", "rewards.length.weight=1"],
+            "set rewards.length.reference_length",
+        ),
+        (["pools=compact", "pools.judge.top_p=0.5"], "it writes no text: remove top_p"),
+        (
+            [
+                "pools=compact", "pools.judge.type=vllm", "pools.judge.prompt=judge.en",
+                "pools.judge.model=smollm2-135m", "pools.judge.finetune.start_from=reranker",
+            ],
+            "start from a pool of the same type",
+        ),
+        (["rollout.temperature=2.5"], "must be less than or equal to 2"),
+        (["rollout.temperature=0.001"], "must be greater than or equal to 0.01"),
+        (["experiment.evaluation.temperature=3"], "must be less than or equal to 2"),
+        (["cluster.object_store_mb=64"], "must be greater than or equal to 75"),
+        (["pools.judge.max_replicas_per_node=101"], "must be less than or equal to 100"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_work_are_refused(overrides: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        load_config(["experiment=smoke", *overrides])
+    assert says in str(raised.value)
+
+
 def test_fault_tolerance_defaults_are_off_or_bounded() -> None:
     config = load_config(["pools.judge.breaker=null", "experiment.unscored.max_frac=null"])
     assert config.pools["judge"].breaker is None

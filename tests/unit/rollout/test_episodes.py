@@ -698,7 +698,10 @@ def test_settings_that_compare_responses_are_refused(override: str, says: str) -
     ("overrides", "says"),
     [
         (["rewards.consistency.audit.by=rules", "rewards.consistency.audit_frac=0.1"], "audit.by='rules' but rollout"),
-        (["scorers.on_alarm=refit"], "scorers.refit.labels='rule' but rollout.episode.path='my.py:run'"),
+        (
+            ["scorers.on_alarm=refit", "scorers.check_every=9"],
+            "scorers.refit.labels='rule' but rollout.episode.path='my.py:run'",
+        ),
     ],
 )
 def test_rule_for_exact_acts_is_refused(overrides: list[str], says: str) -> None:

@@ -66,7 +66,7 @@ def test_training_question_matches_the_reward_question() -> None:
     ids = taught.question_ids(judged())
     text = taught.tokenizer.core.decode(ids, skip_special_tokens=False)
     assert "Name the fee." in text and "<response>\nIt costs $50.\n</response>" in text
-    assert taught.prompt_id.startswith("hallucination.en@1+")
+    assert taught.prompt_id.startswith("hallucination.en@2+")
 
 
 def test_planted_responses_are_learnt_without_reasons() -> None:

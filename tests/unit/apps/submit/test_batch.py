@@ -392,7 +392,10 @@ def test_submitted_job_resumes_from_its_run_folder(
         ([*KUBERAY[:-1]], "launch.claim: None: the run folder would be lost with the pods"),
         ([*KUBERAY, "logging=online"], "launch.secret: None: the pods need WANDB_API_KEY"),
         ([*KUBERAY, "data.type=jsonl", "data.train=a.jsonl"], "data.train: 'a.jsonl': pods do not see this folder"),
-        ([*KUBERAY, "data.sft=b.jsonl"], "data.sft: 'b.jsonl': pods do not see this folder"),
+        (
+            [*KUBERAY, "data.type=jsonl", "data.train=/mnt/hamr/a.jsonl", "data.sft=b.jsonl"],
+            "data.sft: 'b.jsonl': pods do not see this folder",
+        ),
         ([*KUBERAY, "pools.judge.model=../", "model.path=/m"], "pools.judge.model: '../': pods do not see this folder"),
         ([*KUBERAY, "experiment.run_dir=/home/me/run"], "pods keep only files below /mnt/hamr"),
         ([*KUBERAY, "launch.cpus_per_node=1", "trainer.num_cpus=2"], "one needs 0 GPUs and 2 CPUs, and a node has 8"),
