@@ -18,7 +18,7 @@ from hamr.config.tickets import TicketMapping
 from hamr.data.columns import list_columns, value_at
 from hamr.data.tables import Row
 from hamr.data.tickets import as_text
-from hamr.data.times import moment
+from hamr.data.times import DateOrder, date_order, moment
 from hamr.errors import DataError
 
 _PROBE = 2000
@@ -70,6 +70,8 @@ class Proposal:
     """Rows (from 0) whose parameters of a call are not a JSON object."""
     unordered: str | None = None
     """A column of dates that the rows of a ticket are not ordered by, if no other column has the turns' times."""
+    unread: tuple[str, str] | None = None
+    """(column, value) of a column that is named like a time and has a value that cannot be read as one, likewise."""
 
     @property
     def ticket_mapping(self) -> TicketMapping:
@@ -94,8 +96,11 @@ class _Column:
         return mean([len(str(value)) for value in self.present] or [0])
 
 
-def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
-    """Return a mapping for the rows of an export. Raise DataError if no column holds the speakers, or the messages."""
+def propose_mapping(rows: Sequence[Row], source: str, dates: DateOrder | None = None) -> Proposal:
+    """Return a mapping for the rows of an export. Raise DataError if no column holds the speakers, or the messages.
+
+    `dates`: order of day and month. By default, the dates of each column decide it.
+    """
     rows = rows[:_PROBE]
     if better := next(filter(None, map(_other_form, rows)), None):
         raise DataError("input", source, f"{better}; it needs no mapping")
@@ -131,8 +136,10 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     if skip:
         turn["skip"] = skip
         used += [column for column in others if column.name in skip]
-    orders = [(c, order) for c in others if c not in used and (order := _time_order(c, tickets))]
+    named = [column for column in others if column not in used and column.is_named(_TIME_NAME)]
+    orders = [(c, order) for c in named if (order := _time_order(c, tickets, dates))]
     time, order = min(orders, key=lambda found: _ORDERS.index(found[1]), default=(None, None))
+    unread = None if time else next(((c.name, value) for c in named if (value := _unreadable_time(c))), None)
     unordered = time.name if time and order == "mixed" else None
     if time and not unordered:
         turn["time"] = time.name
@@ -140,13 +147,13 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
     mapping: dict[str, Any] = {"id": identity.name, **({"turns": turns.name} if turns else {})}
     mapping |= _ticket_columns([c for c in free if c not in (identity, *used)], tickets if turns is None else None)
     mapping["turn"] = turn
-    named = {name for section in ("ticket", "privileged") for name in mapping.get(section, {}).values()}
-    named |= {mapping.get("group", ""), mapping.get("policy", ""), mapping.get("tools", ""), identity.name}
-    named |= {column.name for column in (*used, *([turns] if turns else []))}
+    mapped = {name for section in ("ticket", "privileged") for name in mapping.get(section, {}).values()}
+    mapped |= {mapping.get("group", ""), mapping.get("policy", ""), mapping.get("tools", ""), identity.name}
+    mapped |= {column.name for column in (*used, *([turns] if turns else []))}
     unused = [
         column.name
         for column in (*columns, *(turn_columns if turns else ()))
-        if not any(_is_part(column, name) for name in named) and not isinstance(column.present[0], dict)
+        if not any(_is_part(column, name) for name in mapped) and not isinstance(column.present[0], dict)
     ]
     filled = enumerate(parameters.values if call and parameters else ())
     bad = [i for i, value in filled if value not in (None, "") and not _is_object(value)]
@@ -155,6 +162,7 @@ def propose_mapping(rows: Sequence[Row], source: str) -> Proposal:
         unused=tuple(unused),
         bad_parameters=tuple(dict.fromkeys(ticket_of_turn[i] if ticket_of_turn else i for i in bad)),
         unordered=unordered,
+        unread=unread,
     )
 
 
@@ -315,16 +323,21 @@ Order = Literal["oldest", "newest", "same", "mixed"]
 _ORDERS: tuple[Order, ...] = get_args(Order)
 
 
-def _time_order(column: _Column, tickets: Sequence[int]) -> Order | None:
-    """Return the order of the times within the tickets, None for other values and for numbers in no order."""
-    if not column.is_named(_TIME_NAME):
-        return None
+def _time_order(column: _Column, tickets: Sequence[int], dates: DateOrder | None) -> Order | None:
+    """Return the order of the times within the tickets, None for other values and for numbers in no order.
+
+    Dates whose day and month cannot be told apart have no order yet: the import asks for it.
+    """
+    try:
+        order = date_order(column.name, ((column.name, value) for value in column.present), dates)
+    except DataError:
+        return "same"
     last: dict[int, Any] = {}
     later = earlier = 0
     try:
         for ticket, value in zip(tickets, column.values, strict=True):
             if value not in (None, ""):
-                now = moment(value, column.name, "day_first")
+                now = moment(value, column.name, order)
                 later += ticket in last and now > last[ticket]
                 earlier += ticket in last and now < last[ticket]
                 last[ticket] = now
@@ -335,6 +348,17 @@ def _time_order(column: _Column, tickets: Sequence[int]) -> Order | None:
     if min(later, earlier) * 2 > max(later, earlier):
         return None if all(re.fullmatch(r"[\d.]+", as_text(value)) for value in column.present) else "mixed"
     return "oldest" if later > earlier else "newest" if earlier else "same"
+
+
+def _unreadable_time(column: _Column) -> str | None:
+    """Return the first value with a digit that is not a time, None if there is none."""
+    for value in column.present:
+        try:
+            moment(value, column.name, None)
+        except DataError:
+            if re.search(r"\d", str(value)):
+                return str(value)[:80]
+    return None
 
 
 def _ticket_columns(columns: Sequence[_Column], tickets: Sequence[int] | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Times in a column of an export: numbers, ISO 8601, or dates with the day or the month first.
+"""Times in a column of an export: numbers, ISO 8601, dates with the day or the month first, or with a month's name.
 
 `01/02/2026` alone is ambiguous. The order is decided over the whole column: one date with a number above 12 decides it.
 """
@@ -21,6 +21,10 @@ _NUMERIC = re.compile(r"\s*(\d{1,2})([/.-])(\d{1,2})\2(?:\d{4}|\d{2})(?!\d)")
 """A date that ends with the year. Dates that begin with a year of four digits are ISO 8601."""
 _SINGLE = re.compile(r"(?<![\d.])(\d)(?![\d.])")
 """A number without the zero that ISO 8601 writes before it: 2026-3-1 9:05."""
+_WORDED = re.compile(r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)|\d\s?[ap]\.?m\b", re.IGNORECASE)
+"""The name of a month, or AM or PM after a time: Jan 2, 2026 1:05 PM."""
+_DEFAULT = datetime(2000, 1, 1)
+"""The parts that a text leaves out, such as the date of `1:05 PM`."""
 _ISO = "write the dates as ISO 8601 (2026-01-31)"
 
 
@@ -68,8 +72,8 @@ def moment(time: Any, place: str, order: DateOrder | None) -> Any:
         return time
     text = time.strip()
     with contextlib.suppress(ValueError, OverflowError):
-        if _NUMERIC.match(text):
-            return dateutil.parser.parse(text, dayfirst=order == "day_first")
+        if _NUMERIC.match(text) or _WORDED.search(text):
+            return dateutil.parser.parse(text, dayfirst=order == "day_first", default=_DEFAULT)
     plain = text.replace("/", "-")
     for written in (plain, _SINGLE.sub(r"0\1", plain)):
         for read in (float, datetime.fromisoformat, time_of_day.fromisoformat):

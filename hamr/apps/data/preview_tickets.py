@@ -35,7 +35,7 @@ def preview_tickets(command: PreviewTickets) -> int:
         first = f"; the first line: {table.faults[0].message}" if table.faults else "; give an export with rows"
         raise DataError("input", str(command.input), f"contains no ticket{first}")
     rows = _untorn_rows(table) or table.rows
-    proposal = propose_mapping([row for _, row in rows], str(command.input))
+    proposal = propose_mapping([row for _, row in rows], str(command.input), command.dates)
     tickets = read_tickets(
         command.input,
         proposal.ticket_mapping,
@@ -83,6 +83,12 @@ def _lines(
         yield from _comment(
             f"Warning: the rows of a ticket are not in the order of {proposal.unordered}; sort the file by it, and "
             "preview it again"
+        )
+    if proposal.unread:
+        column, value = proposal.unread
+        yield from _comment(
+            f"Warning: without turn.time: {column} has {value!r}, which is not read as a time; write times as ISO 8601 "
+            "(2026-01-31 13:05), or check that the rows of a ticket are in order"
         )
     if "policy" not in proposal.mapping:
         yield "# Without a policy; a text for all tickets: policy: {file: policy.txt}"

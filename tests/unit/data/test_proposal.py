@@ -289,6 +289,33 @@ def test_preview_turns_an_export_with_the_newest_first_around(
     assert " 0 samples" not in shown[1]
 
 
+def timed(path: Path, *times: tuple[str, str]) -> Path:
+    """Write tickets of two turns with these times."""
+    lines = (
+        f"{i},customer,Where is parcel {i}?,{first}\n{i},agent,Parcel {i} is there.,{second}\n"
+        for i, (first, second) in enumerate(times)
+    )
+    path.write_text("Ticket,Author,Body,Sent\n" + "".join(lines))
+    return path
+
+
+def test_preview_orders_dates_with_the_month_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    days = [(1, 2), (9, 15), (3, 5), (10, 20)]
+    path = timed(tmp_path / "t.csv", *((f"03/{a:02}/2026", f"03/{b:02}/2026") for a, b in days))
+    assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 0
+    shown = capsys.readouterr().out
+    assert "Warning" not in shown and yaml.safe_load(shown)["turn"]["time"] == "Sent"
+
+
+def test_preview_warns_of_times_it_cannot_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for times, warning in (("9h05", "9h06"), True), (("Jan 2, 2026 9:05 AM", "Jan 2, 2026 1:05 PM"), False):
+        path = timed(tmp_path / "t.csv", *([tuple(f'"{time}"' for time in times)] * 2))
+        assert hamr(["data", "import", "tickets", "--preview", f"input={path}"]) == 0
+        shown = capsys.readouterr().out
+        assert ("Warning: without turn.time: Sent has '9h05', which is not read as a time" in shown) is warning
+        assert ("time" in yaml.safe_load(shown)["turn"]) is not warning
+
+
 def test_preview_warns_of_an_export_without_samples(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "t.csv"
     path.write_text("id,role,text\n1,agent,Hi\n1,customer,Hello\n2,agent,Good day\n2,customer,Hi\n")

@@ -245,6 +245,11 @@ def test_policy_and_dialogue_share_aliases(tmp_path: Path) -> None:
         (("13/2/2026", "3/14/2026"), "has the day first, but that of"),
         (("13/2/2026", "12/2/2026"), "is earlier than the turn before it"),
         (("13/2/2026", "30/2/2026"), "cannot be compared"),
+        (("Jan 2, 2026 9:05 AM", "Jan 2, 2026 1:05 PM"), ""),
+        (("2026-01-02 11:05 AM", "2026-01-02 01:05 PM"), ""),
+        (("11:05 a.m.", "1:05 pm"), ""),
+        (("2 March 2026 09:05", "1-Mar-2026 10:00"), "is earlier than the turn before it"),
+        (("Jan 2, 2026", "Jan 32, 2026"), "cannot be compared"),
     ],
 )
 def test_csv_times_are_parsed_and_compared(tmp_path: Path, times: tuple[str, str], fault: str) -> None:
