@@ -12,14 +12,23 @@ _TYPES: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "null": ("null", (type(None),)),
 }  # fmt: skip
 """JSON type -> (its values in words, their Python types)."""
+_SHOWN_ITEMS = frozenset({"$ref", "properties", "enum", "anyOf", "oneOf", "allOf"})
+"""Keys of the items of an array that are shown. Items of a plain type are not."""
 
 
 def tool_spec(tool: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return (name, JSON schema of the parameters or {}) of a bare or a {"type": "function", ...} tool."""
+    """Return (name, JSON schema of the parameters or {}) of a bare or a {"type": "function", ...} tool.
+
+    The schema `true` of a parameter, which accepts every value, becomes {}.
+    """
     inner = tool.get("function", tool)
     if not isinstance(inner, Mapping):
         return None, {}
-    return inner.get("name"), inner.get("parameters", {})
+    schema = {} if inner.get("parameters") is None else inner["parameters"]
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if isinstance(properties, Mapping) and any(spec is True for spec in properties.values()):
+        schema = {**schema, "properties": {name: {} if spec is True else spec for name, spec in properties.items()}}
+    return inner.get("name"), schema
 
 
 def function_schemas(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -40,17 +49,16 @@ def function_schemas(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]
 def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (parameter, correction) for the first fault of a call, or None.
 
-    Checks unknown names (unless the schema has `additionalProperties: true`), missing required ones, values outside an
-    `enum` of plain values, and values of another `type`. A value {"op", "value"} states a condition ("at most 500") and
-    lists state several; their plain values are not checked.
+    Checks unknown names, missing required ones, values outside an `enum` of plain values, and values of another `type`.
+    `additionalProperties` (true, or the schema of their values) and an object without `properties` allow other names. A
+    value {"op", "value"} states a condition ("at most 500") and lists state several; their plain values are not checked.
     """
     properties = schema.get("properties", {})
+    others = schema.get("additionalProperties", schema.get("type") == "object" and "properties" not in schema)
     for name, value in parameters.items():
-        if name not in properties:
-            if schema.get("additionalProperties") is True:
-                continue
+        if name not in properties and not (others is True or isinstance(others, Mapping)):
             return name, f"unknown parameter; the schema has {sorted(properties)}"
-        spec = properties[name]
+        spec = properties.get(name, others)
         allowed = spec.get("enum") if isinstance(spec, Mapping) else None
         if allowed and not isinstance(value, dict | list) and value not in allowed:
             return name, f"not among the allowed values {allowed}"
@@ -110,30 +118,41 @@ def compact(tool: Mapping[str, Any]) -> str:
     'f(a: x|y, b?: integer, c)'
     """
     name, schema = tool_spec(tool)
-    return f"{name}({_fields(schema, schema.get('$defs') or {})})"
+    types: dict[str, Any] = {}
+    for key in ("definitions", "$defs"):
+        types |= schema[key] if isinstance(schema.get(key), Mapping) else {}
+    return f"{name}({_fields(schema, types)})"
 
 
 def _fields(schema: Mapping[str, Any], types: Mapping[str, Any]) -> str:
-    required = schema.get("required", [])
-    fields = schema.get("properties", {}).items()
-    return ", ".join(f"{name}{'' if name in required else '?'}{_kind(spec, types)}" for name, spec in fields)
+    fields, required = schema.get("properties"), schema.get("required")
+    fields, required = fields if isinstance(fields, Mapping) else {}, required if isinstance(required, list) else []
+    return ", ".join(f"{name}{'' if name in required else '?'}{_kind(spec, types)}" for name, spec in fields.items())
 
 
-def _kind(spec: Mapping[str, Any], types: Mapping[str, Any]) -> str:
-    """Return ": type" or ": a|b|c". Of alternatives (`anyOf`) use the first, the plain one.
+def _kind(spec: Any, types: Mapping[str, Any]) -> str:
+    """Return ": type" or ": a|b|c". Of alternatives use the first that is not null, the plain one.
 
-    `types`: the schemas that a `$ref` names. An object among them is shown with its fields.
+    `types`: the schemas that a `$ref` names. An object is shown with its fields.
 
     >>> types = {"Colour": {"enum": ["red", "blue"]}, "Box": {"properties": {"colour": {"$ref": "#/$defs/Colour"}}}}
     >>> _kind({"$ref": "#/$defs/Box"}, types)
     ': {colour?: red|blue}'
+    >>> _kind({"anyOf": [{"type": "null"}, {"type": "array", "items": {"properties": {"n": {"type": "integer"}}}}]}, {})
+    ': array of {n?: integer}'
     """
-    spec = (spec.get("anyOf") or [spec])[0]
-    name = str(spec.get("$ref", "")).removeprefix("#/$defs/")
+    if not isinstance(spec, Mapping):
+        return ": any"
+    alternatives = spec.get("anyOf") or spec.get("oneOf") or spec.get("allOf")
+    if alternatives and ("allOf" not in spec or len(alternatives) == 1):
+        plain = (each for each in alternatives if not isinstance(each, Mapping) or each.get("type") != "null")
+        return _kind(next(plain, {"type": "null"}), types)
+    name = str(spec.get("$ref", "")).removeprefix("#/$defs/").removeprefix("#/definitions/")
     if name in types:
         others = {key: value for key, value in types.items() if key != name}  # a type may contain itself
-        fields = _fields(types[name], others)
-        return f": {{{fields}}}" if fields else _kind(types[name], others)
+        return _kind(types[name], others)
+    if fields := _fields(spec, types):
+        return f": {{{fields}}}"
     values = spec.get("enum") or ([spec["const"]] if "const" in spec else [])
     if values:
         values = [str(value) for value in values]
@@ -141,6 +160,8 @@ def _kind(spec: Mapping[str, Any], types: Mapping[str, Any]) -> str:
             values = [*values[:2], "..", values[-1]]
         return f": {'|'.join(values)}"
     kind, items = spec.get("type", "any"), spec.get("items")
-    if kind == "array" and isinstance(items, Mapping) and "$ref" in items:
+    if isinstance(kind, list):
+        kind = next((each for each in kind if each != "null"), "null")
+    if kind == "array" and isinstance(items, Mapping) and items.keys() & _SHOWN_ITEMS:
         return f": array of {_kind(items, types).removeprefix(': ') or 'string'}"
     return "" if kind == "string" else f": {kind}"

@@ -58,7 +58,7 @@ class _Message(BaseModel):
 class _ToolFunction(BaseModel, extra="allow"):
     name: str
     description: str | None = None
-    parameters: dict[str, Any] = Field(default_factory=dict)
+    parameters: dict[str, Any] | None = Field(default_factory=dict)
 
 
 class _Tool(BaseModel):

@@ -24,7 +24,7 @@ def widened_tool(tool: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) ->
     A parameter whose values all fit keeps its schema. Otherwise it becomes `anyOf` the original and the observed
     values: a condition {"op", "value"}, a list of choices, or a plain value of another type or outside the enum.
     """
-    schema = tool.get("parameters", {"type": "object"})
+    schema = tool_spec(tool)[1] or {"type": "object"}
     properties = dict(schema.get("properties", {}))
     for name in {name: None for call in calls for name in call}:
         values = [call[name] for call in calls if name in call]

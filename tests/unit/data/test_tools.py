@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from hamr.data.samples import from_json
-from hamr.data.tools import parameter_problem
+from hamr.data.importers.widen import widened_tool
+from hamr.data.samples import check_tool, from_json
+from hamr.data.tools import compact, parameter_problem
 from hamr.errors import DataError
+from hamr.rollout.chat_completions import ChatRequest
 
 
 @pytest.mark.parametrize(
@@ -61,3 +63,51 @@ def test_reference_with_an_argument_of_another_type_is_named() -> None:
         from_json(row, where="t.jsonl:1")
     place = "t.jsonl:1: references[0].parameters.n: 'three'"
     assert str(refused.value) == f"{place}: must be a whole number, as the schema says (tool order)"
+
+
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "born": {}}, "required": ["name"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "shown"),
+    [
+        (PERSON, ": {name, born?: any}"),
+        ({"type": "array", "items": PERSON}, ": array of {name, born?: any}"),
+        ({"type": "array", "items": {"enum": ["a", "b"]}}, ": array of a|b"),
+        ({"type": "array", "items": {"type": "string"}}, ": array"),
+        ({"$ref": "#/definitions/Person"}, ": {name, born?: any}"),
+        ({"allOf": [{"$ref": "#/definitions/Person"}], "description": "who"}, ": {name, born?: any}"),
+        ({"oneOf": [{"type": "null"}, {"type": "integer"}]}, ": integer"),
+        ({"anyOf": [{"type": "null"}, PERSON]}, ": {name, born?: any}"),
+        ({"type": ["null", "integer"]}, ": integer"),
+        ({"type": "object", "properties": [], "required": True}, ": object"),
+    ],
+)
+def test_fields_of_nested_objects_are_shown(spec: Any, shown: str) -> None:
+    schema = {"type": "object", "properties": {"p": spec}, "required": ["p"], "definitions": {"Person": PERSON}}
+    assert compact({"name": "f", "parameters": schema}) == f"f(p{shown})"
+
+
+@pytest.mark.parametrize(
+    ("schema", "shown", "problem"),
+    [
+        ({"type": "object"}, "f()", None),
+        ({"type": "object", "properties": {}}, "f()", "unknown parameter; the schema has []"),
+        ({"type": "object", "additionalProperties": False}, "f()", "unknown parameter; the schema has []"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "f()", None),
+        ({"type": "object", "additionalProperties": {"type": "string"}}, "f()", "must be a text, as the schema says"),
+        ({"type": "object", "properties": {"k": True}}, "f(k?: any)", None),
+        (None, "f()", "unknown parameter; the schema has []"),
+    ],
+)
+def test_valid_schemas_are_accepted(schema: Any, shown: str, problem: str | None) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    name, parameters = check_tool(tool, "tools[0]")
+    assert (name, compact(tool)) == ("f", shown)
+    assert parameter_problem({"k": 1}, parameters) == (problem and ("k", problem))
+    assert ChatRequest.model_validate({"messages": [{"role": "user"}], "tools": [tool]}).shown_tools
+
+
+def test_parameter_that_accepts_every_value_stays_so_when_widened() -> None:
+    tool = {"name": "f", "parameters": {"type": "object", "properties": {"k": True}}}
+    assert widened_tool(tool, [{"k": 1}])["parameters"]["properties"] == {"k": {}}
