@@ -24,8 +24,11 @@ from hamr.adapters.groups import (
 )
 from hamr.errors import DataError, did_you_mean
 
-END_TEXTS = ("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|end_of_text|>", "</s>", "<eos>")
-"""Special tokens at the end of a query, which begin with "<". An action followed by one would be malformed."""
+END_TEXTS = (
+    "<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>",
+    "<｜end▁of▁sentence｜>", "</s>", "<eos>",
+)  # fmt: skip
+"""Special tokens at the end of a query, which begin with "<". Scorers would read one as a part of the reply."""
 
 ScoredGroups = tuple[Sequence[Sequence[float | None]], Sequence[Mapping[str, Any]]]
 """Rewards by group, and the records of all groups in order, as JSON."""

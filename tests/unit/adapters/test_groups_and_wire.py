@@ -72,6 +72,10 @@ def test_group_mean_imputation_keeps_the_baseline() -> None:
         ("P? Yes. <|im_end|>\n<|endoftext|> <|endoftext|>", "Yes."),
         ("P?", ""),
         ("P?Say P? again</s>", "Say P? again"),
+        ("P?Yes.<end_of_turn>\n", "Yes."),
+        ("P?Yes.<|end|>", "Yes."),
+        ("P?Yes.<|eom_id|><|eot_id|>", "Yes."),
+        ("P?Yes.<｜end▁of▁sentence｜>", "Yes."),
     ],
 )
 def test_response_is_the_text_after_the_prompt(query: str, response: str) -> None:
