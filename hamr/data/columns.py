@@ -38,14 +38,16 @@ def check_column(place: str, column: str | None, rows: Iterable[Mapping[str, Any
 
 
 def group_meta(row: Mapping[str, Any], column: str | None) -> dict[str, str]:
-    """Return the `meta` that keeps rows with the same value of the column in one split, nothing if there is no value.
+    """Return the `meta` that keeps rows with the same value of the column in one split, nothing for a blank value.
 
-    The group is a digest, since a customer's name or number is private.
+    Spaces around a value and the case of an e-mail address make no difference. The group is a digest, since a
+    customer's name or number is private.
     """
     value = value_at(row, column) if column else None
-    if value in (None, ""):
+    text = "" if value is None else value.strip() if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    if not text:
         return {}
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    text = text.casefold() if "@" in text else text
     return {"group": hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]}
 
 

@@ -85,6 +85,7 @@ class _Ticket(Shape):
 
 class _Author(Shape):
     type: str | None = None
+    id: int | str | None = None
 
 
 class _Part(Shape):
@@ -113,8 +114,13 @@ class _ConversationRating(Shape):
     rating: int | None = None
 
 
+class _Contacts(Shape):
+    contacts: list[_Author] | None = None
+
+
 class _Conversation(Shape):
     title: str | None = None
+    contacts: _Contacts | None = None
     source: _Source | None = None
     conversation_message: _Source | None = None
     tags: _Tags | None = None
@@ -138,7 +144,7 @@ def read_zendesk(path: Path, options: HelpdeskOptions) -> Imported:
             export.add(row, place)
         except DataError as error:
             faults.append(TicketFault(line=_line(place), message=str(error), row=dict(row)))
-    return _collect(path, list(export.tickets.values()), export.texts, faults, options, "Zendesk")
+    return _collect(path, list(export.tickets.values()), export.texts, _requester, faults, options, "Zendesk")
 
 
 def read_intercom(path: Path, options: HelpdeskOptions) -> Imported:
@@ -149,13 +155,15 @@ def read_intercom(path: Path, options: HelpdeskOptions) -> Imported:
         for place, row in objects
         for conversation in (row["conversations"] if isinstance(row.get("conversations"), list) else [row])
     ]
-    return _collect(path, conversations, partial(_conversation, options=options), faults, options, "Intercom")
+    convert = partial(_conversation, options=options)
+    return _collect(path, conversations, convert, _contact, faults, options, "Intercom")
 
 
 def _collect(
     path: Path,
     tickets: Sequence[tuple[str, Any]],
     convert: Callable[[Row, str], Converted],
+    customer: Callable[[Row], Any],
     faults: list[TicketFault],
     options: HelpdeskOptions,
     name: str,
@@ -187,7 +195,7 @@ def _collect(
             "policy": options.policy,
             "tools": [],
             "turns": [{"role": text.role, "content": text.text.strip()} for text in turns if text.text.strip()],
-            "meta": group_meta(ticket, options.group),
+            "meta": group_meta(ticket if options.group else {"id": customer(ticket)}, options.group or "id"),
         }
         made.append((_line(place), where, row))
     done = "kept as privileged" if options.internal == "privileged" else "dropped"
@@ -415,6 +423,13 @@ def _conversation(conversation: Row, where: str, options: HelpdeskOptions) -> Co
     rating = (conversation.get("conversation_rating") or {}).get("rating")
     hidden = {"status": conversation.get("state"), "tags": [tag.get("name") for tag in tags], "rating": rating}
     return texts, facts, hidden
+
+
+def _contact(conversation: Row) -> Any:
+    """Return the id of the customer, None where the conversation names none."""
+    listed = (conversation.get("contacts") or {}).get("contacts") or []
+    source = (conversation.get("source") or conversation.get("conversation_message") or {}).get("author") or {}
+    return next((each.get("id") for each in (*listed, source) if each.get("type") in _CONTACTS), None)
 
 
 def _parts(parts: Sequence[Any], where: str, options: HelpdeskOptions) -> Iterator[_Text]:

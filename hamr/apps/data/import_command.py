@@ -92,6 +92,9 @@ class HelpdeskCommand(ImportCommand):
     turns."""
     policy: Annotated[File | None, Field(title="FILE.txt")] = None
     """Text that becomes the policy of all samples."""
+    group: str | None = None
+    """Key of the tickets, or path into an object in them: tickets with the same value are in one split. By default, the
+    id of the customer (requester_id, or the contact). group=id splits by ticket."""
 
 
 class ImportZendesk(HelpdeskCommand):

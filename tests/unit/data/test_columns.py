@@ -26,7 +26,15 @@ def test_group_is_a_digest_of_any_value() -> None:
     groups = [group_meta({"k": value}, "k") for value in ("ann@example.org", 7, "7", [1], {"x": 1})]
     assert len({group["group"] for group in groups}) == 4, "7 is the same as '7'"
     assert "ann" not in groups[0]["group"]
-    assert group_meta({"k": ""}, "k") == group_meta({}, "k") == group_meta({"k": 1}, None) == {}
+    assert group_meta({"k": " Ann@Example.org "}, "k") == groups[0] and group_meta({"k": "7 "}, "k") == groups[1]
+    assert group_meta({"k": "a"}, "k") != group_meta({"k": "A"}, "k"), "ids may differ in case"
+    assert (
+        group_meta({"k": " \t"}, "k")
+        == group_meta({"k": ""}, "k")
+        == group_meta({}, "k")
+        == group_meta({"k": 1}, None)
+        == {}
+    )
 
 
 def test_unknown_column_is_refused_with_the_nearest_name() -> None:

@@ -277,6 +277,28 @@ def test_malformed_conversation_is_refused_with_its_place(tmp_path: Path, row: A
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+def test_tickets_of_one_customer_are_a_group(tmp_path: Path) -> None:
+    tickets = [
+        ticket(n, subject=str(n), comments=[comment(11, f"Wish {n}.", 1), comment(22, "Yes.", 2)]) for n in (1, 2)
+    ]
+    tickets.append({**ticket(3), "requester_id": None, "requester": {"id": 11, "role": "end-user"}})
+    path = write(tmp_path / "z.jsonl", *tickets)
+    assert len({made.meta["group"] for made in zendesk(path).trajectories}) == 1
+    assert len({made.meta["group"] for made in zendesk(path, group="id").trajectories}) == 3
+    to_customer = {"type": "email", "body": "<p>News</p>", "author": {"type": "admin", "id": "1"}}
+    contacts = {"type": "contact.list", "contacts": [{"type": "contact", "id": "user-1"}]}
+    sources: list[dict[str, Any]] = [{}, {}, {"source": to_customer, "contacts": contacts}, {"source": to_customer}]
+    said = ((part("open", "user", f"Wish {n}.", 2), part("comment", "admin", "Yes.", 3)) for n in range(1, 5))
+    chats = [conversation(n, *parts, **more) for n, parts, more in zip(range(1, 5), said, sources, strict=True)]
+    groups = [made.meta.get("group") for made in intercom(write(tmp_path / "c.jsonl", *chats)).trajectories]
+    assert groups[0] == groups[2] != groups[1] and groups[3] is None
+    assert "contacts.contacts: 7: must be a list" in str(
+        intercom(write(tmp_path / "d.jsonl", conversation(1), conversation(2, contacts={"contacts": 7})))
+        .faults[0]
+        .message
+    )
+
+
 # --- commands ----------------------------------------------------------------------------------
 
 
