@@ -1,7 +1,8 @@
 """Detection of personal data in tickets, and typed aliases that are stable within a ticket. English, Chinese, German
 and French.
 
-    key        sk-..., AKIA..., LTAI..., and values after a label (password: ..., PIN 4821, 密钥：...)
+    key        sk-..., sk_live_..., AKIA..., LTAI..., github_pat_..., glpat-..., hf_..., xoxb-..., blocks of private keys, and
+               values after a label (password: ..., PIN 4821, 密钥：...)
     email      mia@example.com, jörg@müller.de, 张伟@例子.中国
     domain     shop.example.com, https://...
     network    IPv4, IPv6 and MAC addresses
@@ -84,8 +85,12 @@ _UNIT = (
 
 # The group `value`, if present, is the private part. The text before it is only the label.
 _CLEAR: Sequence[tuple[PrivateKind, re.Pattern[str]]] = (
+    ("key", re.compile(  # without another BEGIN inside, so that texts of many take linear time
+        r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?!-----BEGIN)[\s\S])*?"
+        r"-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?")),
     ("key", re.compile(_NO_WORD
-        + r"(?:sk-[\w-]{12,}|(?:AKIA|ASIA|LTAI)[A-Za-z0-9]{10,}|gh[pousr]_\w{20,}|eyJ[\w-]{10,}\.[\w.-]{10,})")),
+        + r"(?:sk-[\w-]{12,}|(?:AKIA|ASIA|LTAI)[A-Za-z0-9]{10,}|gh[pousr]_\w{20,}|eyJ[\w-]{10,}\.[\w.-]{10,}"
+        r"|[spr]k_(?:live|test)_\w{10,}|github_pat_\w{20,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}|xox[abeprs]-[\w-]{10,})")),
     ("key", re.compile(
         r"(?:pass(?:word|code|wd|wort)|kennwort|mot de passe|api[ _-]?key|access[ _-]?key(?:[ _-]?(?:id|secret))?"
         r"|secret(?:[ _-]?key)?|token|密码|口令|密钥|秘钥|令牌|验证码)" + _LINK

@@ -45,6 +45,11 @@ _PATTERNS: Mapping[str, re.Pattern[str]] = {
     ),
     "texts with @, such as an e-mail address": re.compile(r"[^\s\"]@[^\s\"]"),
     "handles": re.compile(r"(?<![\w.@])@[A-Za-z_][\w.]{2,}"),
+    "passwords without a digit": re.compile(
+        r"(?:pass(?:word|code|phrase|wort)|kennwort|mot de passe|密码|口令)\s?(?:[:：=]|(?:is|ist|est|lautet)\b|是|为)"
+        r"[\s\"'“‘]{0,3}(?!(?:not|wrong|incorrect|correct|invalid|expired|required|nicht|falsch)\b)[^\s\[\"'“‘]{4,}",
+        re.IGNORECASE,
+    ),
     "numbers in words": re.compile(
         rf"\b{_SPELLED}(?:[ ,-]{{1,2}}{_SPELLED}){{5,}}\b|[零〇一二三四五六七八九幺]{{7,}}", re.IGNORECASE
     ),

@@ -12,6 +12,10 @@ from hypothesis import strategies as st
 from hamr.data.pii import Aliases, find_pii, kind_by_name, private_in
 
 
+PEM = f"-----BEGIN RSA {'PRIVATE'} KEY-----\nMIIEvQIBADANBg\n9w0BAQ==\n-----END RSA {'PRIVATE'} KEY"
+"""A block of a private key. The parts of secrets are joined, so that no scanner of repositories takes them for real."""
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
@@ -49,6 +53,13 @@ from hamr.data.pii import Aliases, find_pii, kind_by_name, private_in
         ("key sk-abcDEF123456789xyz here", [("key", "sk-abcDEF123456789xyz")]),
         ("AccessKey: LTAI5tQ9abcdefghij", [("key", "LTAI5tQ9abcdefghij")]),
         ("password is hunter22", [("key", "hunter22")]),
+        (f"use sk_{'live'}_51HabcDEF1234567890ab.", [("key", f"sk_{'live'}_51HabcDEF1234567890ab")]),
+        (f"rk_{'test'}_51HabcDEF1234567890ab", [("key", f"rk_{'test'}_51HabcDEF1234567890ab")]),
+        (f"github_{'pat'}_11ABCDEFG0abcdefgh_mnopq", [("key", f"github_{'pat'}_11ABCDEFG0abcdefgh_mnopq")]),
+        (f"gl{'pat'}-abcdefGHIJ1234567890", [("key", f"gl{'pat'}-abcdefGHIJ1234567890")]),
+        (f"h{'f'}_abcdefghijklmnopqrstuvwxyzABCD", [("key", f"h{'f'}_abcdefghijklmnopqrstuvwxyzABCD")]),
+        (f"xo{'xb'}-123456789012-abcdefGHIJKL", [("key", f"xo{'xb'}-123456789012-abcdefGHIJKL")]),
+        (f"My key:\n{PEM}-----\nthanks", [("key", PEM)]),
         ("短信签名【阿甲科技】没有通过", [("signature", "阿甲科技")]),
         ('signature: "Acme"', [("signature", "Acme")]),
         ("签名名称：阿甲", [("signature", "阿甲")]),
@@ -172,7 +183,9 @@ def test_hiding_is_idempotent(text: str) -> None:
     assert not set(again.values) & set(aliases.values)
 
 
-@pytest.mark.parametrize("piece", ["a.", "1 ", "账号", "市区路", "a@", "张@", "ü@ü.", "v1.1.1.", "+1 ", "ave 1 "])
+@pytest.mark.parametrize(
+    "piece", ["a.", "1 ", "账号", "市区路", "a@", "张@", "ü@ü.", "v1.1.1.", "+1 ", "ave 1 ", PEM[:31]]
+)
 def test_long_texts_take_linear_time(piece: str) -> None:
     assert isinstance(find_pii(piece * (20_000 // len(piece))), tuple)
 

@@ -30,6 +30,8 @@ def _ticket(*texts: str, identity: str = "T1") -> Trajectory:
         ("on 12/03/1985 already", "dates of 1920 to 2012"),
         ("follow @mia_bakes", "handles"),
         ("write to mia@work", "texts with @, such as an e-mail address"),
+        ("my password is correcthorse", "passwords without a digit"),
+        ("密码是天王盖地虎", "passwords without a digit"),
         ("one three eight double five two nine", "numbers in words"),
         ("一三八一二三四五六七八", "numbers in words"),
     ],
@@ -40,7 +42,11 @@ def test_scan_names_kind_and_ticket(text: str, kind: str) -> None:
 
 
 def test_ordinary_ticket_has_no_risk() -> None:
-    told = ("The 20 GB plan costs $29.90 from 12.05.2026, does it?", "Yes, and 1,000 points. Is that fine?", "Yes.")
+    told = (
+        "The 20 GB plan costs $29.90 from 12.05.2026, does it?",
+        "Yes, and 1,000 points. Is that fine?",
+        "My password is wrong.",
+    )
     assert residual_risks([_ticket(*told)]) == {}
 
 
