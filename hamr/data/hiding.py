@@ -9,7 +9,7 @@ from typing import Any
 
 from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
-from hamr.data.tools import public_values
+from hamr.data.tools import public_values, tool_spec
 from hamr.data.trajectories import Trajectory, trajectory_from_json, trajectory_to_json
 
 
@@ -18,7 +18,7 @@ def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
 
     An agent copies values for its replies and calls from policy and dialogue, so they must have the same aliases there.
     `privileged["pii"]` holds {alias: value} of the values in calls. Values that the schema of a tool lists are
-    unchanged, because a call must name them.
+    unchanged, because a call must name them. A parameter whose number became an alias also accepts texts.
     """
     aliases.public = public_values(row.get("tools") or ())
     policy = row.get("policy", "")
@@ -41,7 +41,33 @@ def without_pii(row: Mapping[str, Any], aliases: Aliases) -> dict[str, Any]:
     needed = aliases.named_in([turn["parameters"] for turn in turns if turn.get("action") == "call_tool"])
     if needed:
         hidden["privileged"]["pii"] = needed
+    aliased: dict[str, list[str]] = {}
+    for turn, original in zip(turns, row["turns"], strict=True):
+        for name, value in turn["parameters"].items() if turn.get("action") == "call_tool" else ():
+            if isinstance(value, str) and not isinstance(original["parameters"][name], str):
+                aliased.setdefault(turn["name"], []).append(name)
+    if aliased:
+        hidden["tools"] = [_accept_texts(tool, aliased.get(tool_spec(tool)[0], ())) for tool in row.get("tools") or ()]
     return {**row, **hidden, "policy": aliases.hide(policy), "turns": turns}
+
+
+def _accept_texts(tool: Mapping[str, Any], names: Iterable[str]) -> Mapping[str, Any]:
+    """Return the tool with parameters of these names that also accept texts."""
+    schema = tool_spec(tool)[1]
+    properties = dict(schema.get("properties", {}))
+    for name in dict.fromkeys(names):
+        spec = properties.get(name, schema.get("additionalProperties"))
+        if isinstance(spec, Mapping) and spec:
+            described = {key: value for key, value in spec.items() if key in ("description", "title")}
+            plain = {key: value for key, value in spec.items() if key not in described}
+            several = plain["anyOf"] if plain.keys() == {"anyOf"} else [plain]
+            properties[name] = {**described, "anyOf": [*several, {"type": "string"}]}
+    if properties == schema.get("properties", {}):
+        return tool
+    parameters = {**schema, "properties": properties}
+    if "function" in tool:
+        return {**tool, "function": {**tool["function"], "parameters": parameters}}
+    return {**tool, "parameters": parameters}
 
 
 def hide_in(

@@ -1,8 +1,8 @@
 """Detection of personal data in tickets, and typed aliases that are stable within a ticket. English, Chinese, German
 and French.
 
-    key        sk-..., sk_live_..., AKIA..., LTAI..., github_pat_..., glpat-..., hf_..., xoxb-..., blocks of private keys, and
-               values after a label (password: ..., PIN 4821, 密钥：...)
+    key        sk-..., sk_live_..., AKIA..., LTAI..., github_pat_..., glpat-..., hf_..., xoxb-..., blocks of private
+               keys, and values after a label (password: ..., PIN 4821, 密钥：...)
     email      mia@example.com, jörg@müller.de, 张伟@例子.中国
     domain     shop.example.com, https://...
     network    IPv4, IPv6 and MAC addresses

@@ -12,7 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hamr.config.tickets import TicketMapping, TicketSource, TurnColumns
 from hamr.config.yaml_files import read_checked
@@ -20,7 +20,7 @@ from hamr.data.columns import check_column, group_meta, value_at
 from hamr.data.hiding import without_pii
 from hamr.data.importers.imported import Imported, from_trajectories
 from hamr.data.importers.messages import read_chat_rows
-from hamr.data.importers.widen import calls_in, tools_from_calls
+from hamr.data.importers.widen import add_called_tools, calls_in, derived_tools
 from hamr.data.names import NameFinder
 from hamr.data.pii import Aliases
 from hamr.data.samples import parse_line
@@ -88,17 +88,16 @@ def read_tickets(
             blank += blanks
         except DataError as error:
             faults.append(TicketFault(line=line, message=str(error), row=[dict(t) for t in turns]))
-    if mapping.tools is None:
-        calls = calls_in(row["turns"] for *_, row in made)
-        tools = tools_from_calls(calls, calls)
-        made = [(line, where, {**row, "tools": tools}) for line, where, row in made]
     form = f"{table.form}, dates with the {order.partition('_')[0]} first" if order else table.form
     form += ", the newest turn first" if turned else ""
-    return collect_tickets(made, faults, path, hide, blank, names, form=form)
+    derived: Derived = "all" if mapping.tools is None else "none"
+    return collect_tickets(made, faults, path, hide, blank, names, form=form, derived=derived)
 
 
 def read_chats(path: Path, *, group: str | None = None, hide: bool = True, names: NameFinder | None = None) -> Imported:
     """Read every chat of a file or folder (`hamr.data.importers.messages`). Faulty ones are left out and reported.
+
+    Tools that a chat calls and does not list are derived from the calls of the file.
 
     Raises:
         DataError: A file is unreadable, the column of the group does not exist, or no chat is valid.
@@ -110,7 +109,8 @@ def read_chats(path: Path, *, group: str | None = None, hide: bool = True, names
         form += f", {parts} images and other parts without text dropped"
     if unanswered := dropped["open"]:
         form += f", {unanswered} tool calls have no result"
-    return collect_tickets(made, faults, path, hide, dropped["blank"], names, form=form, same=("policy", "turns"))
+    same = ("policy", "turns")
+    return collect_tickets(made, faults, path, hide, dropped["blank"], names, form=form, same=same, derived="called")
 
 
 def _date_order(
@@ -146,6 +146,8 @@ def _is_newest_first(
 
 FoundTicket = tuple[int, str, dict[str, Any]]
 """(line, place in messages, trajectory row)."""
+Derived = Literal["none", "called", "all"]
+"""Tools derived from the calls of the file that a ticket gets: those that it calls and does not list, or all."""
 
 
 def collect_tickets(
@@ -158,20 +160,29 @@ def collect_tickets(
     *,
     form: str,
     same: Sequence[str] = ("turns",),
+    derived: Derived = "none",
 ) -> Imported:
     """Return the tickets without private values and duplicates. Faulty ones join `faults`.
 
-    `same` are the fields in which duplicates agree. Raises DataError if no ticket is valid.
+    `same` are the fields in which duplicates agree. Tools are derived from the calls with aliases, which they have to
+    accept. Raises DataError if no ticket is valid.
     """
     kept: dict[str, Trajectory] = {}
     seen: dict[str, str] = {}
     duplicates, hidden = [], Counter[str]()
-    for line, where, row in made:
+    valid: list[tuple[int, str, dict[str, Any], dict[str, Any], Aliases]] = []
+    for (line, where, listed), row in zip(made, _with_derived([row for *_, row in made], derived), strict=True):
         try:
-            aliases = Aliases(names=names)
-            trajectory = trajectory_from_json(row, where=where)
-            if hide:
-                trajectory = trajectory_from_json(without_pii(row, aliases), where=where)
+            trajectory_from_json(row, where=where)
+        except DataError as error:
+            faults.append(TicketFault(line=line, message=str(error), row=row))
+            continue
+        aliases = Aliases(names=names)
+        valid.append((line, where, row, without_pii(listed, aliases) if hide else listed, aliases))
+    shown = _with_derived([row for *_, row, _ in valid], derived)
+    for (line, where, row, _, aliases), found in zip(valid, shown, strict=True):
+        try:
+            trajectory = trajectory_from_json(found, where=where)
             if trajectory.id in kept:
                 raise DataError(f"{where}: id", trajectory.id, "used by an earlier ticket; make it unique")
         except DataError as error:
@@ -200,6 +211,15 @@ def collect_tickets(
         blank=blank,
         form=form,
     )
+
+
+def _with_derived(rows: Sequence[dict[str, Any]], which: Derived) -> Sequence[dict[str, Any]]:
+    if which == "none":
+        return rows
+    tools = derived_tools(calls_in(row["turns"] for row in rows))
+    if which == "all":
+        return [{**row, "tools": list(tools.values())} for row in rows]
+    return [{**row, "tools": add_called_tools(row["tools"], row["turns"], tools)} for row in rows]
 
 
 def _redact_fault(fault: TicketFault, names: NameFinder | None) -> TicketFault:

@@ -50,8 +50,9 @@ def parameter_problem(parameters: Mapping[str, Any], schema: Mapping[str, Any]) 
     """Return (parameter, correction) for the first fault of a call, or None.
 
     Checks unknown names, missing required ones, values outside an `enum` of plain values, and values of another `type`.
-    `additionalProperties` (true, or the schema of their values) and an object without `properties` allow other names. A
-    value {"op", "value"} states a condition ("at most 500") and lists state several; their plain values are not checked.
+    `additionalProperties` (true, or the schema of their values) and an object without `properties` allow other names.
+    A value {"op", "value"} states a condition ("at most 500") and lists state several; their plain values are not
+    checked.
     """
     properties = schema.get("properties", {})
     others = schema.get("additionalProperties", schema.get("type") == "object" and "properties" not in schema)

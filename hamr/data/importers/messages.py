@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from hamr.data.columns import check_column, group_meta
-from hamr.data.importers.widen import add_called_tools, calls_in
 from hamr.data.samples import parse_line
 from hamr.data.tables import TicketFault, read_table
 from hamr.errors import DataError
@@ -48,8 +47,7 @@ def read_chat_rows(
     the counts of `chat_row`.
 
     A folder is a data set of `datasets`, saved or downloaded; a file or folder named after a split keeps its rows in
-    that split. A line without an id is named by its number, in an array by its position. Tools that a line does not
-    list are derived from the calls of the file. Faulty lines join `faults`.
+    that split. A line without an id is named by its number, in an array by its position. Faulty lines join `faults`.
     """
     made: list[tuple[int, str, dict[str, Any]]] = []
     dropped: Counter[str] = Counter()
@@ -80,9 +78,6 @@ def read_chat_rows(
     check_column("group", group, rows, input.name)
     if not made and not faults:
         raise DataError("input", str(input), "contains no line; give chats")
-    calls = calls_in(row["turns"] for *_, row in made)
-    for *_, row in made:
-        row["tools"] = add_called_tools(row["tools"], row["turns"], calls)
     return made, dropped
 
 

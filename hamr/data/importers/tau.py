@@ -15,7 +15,7 @@ from hamr.data.columns import group_meta
 from hamr.data.importers.imported import Imported, from_trajectories
 from hamr.data.importers.reading import ReferringConversation, is_release, read_listed_policies, referring_rows
 from hamr.data.importers.tau_release import read_release
-from hamr.data.importers.widen import Calls, add_called_tools, calls_in, widened_tool
+from hamr.data.importers.widen import Calls, add_called_tools, calls_in, derived_tools, widened_tool
 from hamr.data.trajectories import trajectory_from_json
 from hamr.errors import DataError
 
@@ -35,8 +35,9 @@ def import_tau(files: Mapping[str, Path], *, group: str | None = None) -> Import
     known = read_listed_policies(policies)
     rows = referring_rows(input, ReferringConversation, known, policies, group)
     calls = calls_in(row["messages"] for _, row in rows)
+    derived = derived_tools(calls)
     found = [
-        trajectory_from_json(_convert(row, known, calls, group), where=where)
+        trajectory_from_json(_convert(row, known, calls, derived, group), where=where)
         for where, row in rows
         if row["reward"] >= 1.0
     ]
@@ -45,7 +46,13 @@ def import_tau(files: Mapping[str, Path], *, group: str | None = None) -> Import
     return from_trajectories(found)
 
 
-def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls, group: str | None) -> dict[str, Any]:
+def _convert(
+    row: Mapping[str, Any],
+    known: Mapping[str, Any],
+    calls: Calls,
+    derived: Mapping[str, dict[str, Any]],
+    group: str | None,
+) -> dict[str, Any]:
     tools = [tool.get("function", tool) for ref in row["tools_ref"] for tool in known["tools"][ref]]
     widened = (widened_tool(tool, calls.get(tool["name"], [])) for tool in tools)
     task = (row.get("source") or {}).get("task_id", row["id"])  # runs of one task share their answers
@@ -54,7 +61,7 @@ def _convert(row: Mapping[str, Any], known: Mapping[str, Any], calls: Calls, gro
         "id": row["id"],
         "ticket": {},
         "policy": known["policies"][row["policy_ref"]],
-        "tools": add_called_tools(widened, row["messages"], calls),
+        "tools": add_called_tools(widened, row["messages"], derived),
         "turns": row["messages"],
         "privileged": privileged,
         "meta": {

@@ -16,7 +16,7 @@ from typing import Any
 from hamr.data.columns import check_column, group_meta
 from hamr.data.importers.messages import chat_row
 from hamr.data.importers.reading import json_file
-from hamr.data.importers.widen import add_called_tools, calls_in, widened_tool
+from hamr.data.importers.widen import add_called_tools, calls_in, derived_tools, widened_tool
 from hamr.data.shapes import Shape, check_shape
 from hamr.data.trajectories import Trajectory, trajectory_from_json
 from hamr.errors import DataError
@@ -96,11 +96,12 @@ def read_release(input: Path, group: str | None) -> list[Trajectory]:
     rows = list(_simulations(input) if _is_results(input) else _tasks(input))
     check_column("group", group, (whole for _, whole, _, _ in rows), input.name)
     calls = calls_in(row["turns"] for _, _, row, _ in rows)
+    derived = derived_tools(calls)
     made = []
     for where, whole, row, defined in rows:
         widened = (widened_tool(tool, calls.get(tool["name"], [])) for tool in defined)
         row["meta"] |= group_meta(whole, group)
-        row["tools"] = add_called_tools(widened, row["turns"], calls)
+        row["tools"] = add_called_tools(widened, row["turns"], derived)
         made.append(trajectory_from_json(row, where=where))
     return made
 

@@ -51,11 +51,16 @@ def tools_from_calls(calls: Calls, names: Iterable[str]) -> list[dict[str, Any]]
     return [slot_tool(name, (), calls) for name in sorted(names)]
 
 
-def add_called_tools(tools: Iterable[Any], turns: Iterable[Any], calls: Calls) -> list[Any]:
-    """Return the tools of a dialogue, and those that its turns call without a description, derived from `calls`."""
+def derived_tools(calls: Calls) -> dict[str, dict[str, Any]]:
+    """Return the tools of all calls by name, in its order. Made once per file, because it looks at every call."""
+    return {tool["name"]: tool for tool in tools_from_calls(calls, calls)}
+
+
+def add_called_tools(tools: Iterable[Any], turns: Iterable[Any], derived: Mapping[str, dict[str, Any]]) -> list[Any]:
+    """Return the tools of a dialogue, and those that its turns call without a description, which are in `derived`."""
     listed = list(tools)
     known = {name for tool in listed if isinstance(tool, dict) and isinstance(name := tool_spec(tool)[0], str)}
-    return [*listed, *tools_from_calls(calls, calls_in([turns]).keys() - known)]
+    return [*listed, *(derived[name] for name in sorted(calls_in([turns]).keys() - known))]
 
 
 def slot_tool(name: str, slots: Iterable[str], calls: Calls) -> dict[str, Any]:

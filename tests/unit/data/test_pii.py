@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from hamr.data.pii import Aliases, find_pii, kind_by_name, private_in
 
-
 PEM = f"-----BEGIN RSA {'PRIVATE'} KEY-----\nMIIEvQIBADANBg\n9w0BAQ==\n-----END RSA {'PRIVATE'} KEY"
 """A block of a private key. The parts of secrets are joined, so that no scanner of repositories takes them for real."""
 

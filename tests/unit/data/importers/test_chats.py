@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hamr.cli import main as hamr
+from hamr.data.importers import widen
 from hamr.data.samples import read_samples
 from hamr.data.tickets import read_chats
 from hamr.data.trajectories import Trajectory
@@ -141,6 +142,38 @@ def results_of(folder: Path, *messages: dict[str, Any]) -> list[tuple[str | None
 def calling(*names: str, **ids: str) -> dict[str, Any]:
     called = [{"function": {"name": name, "arguments": {}}, **({"id": ids[name]} if ids else {})} for name in names]
     return {"role": "assistant", "content": None, "tool_calls": called}
+
+
+def test_number_that_becomes_an_alias_fits_its_tool(tmp_path: Path) -> None:
+    """The calls of both tools have a long number: one tool is listed, the other is derived from its calls."""
+    integer = {"type": "integer", "description": "Its number."}
+    schema = {"type": "object", "properties": {"parcel": integer, "n": {"type": "integer"}}, "required": ["parcel"]}
+    listed = {"type": "function", "function": {"name": "track", "parameters": schema}}
+    calls = [
+        {"name": "track", "arguments": {"parcel": 98765430, "n": 3}},
+        {"name": "look", "arguments": {"parcel": 98765430}},
+    ]
+    messages = [USER, {"role": "assistant", "tool_calls": calls}, {"role": "user", "content": "Thank you."}, ASSISTANT]
+    (tmp_path / "t.jsonl").write_text(json.dumps({"messages": messages, "tools": [listed]}))
+    (found,) = read_chats(tmp_path / "t.jsonl").trajectories
+    assert [turn.tool_call.parameters["parcel"] for turn in found.turns if turn.tool_call] == ["[NUMBER_1]"] * 2
+    track, look = found.tools
+    either = {"description": "Its number.", "anyOf": [{"type": "integer"}, {"type": "string"}]}
+    assert track["function"]["parameters"] == {**schema, "properties": {**schema["properties"], "parcel": either}}
+    assert look["parameters"]["properties"] == {"parcel": {"anyOf": [{"type": "string"}]}}
+    assert read_chats(tmp_path / "t.jsonl", hide=False).trajectories[0].tools[0] == listed
+
+
+def test_tools_of_many_chats_are_derived_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tool for every chat would look at the calls of all chats each time."""
+    made = []
+    monkeypatch.setattr(
+        widen, "slot_tool", lambda name, *_: made.append(name) or {"name": name, "parameters": {"type": "object"}}
+    )
+    rows = [{"messages": [{**USER, "content": f"Order {i}?"}, CALL, TOOL, ASSISTANT]} for i in range(9)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert len(read(tmp_path / "t.jsonl")) == 9
+    assert made == ["find", "find"], "from the calls before and after hiding"
 
 
 def test_results_without_ids_have_the_order_of_the_calls(tmp_path: Path) -> None:
