@@ -3,15 +3,17 @@
     messages  {"messages": [{"role": "system" | "user" | "assistant" | "tool", "content": text or null,
                              "tool_calls"?: [{"id"?, "function": {"name", "arguments": object or JSON text}}],
                              "function_call"?: {"name", "arguments"}, "tool_call_id"?, "name"?}, ...]}
+              or with a list of parts as content: {"type": "text", "text"}, and Anthropic's
+              {"type": "tool_use", "id", "name", "input"} and {"type": "tool_result", "tool_use_id", "content"}
     ShareGPT  {"conversations": [{"from": "human" | "gpt" | "system" | "function_call" | "observation", "value"}, ...],
                "system"?: text}
     TRL       {"prompt": text or messages, "completion": text or messages}
     verl      {"prompt": messages, "reward_model": {"ground_truth": text}}
 
-All may have `id` and `tools` (a list or JSON text). The system messages before the dialogue are the policy; a later one
-is a fault, because it would be the policy of earlier decisions too. An assistant message with text and calls becomes a
-reply and then its calls; with `"weight": 0` its turns are only history. Results have the order of their calls. The
-completion, or the ground truth, is the last turn of the agent.
+All may have `id` and `tools`, or OpenAI's older `functions` (a list or JSON text). The system messages before the
+dialogue are the policy; a later one is a fault, because it would be the policy of earlier decisions too. An assistant
+message with text and calls becomes a reply and then its calls; with `"weight": 0` its turns are only history. Results
+have the order of their calls. The completion, or the ground truth, is the last turn of the agent.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", 
 _SPLIT = re.compile(rf"(?<![a-z])({'|'.join(_SPLITS)})(?![a-z])")
 TABLES = (".jsonl", ".ndjson", ".json", ".parquet", ".arrow")
 """Endings of the files of a data set."""
+_OWN_PARTS = ("tool_use", "tool_result", "thinking", "redacted_thinking")
+"""Types of parts of Anthropic's messages that are no part of the text."""
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zip")
 
 
@@ -163,7 +167,7 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str, dropped: Counter[
     results = _Results()
     policy: list[str] = []
     turns: list[dict[str, Any]] = []
-    for i, message in enumerate(messages):
+    for i, message in ((i, part) for i, whole in enumerate(messages) for part in _split_parts(whole)):
         place = f"{where}: {field}[{i}]"
         if not isinstance(message, dict):
             raise DataError(place, message, "must be an object with role and content")
@@ -188,11 +192,13 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str, dropped: Counter[
             turns += ({**turn, **_weight(message, role, place)} for turn in (*spoken, *calls))
     last = len([*takewhile(lambda turn: turn["role"] == "agent" and "call" in turn, reversed(turns))])
     dropped["open"] += sum(number <= results.calls - last for number in results.open)
-    tools = row.get("tools") or []
+    key = "tools" if row.get("tools") else "functions"
+    tools = row.get(key) or []
     if isinstance(tools, str):
-        tools = parse_line(tools, f"{where}: tools")
+        tools = parse_line(tools, f"{where}: {key}")
     if not isinstance(tools, list):
-        raise DataError(f"{where}: tools", tools, "must be a list")
+        raise DataError(f"{where}: {key}", tools, "must be a list")
+    tools = [_openai_tool(tool) for tool in tools]
     identity = unnamed if row.get("id") in (None, "") else str(row["id"])
     meta: dict[str, Any] = {"dataset": form, "dialogue": identity}
     if history_only := [i for i, turn in enumerate(turns) if turn.get("weight") == 0]:
@@ -201,6 +207,28 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str, dropped: Counter[
     return {
         "id": identity, "ticket": {}, "policy": "\n".join(policy), "tools": tools, "turns": turns, "meta": meta,
     }  # fmt: skip
+
+
+def _openai_tool(tool: Any) -> Any:
+    """Return a tool in OpenAI's form: Anthropic's has the schema as `input_schema`."""
+    if not isinstance(tool, dict) or "input_schema" not in tool:
+        return tool
+    return {"parameters" if key == "input_schema" else key: value for key, value in tool.items()}
+
+
+def _split_parts(message: Any) -> Iterator[Any]:
+    """Yield a message in OpenAI's form: Anthropic's has calls, results and thoughts as parts of the content."""
+    parts = message.get("content") if isinstance(message, dict) else None
+    typed = [(part.get("type"), part) for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    if not any(kind in _OWN_PARTS for kind, _ in typed):
+        yield message
+        return
+    for result in (part for kind, part in typed if kind == "tool_result"):
+        yield {"role": "tool", "tool_call_id": result.get("tool_use_id"), "content": result.get("content")}
+    calls = [{**part, "arguments": part.get("input")} for kind, part in typed if kind == "tool_use"]
+    others = [part for kind, part in typed if kind not in _OWN_PARTS]
+    if calls or others:
+        yield {**message, "content": others, **({"tool_calls": calls} if calls else {})}
 
 
 class _Results:

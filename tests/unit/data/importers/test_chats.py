@@ -144,6 +144,33 @@ def calling(*names: str, **ids: str) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": called}
 
 
+def test_older_functions_are_the_tools(tmp_path: Path) -> None:
+    find = {"name": "find", "description": "Find it.", "parameters": {"type": "object"}}
+    for key in ("functions", "tools"):
+        (tmp_path / "t.jsonl").write_text(json.dumps({"messages": [USER, CALL, TOOL, ASSISTANT], key: [find]}))
+        assert read(tmp_path / "t.jsonl")[0].tools == (find,)
+
+
+def test_parts_of_anthropic_become_calls_and_results(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"order": {"type": "integer"}}}
+    thought, text = {"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "Let me see."}
+    used = {"type": "tool_use", "id": "a", "name": "find", "input": {"order": 7}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "sent"}]}
+    for said in ([thought, text], [thought]):
+        messages = [
+            USER,
+            {"role": "assistant", "content": [*said, used]},
+            {"role": "user", "content": [result, {"type": "text", "text": "And?"}]},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": "It was sent."}]},
+        ]
+        row = {"messages": messages, "tools": [{"name": "find", "input_schema": schema}]}
+        (tmp_path / "t.jsonl").write_text(json.dumps(row))
+        (found,) = read(tmp_path / "t.jsonl")
+        spoken = (Turn(role="agent", content="Let me see."),) if text in said else ()
+        assert found.turns == (ASKED, *spoken, CALLED, RESULT, Turn(role="customer", content="And?"), ANSWERED)
+        assert found.tools == ({"name": "find", "parameters": schema},)
+
+
 def test_number_that_becomes_an_alias_fits_its_tool(tmp_path: Path) -> None:
     """The calls of both tools have a long number: one tool is listed, the other is derived from its calls."""
     integer = {"type": "integer", "description": "Its number."}
