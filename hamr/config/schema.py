@@ -26,7 +26,7 @@ from hamr.config.section import (
     Fraction,
     LoraConfig,
     NonNegative,
-    PoolName,
+    PoolKey,
     PositiveFloat,
     PositiveInt,
     SampleCount,
@@ -339,7 +339,7 @@ class Config(Section):
     trainer: TrainerConfig = TrainerConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     rewards: RewardsConfig = RewardsConfig()
-    pools: dict[PoolName, PoolConfig] = Field(default_factory=default_pools)
+    pools: dict[PoolKey, PoolConfig] = Field(default_factory=default_pools)
     router: RouterConfig = RouterConfig()
     scorers: ScorersConfig = ScorersConfig()
     data: DataConfig

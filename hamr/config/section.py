@@ -37,7 +37,7 @@ Temperature = Annotated[float, Field(ge=0.0, le=2.0)]
 """Sampling temperature, in the range that vLLM and OpenAI's API take."""
 RewardName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
 """Name of a user's reward: that of its component in records and metrics."""
-PoolName = Annotated[str, AfterValidator(_check_pool_name)]
+PoolKey = Annotated[str, AfterValidator(_check_pool_name)]
 AbsolutePath = Annotated[str, AfterValidator(lambda path: str(Path(path).expanduser().resolve()))]
 """Absolute, so that a run resumed from another folder reads the same files."""
 

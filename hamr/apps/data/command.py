@@ -10,6 +10,7 @@ from hamr.apps.data.recipes.rewording import RewordRecipe
 from hamr.apps.data.recipes.thought import Rendering
 from hamr.apps.data.recipes.wordings import WordingRecipe
 from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, Folder, Names, PoolName
+from hamr.config.section import Temperature
 from hamr.errors import BadInput
 from hamr.types import Language
 
@@ -20,7 +21,6 @@ Samples = Annotated[File, Field(title="SAMPLES.jsonl")]
 Items = Annotated[File, Field(title="ITEMS.jsonl")]
 PoolNames = Annotated[Names, Field(title="POOL,POOL")]
 ScenarioNames = Annotated[str, Field(title="NAME|PATH|all")]
-Temperature = Annotated[float, Field(ge=0.0, le=2.0)]
 OUTPUT = "output.jsonl"
 """Output file of a recipe in the folder of a pipeline's stage."""
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from hamr.apps.data.command import OUTPUT, Items, PoolNames, Samples, Temperature
+from hamr.apps.data.command import OUTPUT, Items, PoolNames, Samples
 from hamr.apps.data.recipes.migration import MigrationRecipe
 from hamr.apps.data.recipes.multigt import MultiGtRecipe
 from hamr.apps.data.recipes.rubrics import RubricRecipe
@@ -14,6 +14,7 @@ from hamr.apps.data.recipes.runner import WritingRecipe
 from hamr.apps.data.recipes.thought import Rendering, ThoughtRecipe
 from hamr.apps.jobs import import_name
 from hamr.apps.shared.commands import Command, ConfiguredCommand, Count, File, NonNegativeCount, PoolName
+from hamr.config.section import Temperature
 from hamr.errors import BadInput
 from hamr.types import Language
 
