@@ -5,15 +5,14 @@
                              "function_call"?: {"name", "arguments"}, "tool_call_id"?, "name"?}, ...]}
               or with a list of parts as content: {"type": "text", "text"}, and Anthropic's
               {"type": "tool_use", "id", "name", "input"} and {"type": "tool_result", "tool_use_id", "content"}
-    ShareGPT  {"conversations": [{"from": "human" | "gpt" | "system" | "function_call" | "observation", "value"}, ...],
-               "system"?: text}
+    ShareGPT  {"conversations": [{"from": "human" | "gpt" | "system" | "function_call" | "observation", "value"}, ...]}
     TRL       {"prompt": text or messages, "completion": text or messages}
     verl      {"prompt": messages, "reward_model": {"ground_truth": text}}
 
-All may have `id` and `tools`, or OpenAI's older `functions` (a list or JSON text). The system messages before the
-dialogue are the policy; a later one is a fault, because it would be the policy of earlier decisions too. An assistant
-message with text and calls becomes a reply and then its calls; with `"weight": 0` its turns are only history. Results
-have the order of their calls. The completion, or the ground truth, is the last turn of the agent.
+All may have `id`, `tools`, or OpenAI's older `functions` (a list or JSON text), and `system`, a text. The system
+messages before the dialogue are the policy; a later one is a fault, because it would be the policy of earlier decisions
+too. An assistant message with text and calls becomes a reply and then its calls; with `"weight": 0` its turns are only
+history. Results have the order of their calls. The completion, or the ground truth, is the last turn of the agent.
 """
 
 from __future__ import annotations
@@ -124,9 +123,8 @@ def _messages(row: Mapping[str, Any], where: str) -> tuple[str, str, list[Any]]:
     if isinstance(row.get("messages"), list):
         return "messages", "messages", row["messages"]
     if isinstance(row.get("conversations"), list):
-        system = [{"role": "system", "content": row["system"]}] if row.get("system") else []
         turns = [_sharegpt(turn, f"{where}: conversations[{i}]") for i, turn in enumerate(row["conversations"])]
-        return "sharegpt", "conversations", system + turns
+        return "sharegpt", "conversations", turns
     if "prompt" in row and "completion" in row:
         return "trl", "prompt", _as_list(row["prompt"], "user") + _as_list(row["completion"], "assistant")
     if "prompt" in row and isinstance(row.get("reward_model"), dict):
@@ -165,7 +163,7 @@ def chat_row(row: Mapping[str, Any], unnamed: str, where: str, dropped: Counter[
     form, field, messages = _messages(row, where)
     dropped = Counter() if dropped is None else dropped
     results = _Results()
-    policy: list[str] = []
+    policy = [_text(row["system"], f"{where}: system", dropped)] if row.get("system") else []
     turns: list[dict[str, Any]] = []
     for i, message in ((i, part) for i, whole in enumerate(messages) for part in _split_parts(whole)):
         place = f"{where}: {field}[{i}]"

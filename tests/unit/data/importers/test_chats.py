@@ -251,6 +251,16 @@ def test_system_message_inside_the_dialogue_is_refused(tmp_path: Path) -> None:
         read(write_chats(tmp_path, [USER, ASSISTANT, SYSTEM, USER, ASSISTANT]))
 
 
+def test_system_text_beside_the_messages_is_the_policy(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    parts = [{"type": "text", "text": "Be kind."}]
+    path.write_text(json.dumps({"system": parts, "messages": [USER, ASSISTANT]}))
+    assert read(path)[0].policy == "Be kind."
+    path.write_text(json.dumps({"system": "Be kind.", "messages": [USER, ASSISTANT, {"role": "clerk"}]}))
+    with pytest.raises(DataError, match=r"messages\[2\].role: 'clerk'"):
+        read(path)
+
+
 def test_message_with_weight_zero_is_history_only(tmp_path: Path) -> None:
     bad = {"role": "assistant", "content": "Go away.", "weight": 0}
     path = write_chats(tmp_path, [USER, bad, USER, {**ASSISTANT, "weight": 1}])
