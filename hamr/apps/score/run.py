@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import ExitStack
 from itertools import chain, islice
 from pathlib import Path
@@ -15,6 +14,7 @@ from hamr.apps.score.file import SkippedRows, check_input, needs_scoring, score_
 from hamr.apps.score.output import SIDECAR, ScoreOutput
 from hamr.apps.score.reward_system import RewardSystem
 from hamr.apps.score.summary import Tally, cause_lines, plot, summary_tables
+from hamr.apps.shared.input_files import own_files
 from hamr.apps.shared.outputs import output_file
 from hamr.cascade.auditors import check_pool_auditor
 from hamr.cascade.replay import replay, replay_episode
@@ -23,10 +23,8 @@ from hamr.config.pools import SPEED_ONLY
 from hamr.config.schema import Config
 from hamr.errors import BadInput
 from hamr.pools.function_pool import check_functions
-from hamr.prompting.templates import PromptTemplate, is_path
 from hamr.report.terminal import show
 from hamr.rewards.judged import check_reward_files
-from hamr.rewards.written import WrittenPrompt
 from hamr.security.redaction import redact_text
 from hamr.telemetry.ledger import Ledger
 
@@ -107,7 +105,7 @@ def score_settings(config: Config) -> dict[str, Any]:
     model = config.model
     trained = any(pool.learns_pairs for pool in config.pools.values())
     hybrid = model.response_format == "hybrid"
-    files = _own_files(config)
+    files = own_files(config)
     return {
         "hamr": __version__,
         "model": model.model_dump(include={"path", "response_format"} | ({"post_cot_share"} if hybrid else set())),
@@ -117,25 +115,6 @@ def score_settings(config: Config) -> dict[str, Any]:
         "data": config.data.model_dump(mode="json") | {"seed": config.experiment.seed} if trained else None,
         **({"files": files} if files else {}),
     }
-
-
-def _own_files(config: Config) -> dict[str, str]:
-    """Return digests of the user's own prompts, rules and procedures. Raises ConfigError for an unreadable file.
-
-    Their content affects a score like the settings do, and may change under the same name. Shipped files are identified
-    by hamr's version.
-    """
-    rewards = config.rewards
-    found = {p.prompt: PromptTemplate.read(p.prompt).digest for p in config.pools.values() if is_path(p.prompt)}
-    for section in rewards.judges.values():
-        own = filter(is_path, (section.prompt or "", getattr(section, "prompt_compared", None) or ""))
-        found |= {prompt: WrittenPrompt.read(prompt).digest for prompt in own}
-    others = [rewards.rules.file, *(rewards.sage_logic.scenarios if rewards.sage_logic.weight else ())]
-    for file in filter(None, others):
-        # The code that uses a missing file reports it.
-        content = Path(file).read_bytes() if Path(file).is_file() else b""
-        found[file] = hashlib.sha256(content).hexdigest()[:12]
-    return found
 
 
 def replay_run(folder: Path) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamr import signals
+from hamr.apps.shared.input_files import check_unchanged, relative_files, write_digests
 from hamr.apps.shared.preemption import stop_error
 from hamr.apps.shared.preparation import run_path
 from hamr.apps.shared.sinks import check_sinks
@@ -91,6 +92,7 @@ class Job:
             needed.append(arg)
         config = _joining(load_dumped(path / "config.yaml", [*needed, *changed]))
         check_sinks(config.logging)
+        check_unchanged(path, config)
         return cls(config=config, path=path, resume=True, changed=changed)
 
     def open(self) -> RunFolder:
@@ -100,6 +102,7 @@ class Job:
                 write_atomic(folder.config, change_dumped(folder.config, self.changed))
             return folder
         folder = RunFolder.create(self.path, dump_config(self.config))
+        write_digests(folder.path, self.config)
         if self.config.data.importer is not None:
             write_samples(folder.path / IMPORTED, imported_samples(self.config.data.importer))
         return folder
@@ -139,6 +142,7 @@ def stoppable(job: Job, command: str = "train") -> Iterator[None]:
 
 
 def how_to_resume(folder: Path, config: Config, job: str = "train") -> str:
-    """Return the command that continues a run."""
+    """Return the command that continues a run, from any folder."""
     functions = function_arguments(config.functions)
-    return f"continue with: hamr {shlex.join([job, f'resume={folder.absolute()}', *functions])}"
+    there = f"cd {shlex.quote(str(Path.cwd()))} && " if relative_files(config) else ""
+    return f"continue with: {there}hamr {shlex.join([job, f'resume={folder.absolute()}', *functions])}"

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hamr.apps.shared.commands import render as render_command
+from hamr.apps.shared.input_files import relative_files
 from hamr.apps.shared.training_command import changes_hardware
 from hamr.apps.submit.batch_systems import BatchSystem, Kuberay, Slurm
 from hamr.apps.submit.launch_files import CLAIM, WORK, render
@@ -193,27 +194,6 @@ def refuse_changed_hardware(request: SubmitRequest) -> None:
     if changed := [o for o in getattr(request.command, "overrides", ()) if changes_hardware(o)]:
         remedy = f"the job's command does not carry it; set it in {request.resume}/config.yaml"
         raise BadInput("resume", changed, remedy)
-
-
-def relative_files(config: Config) -> dict[str, str]:
-    """Return setting -> path of the files and folders that are given relative to the working folder."""
-    named = {
-        f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "sft", "labelled_pairs")
-    }
-    named |= {"rewards.rules.file": config.rewards.rules.file}
-    prompts = {config.rewards.key(name): judge.prompt for name, judge in config.rewards.judges.items()}
-    named |= {
-        f"rewards.{key}.prompt": name for key, name in prompts.items() if name and name.endswith((".yaml", ".yml"))
-    }
-    named |= {f"{key}.path": section.file for key, section in config.functions.items()}
-    models = {f"pools.{name}.model": pool.model for name, pool in config.pools.items() if pool.type != "openai"}
-    for key, model in {"model.path": config.model.path, **models}.items():
-        if Path(model).is_dir():  # not the name of a bundled or published model
-            named[key] = model
-    for name, pool in config.pools.items():
-        if pool.finetune is not None:
-            named |= {f"pools.{name}.finetune.{key}": getattr(pool.finetune, key) for key in ("labelled", "held_out")}
-    return {key: file for key, file in named.items() if file is not None and not Path(file).is_absolute()}
 
 
 def refuse_left_behind(config: Config, package: Package) -> None:

@@ -355,7 +355,8 @@ def test_resumed_run_must_repeat_custom_function_paths(tmp_path: Path) -> None:
     request = SubmitRequest.read(["train", f"resume={tmp_path}", path, *CLUSTER])
     assert command(request) == f"python -m hamr train resume={tmp_path} {path}"
     assert launch_command(request.config, "conf", "/run") == f"hamr train resume=/run {path}"
-    assert how_to_resume(tmp_path, request.config) == f"continue with: hamr train resume={tmp_path} {path}"
+    there = f"continue with: cd {Path.cwd()} && hamr train resume={tmp_path} {path}"
+    assert how_to_resume(tmp_path, request.config) == there
     with pytest.raises(BadInput, match="repeat it"):
         read_sources(job([f"resume={tmp_path}"]).config.rewards)
     job([path, f"resume={tmp_path}"]).config.rewards.custom["mine"].refuse_recorded("mine")
