@@ -127,4 +127,5 @@ def first_fault(error: ValidationError) -> str:
     """Return the place and the message of the first fault that pydantic found, without the value."""
     fault = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(map(str, fault["loc"]))
-    return f"{place}: {fault['msg']}" if place else str(fault["msg"])
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    return f"{place}: {message}" if place else message

@@ -35,6 +35,8 @@ from hamr.security.http_server import RefusedRequest, bind_socket, build_server,
 from hamr.types import AskPolicy, EpisodeLimit, ServiceSample
 
 BIND_REMEDY = "set an address of this machine"
+_FIXED = ("literal_error", "none_required", "extra_forbidden")
+"""Faults of fields that have one value here."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 _LIMITS = {
     "context_full": ("context_length_exceeded", "the messages and the answer exceed model.max_context"),
@@ -183,7 +185,8 @@ class PolicyEndpoint:
             except RefusedRequest as refused:
                 return _error(refused.status, str(refused), refused.headers, **refused.more)
             except ValidationError as error:
-                return _error(400, f"{first_fault(error)}; the policy endpoint has nothing else")
+                fixed = error.errors(include_input=False, include_url=False)[0]["type"] in _FIXED
+                return _error(400, first_fault(error) + ("; the policy endpoint has nothing else" if fixed else ""))
             except (ValueError, RecursionError) as error:
                 return _error(400, f"the body is not JSON ({error})")
             except (ClientDisconnect, asyncio.CancelledError):

@@ -49,8 +49,18 @@ def served(folder: Path) -> Iterator[int]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    small = ["--max-model-len", "2048", "--enforce-eager", "--host", "127.0.0.1", "--port", str(port)]
-    environment = {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    small = [
+        "--kv-cache-memory-bytes",
+        "1G",
+        "--max-model-len",
+        "2048",
+        "--enforce-eager",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+    ]
+    environment = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, *shlex.split(command)[1:], *small],

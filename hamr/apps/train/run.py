@@ -42,7 +42,9 @@ from hamr.data.splits import count_copies
 from hamr.errors import Preempted, RunFolderError
 from hamr.models.precision import computations, precision_notes
 from hamr.telemetry.console import Console
+from hamr.telemetry.live import LiveStatus
 from hamr.telemetry.memory import MemoryWatch
+from hamr.telemetry.metrics import read_metrics
 from hamr.telemetry.recorder import RunRecorder
 from hamr.telemetry.run_folder import RunFolder
 from hamr.telemetry.summary import write_summary
@@ -66,6 +68,9 @@ def start_once(command: TrainCommand) -> int:
 
         return resume(command.resume, functions=command.overrides)
     job = Job.of(command)
+    if (step := finished_step(job)) is not None:
+        print(f"the run has finished step {step}, its last\nreport: {RunFolder(job.path, locked=False).report}")
+        return 0
     check_cluster(job.config.cluster)
     if job.config.cluster.address is None:
         check_endpoints(job.active_config, job.active_config.pools)
@@ -74,6 +79,17 @@ def start_once(command: TrainCommand) -> int:
         return supervise(command, job)
     with stoppable(job):
         return run_job(job)
+
+
+def finished_step(job: Job) -> int | None:
+    """Return the last step of a run to resume that has finished and has its last checkpoint, None for another run."""
+    status = LiveStatus.read(job.path) if job.resume else None
+    if status is None or status.state != "finished":
+        return None
+    folder = RunFolder(job.path, locked=False)
+    steps = [row["step"] for row in read_metrics(folder.metrics) if row["stage"] == "rl"]
+    newest = next(iter(Checkpoints(folder.checkpoints).all()), None)
+    return newest.step if newest is not None and newest.step == max(steps, default=0) else None
 
 
 def run_job(job: Job) -> int:

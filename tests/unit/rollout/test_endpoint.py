@@ -128,7 +128,7 @@ async def test_tool_calls_make_the_round_trip(endpoint: PolicyEndpoint) -> None:
         ({"messages": []}, "messages"),
         ({"messages": HELLO, "n": 2}, "n: "),
         ({"messages": HELLO, "tool_choice": "required"}, "tool_choice"),
-        ({"messages": HELLO, "stop": ["l"]}, "stop: Value error, a turn cannot be cut, because"),
+        ({"messages": HELLO, "stop": ["l"]}, "stop: a turn cannot be cut, because"),
         ({"messages": HELLO, "response_format": {"type": "json_object"}}, "response_format"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": "x" * 20_000}]}, "serve.max_body_mb"),
@@ -151,6 +151,9 @@ async def test_requests_that_cannot_be_served_are_refused(endpoint: PolicyEndpoi
         answer = await post(one, "/chat/completions", body)
     assert answer.status_code in (400, 413) and told in answer.json()["error"]["message"]
     assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert ("has nothing else" in answer.json()["error"]["message"]) == (
+        told in ("n: ", "tool_choice", "response_format")
+    )
 
 
 async def test_errors_of_a_turn_have_the_form_of_openai(endpoint: PolicyEndpoint) -> None:
