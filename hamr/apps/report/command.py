@@ -24,6 +24,7 @@ class ReportCommand(Command):
         from hamr.apps.pipeline.report import write_pipeline_report
         from hamr.apps.report.report import write_report
 
-        print(f"drawing the report of {self.folder} ...", flush=True)
+        if self.folder.is_dir():
+            print(f"drawing the report of {self.folder} ...", flush=True)
         print(write_pipeline_report(self.folder) if is_pipeline(self.folder) else write_report(self.folder))
         return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,7 +31,9 @@ def output_file(path: Path, *, overwrite: bool, source: Path | None = None) -> P
 
 
 def no_file_above(folder: Path) -> None:
-    """Raise DataError where `folder` cannot be created because it, or one of its parents, is a file."""
+    """Raise DataError where `folder` cannot be written: it, or one of its parents, is a file or read-only."""
     existing = next((path for path in (folder, *folder.parents) if path.exists()), None)
     if existing and not existing.is_dir():
         raise DataError("output", str(existing), "is a file; give a folder")
+    if existing and not os.access(existing, os.W_OK | os.X_OK):
+        raise DataError("output", str(existing), "cannot be written; give another folder, or change its permissions")

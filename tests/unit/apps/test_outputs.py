@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hamr.apps.data.recipe_job import show
 from hamr.apps.shared.commands import parse_command
 from hamr.apps.shared.outputs import output_file, output_folder
 from hamr.data.progress import ItemResult
-from hamr.errors import HamrError
+from hamr.errors import DataError, HamrError
 
 
 @pytest.mark.parametrize("below", ["", "/x", "/x/y"])
@@ -37,6 +38,13 @@ def test_unwritable_output_is_reported_before_pools_start(tmp_path: Path) -> Non
     new = tmp_path / "new"
     assert output_file(new / "kept.jsonl", overwrite=False) == new / "kept.jsonl"
     assert output_folder(new / "folder", [], overwrite=False) == new / "folder"
+
+
+def test_folder_without_write_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root may write anywhere, so the permission is faked."""
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
+    with pytest.raises(DataError, match=f"output: '{tmp_path}': cannot be written"):
+        output_folder(tmp_path / "new" / "folder", [], overwrite=False)
 
 
 def test_transient_failures_are_shown_with_the_retry_command(capsys: pytest.CaptureFixture[str]) -> None:
