@@ -554,7 +554,7 @@ def engine_of(prepared: Prepared, trainer: TorchTrainer) -> TorchEngine:
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(
-        prepared.model_path, dtype=torch.float32, attn_implementation="sdpa"
+        prepared.model_path, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
     ).eval()
     model.load_state_dict(trainer.model.causal_lm.state_dict())
     return TorchEngine(model=model, codec=prepared.codec)

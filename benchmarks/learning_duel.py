@@ -138,7 +138,7 @@ def evaluated(policy: Path, samples: tuple[ServiceSample, ...], rule: ExactAct, 
     from transformers import AutoModelForCausalLM
 
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32, trust_remote_code=False).eval()
     prompts = [codec.prompt(sample) for sample in samples for _ in range(n)]
     width, eos = max(map(len, prompts)), codec.tokenizer.eos_id
     ids = torch.tensor([[eos] * (width - len(p)) + list(p) for p in prompts])

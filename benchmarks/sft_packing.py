@@ -88,7 +88,7 @@ def build_model(hidden: int, layers: int, folder: Path) -> Path:
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)
-    tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny"))
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("tiny"), trust_remote_code=False)
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden,

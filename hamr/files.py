@@ -18,7 +18,7 @@ _PIECE = 1 << 20
 def write_atomic(path: Path, content: str | bytes) -> None:
     """Write to a temporary file and rename it, so that a reader sees either the old file or the new one."""
     aside = path.with_name(f".{path.name}.tmp")
-    with aside.open("wb") as f:
+    with open(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666), "wb") as f:
         f.write(content.encode() if isinstance(content, str) else content)
         f.flush()
         os.fsync(f.fileno())

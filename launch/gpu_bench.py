@@ -408,7 +408,7 @@ def one_step(path: Path, shape: str, groups: list[Any], variant: Variant) -> Row
     if variant.layout == "plain":
         from transformers import AutoModelForCausalLM
 
-        plain = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device()).train()
+        plain = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False).to(device()).train()
         plain.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         width = max(len(groups[0].prompt_ids) + len(s.token_ids) for s in sequences)
         rows = torch.zeros(len(sequences), width, dtype=torch.long)
@@ -669,7 +669,7 @@ def trl(small: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         path = model_folder(shape, Path(folder))
         group = groups_of(**work, vocabulary=SHAPES[shape]["vocab_size"])[0]
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).to(device())
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, trust_remote_code=False).to(device())
         arguments = GRPOConfig(output_dir=folder, report_to=[], use_cpu=device() == "cpu", beta=0.0)
         trainer = GRPOTrainer.__new__(GRPOTrainer)
         width = max(len(s.token_ids) for s in group.sequences)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hamr.data.actions import MARKUP, ResponseFormat, render_action, render_requested
+from hamr.data.actions import ResponseFormat, render_action, render_requested
 from hamr.data.tools import compact
+from hamr.prompting.templates import ROLE_TOKEN
 from hamr.types import ServiceSample, ToolCall, Turn
 
+_OPENING = re.compile(r"[<＜﹤](?=[|｜]|/?[a-z_])", re.IGNORECASE)
+"""Start of a tag or a special token. Some tokenizers normalise compatibility characters before they look for one."""
 _CALL = '<tool_call>{"name", "arguments"}</tool_call>'
 _INSTRUCTION = {
     "plain": f"Answer with a short reply or {_CALL}",
@@ -160,8 +164,8 @@ def _message(turn: Turn) -> str:
 
 
 def _defuse(text: str) -> str:
-    """Return untrusted text with broken markup: `<tool_call>` becomes `< tool_call>`."""
-    return MARKUP.sub("< ", text)
+    """Return untrusted text with broken markup: `<tool_call>` becomes `< tool_call>`, and `[INST]` `[ INST]`."""
+    return ROLE_TOKEN.sub("[ ", _OPENING.sub("< ", text))
 
 
 def dialogue_text(sample: ServiceSample) -> str:

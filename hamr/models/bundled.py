@@ -177,8 +177,10 @@ def convert_gguf(gguf: Path, out: Path) -> None:
     # tensor names would be built again for every module.
     reader.GGUFReader = functools.cache(reader.GGUFReader)
     reader.get_tensor_name_map = functools.cache(reader.get_tensor_name_map)
-    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
-    quantised = AutoModelForCausalLM.from_pretrained(str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name, trust_remote_code=False)
+    quantised = AutoModelForCausalLM.from_pretrained(
+        str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, trust_remote_code=False
+    )
     # The reader marks the model as quantised, which cannot be saved, so copy its weights into a new model.
     values = quantised.config.to_dict()
     values.pop("quantization_config", None)

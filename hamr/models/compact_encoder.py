@@ -22,7 +22,7 @@ def build_compact_encoder(vocabulary: Path, pretrained: Path, out: Path) -> None
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    tokenizer = AutoTokenizer.from_pretrained(vocabulary)
+    tokenizer = AutoTokenizer.from_pretrained(vocabulary, trust_remote_code=False)
     tokenizer.save_pretrained(out)
     config = BertConfig(
         vocab_size=len(tokenizer),

@@ -19,9 +19,9 @@ class LocalModel:
 
         logging.disable_progress_bar()
         self.tokenizer = load_tokenizer(path)
-        self._full_tokenizer = AutoTokenizer.from_pretrained(path)
+        self._full_tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).to(device).eval()
+        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False).to(device).eval()
 
     def write(
         self, ids: Sequence[int], show: Callable[[str], None], *, max_new_tokens: int, temperature: float, seed: int

@@ -154,7 +154,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 def _convert_tokenizer(folder: Path) -> tokenizers.Tokenizer:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     if not tokenizer.is_fast:
         raise BadInput("model.path", str(folder), "its tokenizer has no fast version; save a tokenizer.json next to it")
     return tokenizer.backend_tokenizer

@@ -55,12 +55,14 @@ def finetune_pairs(
     torch.manual_seed(seed)
     scratch = out.with_name(f".{out.name}.partial")
     shutil.rmtree(scratch, ignore_errors=True)
-    tokenizer = AutoTokenizer.from_pretrained(base)
-    shape = AutoConfig.from_pretrained(base, num_labels=1)
+    tokenizer = AutoTokenizer.from_pretrained(base, trust_remote_code=False)
+    shape = AutoConfig.from_pretrained(base, num_labels=1, trust_remote_code=False)
     setattr(shape, MARKED, True)
     if config.layers is not None:
         shape.num_hidden_layers = min(config.layers, shape.num_hidden_layers)
-    model = AutoModelForSequenceClassification.from_pretrained(base, config=shape, dtype=torch.float32).train()
+    model = AutoModelForSequenceClassification.from_pretrained(
+        base, config=shape, dtype=torch.float32, trust_remote_code=False
+    ).train()
     model.get_input_embeddings().requires_grad_(config.train_embeddings)
     batches = [batch for epoch in range(config.epochs) for batch in _batches(examples, config.batch_size, seed + epoch)]
 
@@ -84,8 +86,10 @@ def pair_scores(folder: Path, pairs: Sequence[tuple[str, str]], *, threads: int)
 
     logging.disable_progress_bar()
     torch.set_num_threads(threads)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    model = AutoModelForSequenceClassification.from_pretrained(
+        folder, dtype=torch.float32, trust_remote_code=False
+    ).eval()
     scores: list[float] = []
     with torch.inference_mode():
         for start in range(0, len(pairs), SCORING_BATCH):

@@ -37,11 +37,11 @@ from hamr.prompting.reading import ANSWER_KEYS
 _WRAPPED = re.compile(r"<(?P<tag>\w+)>\s*\{\{\s*\w+\s*\}\}\s*</(?P=tag)>")
 _STATEMENT = re.compile(r"\{%[-+]?\s*(\w*)")
 _VERDICT = re.compile(
-    r"(" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")([\"'*_`\s]*)[:：]", re.IGNORECASE
+    r"(" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")([\"'*_`\s]*)[:：﹕︓]", re.IGNORECASE
 )
-_ANSWER_KEY = re.compile(rf"([\"'`“”‘’]\s*(?:{'|'.join(ANSWER_KEYS)})\s*[\"'`“”‘’])\s*[:：]", re.IGNORECASE)
+_ANSWER_KEY = re.compile(rf"([\"'`“”‘’]\s*(?:{'|'.join(ANSWER_KEYS)})\s*[\"'`“”‘’])\s*[:：﹕︓]", re.IGNORECASE)
 # Chat markup of models that do not use "<".
-_ROLE_TOKEN = re.compile(
+ROLE_TOKEN = re.compile(
     r"[\[［](?=/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|AVAILABLE_TOOLS|ARGS|CALL_ID|THINK"
     r"|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX|[gs]?MASK|CLS|SEP|PAD|UNK|BOS|EOS)[\]］])",
     re.IGNORECASE,
@@ -49,6 +49,8 @@ _ROLE_TOKEN = re.compile(
 # Some tokenizers normalise compatibility characters before they look for special tokens.
 _LESS_THAN = re.compile("[<＜﹤]")
 _INVISIBLE = ("Cc", "Cf", "Cs")
+_BLANK = re.compile("[\u034f\u115f\u1160\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+"""Marks and fillers that show nothing: a joiner, Hangul fillers, variation selectors."""
 _ENVIRONMENT = ImmutableSandboxedEnvironment(
     undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True, trim_blocks=True, lstrip_blocks=True
 )
@@ -233,5 +235,5 @@ def neutralise(text: str) -> str:
     # A printable text contains none of these characters, and most texts are printable.
     plain = text.replace("\n", "").replace("\t", "").isprintable()
     visible = text if plain else "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in _INVISIBLE)
-    inert = _ROLE_TOKEN.sub("[ ", _LESS_THAN.sub("&lt;", visible))
+    inert = ROLE_TOKEN.sub("[ ", _LESS_THAN.sub("&lt;", _BLANK.sub("", visible)))
     return _ANSWER_KEY.sub(r"\1 -", _VERDICT.sub(r"\1\2 -", inert)).strip()

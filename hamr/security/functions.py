@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hamr.errors import ConfigError, did_you_mean
+from hamr.security.redaction import redact_text
 
 if TYPE_CHECKING:
     from hamr.config.custom import FunctionConfig
@@ -170,7 +171,7 @@ def within(seconds: float, source: FunctionSource, work: Callable[[], T]) -> T:
 def describe_value(value: Any) -> str:
     """Return a value of the user's in one line, with its type."""
     try:
-        text = " ".join(repr(value).split())
+        text = " ".join(redact_text(repr(value)).split())
     except Exception:
         text = "a value without a repr"
     return f"{text[:SHOWN]} ({type(value).__name__})" if value is not None else "None"
@@ -191,7 +192,7 @@ def read_number(value: Any) -> float | None:
 
 def describe_error(error: BaseException, source: FunctionSource) -> str:
     """Return an exception in one line, with the line of the user's file where it was raised."""
-    text = " ".join(f"{type(error).__name__}: {error}".split())[:SHOWN]
+    text = " ".join(redact_text(f"{type(error).__name__}: {error}").split())[:SHOWN]
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == source.file]
     return f"{text} ({source.place}, line {lines[-1]})" if lines else text
 

@@ -159,7 +159,7 @@ def owner_of(path: Path, lock: str = _LOCK) -> dict[str, Any] | None:
 
 @contextmanager
 def _lock_file(folder: Path) -> Iterator[int]:
-    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+    fd = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         yield fd
@@ -168,12 +168,14 @@ def _lock_file(folder: Path) -> Iterator[int]:
 
 
 def _owner(fd: int) -> dict[str, Any] | None:
-    """Return the owner named in the file, or None if there is none (also for an incomplete write by a dead process)."""
+    """Return the owner named in the file, or None if it names none, as after an incomplete write of a dead process."""
     os.lseek(fd, 0, os.SEEK_SET)
     try:
-        return json.loads(os.read(fd, 4096))
+        found = json.loads(os.read(fd, 4096))
     except ValueError:
         return None
+    is_owner = isinstance(found, dict) and found.keys() >= identity().keys() and isinstance(found["pid"], int)
+    return found if is_owner else None
 
 
 def _write(fd: int, text: str) -> None:

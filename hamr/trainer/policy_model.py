@@ -111,8 +111,8 @@ def load_policy(
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    _check_dense(AutoConfig.from_pretrained(path), path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype)
+    _check_dense(AutoConfig.from_pretrained(path, trust_remote_code=False), path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, trust_remote_code=False)
     _check_head(model, path)
     liger = liger and _use_liger(model)
     if gradient_checkpointing:

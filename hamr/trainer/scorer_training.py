@@ -90,7 +90,7 @@ def keep_layers(folder: Path, layers: int) -> None:
     """Remove all but the first `layers` decoder layers of the model in a folder. Raises BadInput if it has fewer."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto", trust_remote_code=False)
     config = model.config
     if not 1 <= layers <= config.num_hidden_layers:
         remedy = f"the model has {config.num_hidden_layers} decoder layers; keep between 1 and all of them"
@@ -126,7 +126,11 @@ def verdict_scores(
     from transformers import AutoModelForCausalLM
 
     torch.set_num_threads(threads)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype)).to(device).eval()
+    model = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), trust_remote_code=False)
+        .to(device)
+        .eval()
+    )
     worth = torch.tensor(list(values.values()), device=device)
     scores: list[float] = []
     with torch.inference_mode():

@@ -58,9 +58,11 @@ def _calls(node: ast.Call) -> Iterator[str]:
         yield function.id
     if not isinstance(function, ast.Attribute):
         return
+    owner = function.value.id if isinstance(function.value, ast.Name) else ""
+    if owner.startswith("Auto") and function.attr == "from_pretrained" and "trust_remote_code" not in given:
+        yield "from_pretrained"  # it would ask on the terminal whether to run the folder's code
     if function.attr in ("load_checkpoint", "load_module"):
         yield function.attr
-    owner = function.value.id if isinstance(function.value, ast.Name) else ""
     if (owner, function.attr) in LOADS:
         safe = {"torch": "weights_only", "yaml": "Loader"}.get(owner)
         held = _is(given.get("weights_only"), True) if owner == "torch" else owner in ("np", "numpy")
@@ -101,6 +103,7 @@ def test_sources_use_no_pickle_and_no_remote_model_code() -> None:
         ("AutoModel.from_pretrained(p, trust_remote_code=True)", ["trust_remote_code"]),
         ("LLM(**{'trust_remote_code': config.trust})", ["trust_remote_code"]),
         ("AutoModel.from_pretrained(p, trust_remote_code=False)", []),
+        ("AutoTokenizer.from_pretrained(p)", ["from_pretrained"]),
     ],
 )
 def test_unsafe_calls_are_detected(source: str, said: list[str]) -> None:

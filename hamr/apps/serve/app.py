@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
@@ -26,6 +27,7 @@ from hamr.config.use import ServeConfig
 from hamr.data.samples import from_json
 from hamr.errors import BadInput, HamrError
 from hamr.security.http_server import RefusedRequest, check_request, read_body
+from hamr.security.redaction import redact_text
 from hamr.telemetry.record_json import record_to_dict
 from hamr.types import Failure, RewardRecord, ServiceSample
 
@@ -161,12 +163,12 @@ class Routes:
             except TimeoutError:
                 return _json(503, {"error": f"the pools did not report their state within {HEALTH_S:g} s"})
             except HamrError as error:
-                return _json(500, {"error": str(error)})
+                return _json(500, {"error": redact_text(str(error))})
             except ClientDisconnect:
                 return Response(status_code=499)
             except Exception as error:
-                log.exception("%s %s", request.method, request.url.path)
-                return _json(500, {"error": f"{type(error).__name__}: {error}"})
+                log.error("%s %s\n%s", request.method, request.url.path, redact_text(traceback.format_exc()))
+                return _json(500, {"error": redact_text(f"{type(error).__name__}: {error}")})
 
         return answer
 

@@ -32,6 +32,7 @@ from hamr.apps.train.restarts import JOB
 from hamr.config.launch import LaunchKind
 from hamr.config.safe_yaml import load_yaml
 from hamr.config.schema import Config
+from hamr.errors import BadInput
 
 PACKAGE = "hamr.apps.submit"
 MOUNT = "/etc/hamr"
@@ -104,8 +105,10 @@ def entrypoint_of(words: Sequence[str]) -> str:
     >>> print(entrypoint_of(["hamr", "train", "data=/mnt/my data", "rewards.rules.terms=[a;b]"]))
     hamr train 'data=/mnt/my data' 'rewards.rules.terms=\\[a\\;b\\]'
     """
+    if broken := next((word for word in words if "\n" in word), None):
+        raise BadInput("command", broken, "has a line break, which would end the entrypoint of a RayJob; remove it")
     return shlex.join(
-        re.sub(r"([$`\\])" if re.search(r"\s", word) else r"([^\w@%+=:,./\"-])", r"\\\1", word) for word in words
+        re.sub(r"([$`\\])" if re.search(r"[ \t]", word) else r"([^\w@%+=:,./\"-])", r"\\\1", word) for word in words
     )
 
 

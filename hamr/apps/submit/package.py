@@ -184,8 +184,13 @@ def _list_files(root: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _git(args: list[str], root: Path, env: Mapping[str, str]) -> str:
-    """Return git's output. Variables that name a repository or an index, as a hook's do, do not apply to `root`."""
+    """Return git's output. Variables that name a repository or an index, as a hook's do, do not apply to `root`.
+
+    A repository inside the folder may come from anywhere, so its monitor of files, a program, is not run.
+    """
     kept = {k: v for k, v in os.environ.items() if not k.startswith("GIT_") or k.startswith("GIT_CONFIG")}
     return os.fsdecode(
-        subprocess.run(["git", *args], cwd=root, env={**kept, **env}, check=True, capture_output=True).stdout
+        subprocess.run(
+            ["git", "-c", "core.fsmonitor=false", *args], cwd=root, env={**kept, **env}, check=True, capture_output=True
+        ).stdout
     )

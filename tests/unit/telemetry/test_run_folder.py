@@ -14,6 +14,7 @@ import yaml
 from hamr.apps.shared.training_job import Job
 from hamr.config.load import dump_config, load_config
 from hamr.errors import RunFolderError
+from hamr.files import write_atomic
 from hamr.security import redaction
 from hamr.security.processes import alive, identity
 from hamr.security.redaction import REDACTED, looks_secret, redact, redact_text, secret_values
@@ -155,10 +156,25 @@ def test_lock_of_a_process_elsewhere_is_respected(tmp_path, elsewhere):
         RunFolder.resume(tmp_path / "run")
 
 
-def test_truncated_lock_is_ignored(tmp_path):
+@pytest.mark.parametrize("content", ['{"host": "el', "[]", "{}", '{"host": "x"}'])
+def test_damaged_lock_is_ignored(tmp_path, content):
     RunFolder.create(tmp_path / "run", "a: 1").close()
-    (tmp_path / "run" / "run.lock").write_text('{"host": "el')
+    (tmp_path / "run" / "run.lock").write_text(content)
     RunFolder.resume(tmp_path / "run").close()
+
+
+def test_links_of_a_foreign_folder_are_not_followed(tmp_path):
+    RunFolder.create(tmp_path / "run", "a: 1").close()
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    (tmp_path / "run" / "run.lock").unlink()
+    (tmp_path / "run" / "run.lock").symlink_to(outside)
+    with pytest.raises(RunFolderError, match="symbolic links"):
+        RunFolder.resume(tmp_path / "run")
+    (tmp_path / "run" / ".report.html.tmp").symlink_to(outside)
+    with pytest.raises(OSError, match="symbolic links"):
+        write_atomic(tmp_path / "run" / "report.html", "theirs")
+    assert outside.read_text() == "mine"
 
 
 def test_resume_requires_a_run_folder(tmp_path):

@@ -605,6 +605,12 @@ def test_saved_plan_equals_the_plan(given: list[str], tmp_path: Path) -> None:
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700, "its stages hold dialogues of customers"
     kept = PipelinePlan.load(tmp_path / "run")
     assert dataclasses.replace(planned, configs={}) == kept
+    file = tmp_path / "run" / "pipeline.json"
+    for folder in ("../1-talk", "/home", "1-other"):
+        file.write_text(file.read_text().replace('"1-talk"', json.dumps(folder)))
+        with pytest.raises(BadInput, match=f"stage 1 has the folder '{folder}'"):
+            PipelinePlan.load(tmp_path / "run")
+        file.write_text(file.read_text().replace(json.dumps(folder), '"1-talk"'))
     (tmp_path / "run" / "pipeline.json").write_text("{}")
     with pytest.raises(BadInput, match="cannot be read"):
         PipelinePlan.load(tmp_path / "run")

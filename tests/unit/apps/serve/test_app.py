@@ -154,7 +154,7 @@ def test_lone_surrogate_in_a_response_fails_no_other_response() -> None:
     assert answer.json()["groups"][0]["rewards"] == [0.1, 0.3]
 
 
-def test_limits_defects_and_unknown_routes_return_their_status() -> None:
+def test_limits_defects_and_unknown_routes_return_their_status(monkeypatch: pytest.MonkeyPatch) -> None:
     small = client(max_body_mb=0.001)
     answer = small.post("/get_reward", json=openrlhf("x" * 2000))
     assert answer.status_code == 413 and "serve.max_body_mb=0.001" in answer.json()["error"]
@@ -162,6 +162,9 @@ def test_limits_defects_and_unknown_routes_return_their_status() -> None:
     assert (answer.status_code, answer.json()) == (500, {"error": "ZeroDivisionError: a defect"})
     answer = client().post("/get_reward", json=openrlhf("down"))
     assert (answer.status_code, answer.json()) == (500, {"error": "the router did not start"})
+    monkeypatch.setenv("HF_TOKEN", "the router")
+    answer = client().post("/get_reward", json=openrlhf("down"))
+    assert answer.json() == {"error": "[redacted] did not start"}
     assert client().get("/get_reward").status_code == 405
     assert client().get("/nothing").status_code == 404
 

@@ -22,7 +22,7 @@ from hamr.apps.submit.launch_job import CONFIG_FILE, count_nodes, nodes
 from hamr.cluster.resource_requests import demands
 from hamr.config.load import load_config
 from hamr.config.schema import Config
-from hamr.errors import CapacityError
+from hamr.errors import BadInput, CapacityError
 from tests.requirements import find_tool
 
 
@@ -181,6 +181,11 @@ def test_retried_job_has_a_name_of_its_own() -> None:
 def test_entrypoint_arrives_word_by_word(words: list[str]) -> None:
     """KubeRay puts it into the command line of its submitter, and Ray's job driver runs what that passes on."""
     assert read_entrypoint(entrypoint_of(words)) == words
+
+
+def test_line_break_in_an_entrypoint_is_refused() -> None:
+    with pytest.raises(BadInput, match="has a line break"):
+        entrypoint_of(["hamr", "train", "note=a\ntouch"])
 
 
 def read_entrypoint(entrypoint: str) -> list[str]:

@@ -283,3 +283,18 @@ def test_without_git_all_files_are_untracked(tmp_path: Path) -> None:
     write(tmp_path / "tree", {f"{i}.py": "" for i in range(9)})
     package = pack(tmp_path / "tree", tmp_path / "a.zip", {}, most_mb=1)
     assert "9 not tracked by git: 0.py, 1.py, 2.py, 3.py, 4.py and 4 more" in package.describe()
+
+
+def test_programs_of_a_nested_repository_are_not_run(tmp_path: Path) -> None:
+    root, ran = tmp_path / "tree", tmp_path / "ran"
+    nested = root / "data" / "nested"
+    nested.mkdir(parents=True)
+    (root / "a.py").touch()
+    (nested / "f.txt").touch()
+    subprocess.run(["git", "init", "-q", str(nested)], check=True)
+    program = tmp_path / "evil.sh"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\n")
+    program.chmod(0o755)
+    subprocess.run(["git", "-C", str(nested), "config", "core.fsmonitor", str(program)], check=True)
+    pack(root, tmp_path / "job.zip", {}, most_mb=1)
+    assert names(tmp_path / "job.zip") >= {"a.py", "data/nested/f.txt"} and not ran.exists()
