@@ -134,6 +134,10 @@ class Ledger:
         these = "run = ? AND step = ? AND prompt = ? AND attempt >= ? AND attempt < ?"
         return self._delete(these, run, step, prompt, attempts.start, attempts.stop)
 
+    def discard_step(self, run: str, step: int) -> int:
+        """Delete the records of a step of exactly this run. Return the number of rows."""
+        return self._delete("run = ? AND step = ?", run, step)
+
     def _delete(self, these: str, *values: object) -> int:
         with self._disk_errors_named(), self._lock, self._db:
             return self._db.execute(f"DELETE FROM records WHERE {these}", values).rowcount

@@ -228,14 +228,16 @@ class MetricsWriter:
 
 
 def read_metrics(path: Path | str) -> list[dict[str, Any]]:
-    """Return the rows of metrics.jsonl in the order of first appearance, merged by (stage, step).
+    """Return one row of metrics.jsonl per (stage, step), in the order of first appearance.
 
-    If a name was written twice for one step (by a resumed run), the last value counts. Raises RunFolderError for a
-    line that is not a row of metrics.
+    A step that a resumed run has repeated has the metrics of the last time. The rows of an evaluation are merged, those
+    of decisions and of dialogues. Raises RunFolderError for a line that is not a row of metrics.
     """
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for place, row in numbered_rows(path):
         if not isinstance(row.get("stage"), str) or not isinstance(row.get("step"), int):
             raise RunFolderError(place, str(row)[:60], "has no `stage` and `step`; restore the line, or remove it")
-        rows.setdefault((row["stage"], row["step"]), {}).update(row)
+        key = row["stage"], row["step"]
+        before = rows.get(key, {}) if row["stage"].startswith("eval-") else {}
+        rows[key] = before | row
     return list(rows.values())

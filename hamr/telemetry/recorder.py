@@ -133,7 +133,7 @@ class RunRecorder:
             merged["progress/left_s"] = left
         flags, raised = alarms(merged, self._limits)
         for name, found in (("top_reply_frac", repr(self._replies.top)), ("truth_act_drop", self._act_truths.act)):
-            if name in raised:
+            if name in raised and found:  # a refit in this step has emptied the window of acts
                 raised[name] += f": {found}"
         merged |= {f"alarm/{name}": flag for name, flag in flags.items()}
         self._metrics.write(step, self.stage, merged)
@@ -191,6 +191,8 @@ class RunRecorder:
 
         The row of metrics.jsonl has `eval-<name>` as its stage.
         """
+        for run in {record.key.run for record in records}:
+            self._ledger.discard_step(run, step)  # an evaluation that was stopped before its end is repeated
         self._ledger.add(records)
         self._metrics.write(step, f"eval-{name}", values)
         self._wandb.metrics(step, f"eval-{name}", values)

@@ -42,7 +42,8 @@ class OldStates:
             slices = [state["param_slice_mappings"] for state in self._states]
             self._places = {name: group for rank in slices for group, names in enumerate(rank) for name in names}
         self._moments = moments
-        self.step = next(float(state["step"]) for state in moments[0].values())
+        self.step = next((float(state["step"]) for state in moments[0].values()), None)
+        """Number of the last optimiser step, None before the first: there are no moments then."""
 
     def trained_state(self, name: str, key: str) -> Tensor:
         """Return a trained parameter's float32 weight (`fp32`) or a moment, whole and flat."""
@@ -82,7 +83,8 @@ def load_resharded(engine: Any, old: OldStates, rank: int) -> None:
     zero = engine.optimizer
     base = zero.optimizer
     flats = getattr(zero, "fp32_partitioned_groups_flat", None) or [p for g in base.param_groups for p in g["params"]]
-    for flat in flats:  # DeepSpeed creates them with the first step
+    kept = MOMENTS if old.step is not None else ()
+    for flat in flats if kept else ():  # DeepSpeed creates them with the first step
         moments = {key: torch.zeros_like(flat) for key in MOMENTS}
         base.state[flat] = {"step": torch.tensor(old.step, device=flat.device), **moments}
 
@@ -96,7 +98,7 @@ def load_resharded(engine: Any, old: OldStates, rank: int) -> None:
             parameter.ds_tensor.data.copy_(_share(parameter, weight, rank))
             if trained:
                 safe_set_local_fp32_param(parameter, _share(parameter, weight, rank))
-                for key in MOMENTS:
+                for key in kept:
                     safe_set_local_optimizer_state(
                         parameter, _share(parameter, old.trained_state(name, key), rank), key
                     )
@@ -108,7 +110,7 @@ def load_resharded(engine: Any, old: OldStates, rank: int) -> None:
             [flat] = base.param_groups[mapping.param_group_index]["params"]
             for to, whole in [
                 (flat.data, weight),
-                *((base.state[flat][key], old.trained_state(name, key)) for key in MOMENTS),
+                *((base.state[flat][key], old.trained_state(name, key)) for key in kept),
             ]:
                 to.narrow(0, here.start, here.numel).copy_(whole.narrow(0, there.start, there.numel))
     if partitioned:

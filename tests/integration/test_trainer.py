@@ -272,6 +272,20 @@ def test_resume_with_other_ranks_or_another_stage_continues(
     assert logprobs(after) == pytest.approx(unbroken[1], abs=tolerance)
 
 
+def test_checkpoint_before_the_first_step_continues_on_other_ranks(
+    one: TrainerGroup, two: TrainerGroup, tiny: Path, tmp_path: Path
+) -> None:
+    """DeepSpeed creates the moments with the first step."""
+    reset(two, tiny, CONFIG.model_copy(update=SPREAD | {"ranks": 2, "zero_stage": 2}))
+    asyncio.run(two.save(tmp_path))
+    unbroken = train(two)["policy/loss"], logprobs(two)
+    for stage in (2, 3):
+        reset(one, tiny, CONFIG.model_copy(update=SPREAD | {"ranks": 1, "zero_stage": stage}))
+        asyncio.run(one.load(tmp_path))
+        assert train(one)["policy/loss"] == pytest.approx(unbroken[0], rel=2e-3, abs=2e-3)
+        assert logprobs(one) == pytest.approx(unbroken[1], abs=2e-3)
+
+
 def test_reference_is_the_start_of_the_stage_after_a_resume(one: TrainerGroup, tiny: Path, tmp_path: Path) -> None:
     """RL starts from a warmed-up model and its run is resumed from the plain one: the KL must refer to the former."""
     reset(one, tiny, CONFIG)

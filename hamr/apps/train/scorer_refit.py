@@ -154,7 +154,8 @@ class ScorerRefit:
         return [PairExample(a, b, s) for (a, b), s in zip(shown, scores, strict=True) if s is not None]
 
     def _by_rule(self, shown: Mapping[tuple[str, str], ScoredReply]) -> list[PairExample]:
-        """Return the wrong replies with the highest scores and as many right ones with the lowest."""
+        """Return the wrong replies with the highest scores and the right ones with the lowest, at most half of
+        `refit.examples` of each."""
         assert self.truth is not None, "check_refit"
         half = self.config.scorers.refit.examples // 2
         wrong: list[tuple[float, PairExample]] = []

@@ -223,6 +223,15 @@ def test_truncated_line_is_skipped_and_then_removed(tmp_path):
 
 def test_repeated_step_counts_once(tmp_path):
     w = MetricsWriter(tmp_path / "m.jsonl")
+    w.write(2, "rl", {"alarm/truth_drop": 1.0})
+    w.write(2, "rl", {"policy/loss": 2.0})
+    w.write(2, "eval-rl", {"eval/rl/n": 4.0})
+    w.write(2, "eval-rl", {"eval/rl/reward/total": 2.0})
+    step, evaluation = read_metrics(tmp_path / "m.jsonl")
+    assert "alarm/truth_drop" not in step and step["policy/loss"] == 2.0
+    assert (evaluation["eval/rl/n"], evaluation["eval/rl/reward/total"]) == (4.0, 2.0)
+    (tmp_path / "m.jsonl").unlink()
+    w = MetricsWriter(tmp_path / "m.jsonl")
     for step, value in ((1, 0.1), (2, 0.2), (2, 0.9), (3, 0.3)):
         w.write(step, "rl", {"reward/total/mean": value})
     assert [(r["step"], r["reward/total/mean"]) for r in read_metrics(tmp_path / "m.jsonl")] == [

@@ -21,9 +21,11 @@ from hamr.types import (
     Component,
     EpisodeResult,
     JudgeTimeout,
+    JudgeUnavailable,
     Reference,
     ReferenceScore,
     Reply,
+    SampleKey,
     Scored,
     ServiceSample,
     ToolCall,
@@ -192,6 +194,19 @@ def test_each_step_estimates_the_remaining_time_of_its_stage(folder):
     assert left[("rl", 1)] == 63.0, "seven more of 9 s; the stage before does not count"
     assert left[("rl", 6)] == 2.0, "two more at the pace of the last five"
     assert left[("rl", 7)] == 1.0, "a step that was not timed changes no pace"
+
+
+def test_repeated_evaluation_replaces_its_records(folder):
+    """As after a stop between the decisions and the dialogues of an evaluation."""
+    key = SampleKey(run="r/eval-base", step=0, prompt="p", sample=0)
+    down, up = (replace(record(total=total), key=key) for total in (JudgeUnavailable(detail="down"), 0.9))
+    training = record(step=0)
+    with RunRecorder(folder) as recorder:
+        recorder.records(0, [training])
+        recorder.evaluation("base", 0, {}, [down])
+        recorder.evaluation("base", 0, {}, [up])
+    with Ledger(folder.ledger, readonly=True) as ledger:
+        assert list(ledger.rows()) == [training, up]
 
 
 def test_evaluation_is_recorded_separately_from_training(folder):

@@ -18,6 +18,8 @@ from tests.unit.telemetry.records import record
 def test_reward_correlated_with_length_is_detected():
     records = [replace(record(i, i / 4), response_tokens=10 * i) for i in range(5)]
     assert watch_metrics(records)["watch/length_correlation"] == pytest.approx(1.0)
+    unrewarded = [replace(record(i, 0.0), components=(), response_tokens=1000 + i) for i in range(5)]
+    assert watch_metrics([*unrewarded, *records])["watch/length_correlation"] == pytest.approx(1.0)
     assert pearson([0.0, 1.0, 2.0], [1.0, 0.0, 1.0]) == 0.0
     assert pearson([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
 
