@@ -9,7 +9,7 @@ from typing import Any
 
 from hamr.data.actions import ResponseFormat, render_action, render_requested
 from hamr.data.tools import compact
-from hamr.prompting.templates import ROLE_TOKEN
+from hamr.prompting.role_tokens import ROLE_TOKEN
 from hamr.types import ServiceSample, ToolCall, Turn
 
 _OPENING = re.compile(r"[<＜﹤](?=[|｜]|/?[a-z_])", re.IGNORECASE)

@@ -33,6 +33,7 @@ from hamr.config.yaml_files import read_checked
 from hamr.errors import DataError
 from hamr.prompting.labels import LABEL_VALUES, VERDICT_WORDS, Label
 from hamr.prompting.reading import ANSWER_KEYS
+from hamr.prompting.role_tokens import ROLE_TOKEN
 
 _WRAPPED = re.compile(r"<(?P<tag>\w+)>\s*\{\{\s*\w+\s*\}\}\s*</(?P=tag)>")
 _STATEMENT = re.compile(r"\{%[-+]?\s*(\w*)")
@@ -40,12 +41,6 @@ _VERDICT = re.compile(
     r"(" + "|".join(re.escape(word) for word in VERDICT_WORDS) + r")([\"'*_`\s]*)[:：﹕︓]", re.IGNORECASE
 )
 _ANSWER_KEY = re.compile(rf"([\"'`“”‘’]\s*(?:{'|'.join(ANSWER_KEYS)})\s*[\"'`“”‘’])\s*[:：﹕︓]", re.IGNORECASE)
-# Chat markup of models that do not use "<".
-ROLE_TOKEN = re.compile(
-    r"[\[［](?=/?(?:INST|SYSTEM_PROMPT|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|AVAILABLE_TOOLS|ARGS|CALL_ID|THINK"
-    r"|IMG|IMG_BREAK|IMG_END|PREFIX|MIDDLE|SUFFIX|[gs]?MASK|CLS|SEP|PAD|UNK|BOS|EOS)[\]］])",
-    re.IGNORECASE,
-)
 # Some tokenizers normalise compatibility characters before they look for special tokens.
 _LESS_THAN = re.compile("[<＜﹤]")
 _INVISIBLE = ("Cc", "Cf", "Cs")

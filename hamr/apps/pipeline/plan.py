@@ -188,7 +188,7 @@ class PipelinePlan:
         try:
             kept = json.loads((folder / PLAN).read_text(encoding="utf-8"))
             for row in kept["stages"]:
-                if row["folder"] != f"{row['number']}-{row['name']}" or "/" in row["folder"]:  # it may be emptied
+                if Path(row["folder"]).name != row["folder"] or row["folder"] in ("", ".."):  # it may be emptied
                     raise ValueError(f"stage {row['number']} has the folder {row['folder']!r}")
             stages = [
                 PipelineStage(**{**row, "args": tuple(row["args"]), "folder": folder / row["folder"]})
