@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from statistics import mean
 from typing import Literal
 
@@ -62,6 +62,13 @@ def has_reward(record: RewardRecord) -> bool:
     """Return whether the response itself is rewarded, and not only the dialogue that it is a turn of. Every turn of a
     failed dialogue has a failure of `TURN_REWARD`, which does not count."""
     return any(c.weight and not (c.name == TURN_REWARD and isinstance(c.outcome, Failure)) for c in record.components)
+
+
+def rewarded_turns(records: Iterable[RewardRecord]) -> list[RewardRecord]:
+    """Return the records without a failure. Turns without a reward of their own are left out where others have one."""
+    scored = [record for record in records if not isinstance(record.total, Failure)]
+    rewarded = any(map(has_reward, scored))
+    return [record for record in scored if record.components or not rewarded]
 
 
 def group_metrics(groups: Sequence[RolloutGroup]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any, get_args
 
-from hamr.algorithms.group_outcomes import has_reward, metric_word
+from hamr.algorithms.group_outcomes import has_reward, metric_word, rewarded_turns
 from hamr.errors import RunFolderError
 from hamr.files import JsonlWriter, numbered_rows
 from hamr.rewards.mix import mix
@@ -88,13 +88,11 @@ def histogram(
 def total_rewards(records: Iterable[RewardRecord]) -> list[float]:
     """Return the total rewards of the scored responses, trained on or not. Turns without a reward of their own are left
     out; where no turn of the dialogues has one, return the rewards of the dialogues."""
-    scored = [replace(r, total=mix(r.components)) if isinstance(r.total, Stale) else r for r in records]
-    scored = [r for r in scored if not isinstance(r.total, Failure)]
-    whole = [r.episode.reward for r in scored if r.episode is not None and r.episode.reward is not None]
-    rewarded = any(has_reward(r) for r in scored)
-    if whole and not rewarded:
+    turns = rewarded_turns(replace(r, total=mix(r.components)) if isinstance(r.total, Stale) else r for r in records)
+    whole = [r.episode.reward for r in turns if r.episode is not None and r.episode.reward is not None]
+    if whole and not any(map(has_reward, turns)):
         return whole
-    return [r.total.value for r in scored if not isinstance(r.total, Failure) and (r.components or not rewarded)]
+    return [r.total.value for r in turns if not isinstance(r.total, Failure)]
 
 
 def dialogue_reward(turns: Sequence[RewardRecord]) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import correlation, fmean, pvariance
 from typing import NamedTuple
 
-from hamr.algorithms.group_outcomes import has_reward
+from hamr.algorithms.group_outcomes import rewarded_turns
 from hamr.cascade.audit import judge_audit
 from hamr.config.logging import AlarmsConfig
 from hamr.experience import ATTEMPTS
@@ -28,12 +28,8 @@ def watch_metrics(records: Sequence[RewardRecord]) -> dict[str, float]:
     replies = Counter(r.action.content for r in records if isinstance(r.action, Reply))
     if replies:
         metrics["watch/distinct_replies"] = float(len(replies))
-    rewarded = any(map(has_reward, records))  # then turns without a reward of their own have none
-    scored = [
-        (r.total.value, float(r.response_tokens))
-        for r in records
-        if not isinstance(r.total, Failure) and (r.components or not rewarded)
-    ]
+    turns = rewarded_turns(records)
+    scored = [(r.total.value, float(r.response_tokens)) for r in turns if not isinstance(r.total, Failure)]
     correlation = pearson([reward for reward, _ in scored], [length for _, length in scored])
     if correlation is not None:
         metrics["watch/length_correlation"] = correlation

@@ -29,7 +29,7 @@ FILE = "scorer_check.json"
 def check(command: ScorerCheckCommand) -> int:
     """Check the scorers of the configuration's consistency reward. The exit code does not depend on the result.
 
-    Raises HamrError if no context could be scored.
+    Raises HamrError if a scorer, or the cascade, has scored no context.
     """
     output = command.output
     if output is not None:
@@ -62,6 +62,6 @@ def check(command: ScorerCheckCommand) -> int:
         figures |= {"machine": machine(), "versions": versions()}
         write_atomic(output / FILE, json.dumps(figures, indent=1, ensure_ascii=False))
         print(f"figures: {output / FILE}")
-    if not any(result.contexts for result in found.values()):
-        raise HamrError(f"scorer check: none of {len(drawn)} contexts could be scored; {UNANSWERED}")
+    if silent := [name for name, result in found.items() if result.unscored and not result.contexts]:
+        raise HamrError(f"scorer check: none of {len(drawn)} contexts is scored by {', '.join(silent)}; {UNANSWERED}")
     return 0

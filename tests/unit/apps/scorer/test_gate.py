@@ -15,6 +15,7 @@ from hamr.apps.scorer.gate import GateResult, ask_all, ask_decisive, gate, gates
 from hamr.calibration.cascade import Cascade
 from hamr.config.rewards import ConsistencyConfig
 from hamr.data.contrasts import Contrast, Wrong
+from hamr.errors import HamrError
 from hamr.types import Answer, Question
 
 GOODBYE = "Have a nice day, goodbye!"
@@ -156,6 +157,16 @@ def test_file_of_the_check_names_machine_and_versions(tmp_path: Path, monkeypatc
         "ask ConsumptionProfile",
         "ask EmotionTag",
     }
+
+
+def test_check_of_a_judge_without_answers_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def with_scorers(config, pools, work, **_):
+        answering, silent = scorer(defaultdict(lambda: 0.3)), scorer(defaultdict(lambda: None))
+        return asyncio.run(work({name: silent if name == "judge" else answering for name in pools}))
+
+    monkeypatch.setattr(check, "with_pools", with_scorers)
+    with pytest.raises(HamrError, match=r"none of 8 contexts is scored by judge, cascade, both; see why"):
+        check.check(ScorerCheckCommand(overrides=("experiment=smoke",), contexts=8))
 
 
 def test_fraction_is_zero_without_scores():
