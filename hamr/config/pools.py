@@ -255,6 +255,12 @@ class PoolConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _queues_requests(self) -> PoolConfig:
+        if self.max_queued_requests == 0:
+            raise ValueError("max_queued_requests=0 would reject every request; set -1 for no limit, or at least 1")
+        return self
+
+    @model_validator(mode="after")
     def _endpoint(self) -> PoolConfig:
         if (self.type == "openai") != (self.endpoint is not None):
             raise self.clash("type", "endpoint", "; an openai pool needs an endpoint and no other has one")

@@ -183,6 +183,12 @@ class TrainerConfig(FootprintConfig):
         return choose_kernel(wanted, "cuda" if self.backend == "nccl" else "cpu")
 
     @model_validator(mode="after")
+    def _one_gpu_per_rank(self) -> TrainerConfig:
+        if self.num_gpus > 1:
+            raise self.clash("num_gpus", "ranks", "; a rank uses one GPU: set num_gpus=1, and ranks to the number of GPUs")
+        return self
+
+    @model_validator(mode="after")
     def _resolve_dtype(self) -> TrainerConfig:
         object.__setattr__(self, "dtype", resolve_dtype(self.dtype, on_gpu=self.num_gpus > 0))
         return self

@@ -100,6 +100,15 @@ def describe(path: Path) -> dict[str, Any]:
     }
 
 
+def matrix_names(path: Path) -> list[str]:
+    """Return the names of the modules whose weight is a matrix, from the safetensors headers; empty without such files.
+
+    The names are those of the files, e.g. `model.layers.0.self_attn.q_proj`.
+    """
+    shapes = _tensor_shapes(path)
+    return [name.removesuffix(".weight") for name, shape in shapes if name.endswith(".weight") and len(shape) == 2]
+
+
 # --- the cache ---------------------------------------------------------------------------------
 
 

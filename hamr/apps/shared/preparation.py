@@ -17,6 +17,7 @@ from hamr.bench.sage.episodes import check_customers
 from hamr.bench.tau2.episodes import tau2_splits
 from hamr.config.experiment import ExperimentConfig
 from hamr.config.schema import Config, DataConfig
+from hamr.config.section import LoraConfig
 from hamr.data.actions import ResponseFormat, render_action
 from hamr.data.formats import Formats
 from hamr.data.importer_function import imported_samples
@@ -27,7 +28,7 @@ from hamr.data.sage_samples import generate_samples
 from hamr.data.samples import read_samples
 from hamr.data.splits import Splits, add_sft, split_samples
 from hamr.errors import BadInput, DataError
-from hamr.models.bundled import describe, resolve_model
+from hamr.models.bundled import describe, matrix_names, resolve_model
 from hamr.models.tokenizer import Tokenizer, load_tokenizer
 from hamr.models.weights import check_shared_room
 from hamr.rewards.judged import check_reward_files
@@ -128,10 +129,21 @@ def prepare(config: Config) -> Prepared:
     if config.env.type == "sage":
         check_customers((*splits.train, *splits.test), customer_scenarios(config))
     model_path = resolve_model(config.model.path)
+    check_adapter_targets(config.trainer.lora, model_path)
     codec = Codec(tokenizer=load_tokenizer(model_path), config=config)
     check_dialogues(config, codec.tokenizer)
     splits, dropped = fit_prompts(splits, codec, config)
     return Prepared(config=config, model_path=model_path, codec=codec, splits=splits, dropped=dropped)
+
+
+def check_adapter_targets(lora: LoraConfig | None, model_path: Path) -> None:
+    """Raise BadInput if a name in `target_modules` is that of no layer, whose adapter would be left out silently."""
+    names = matrix_names(model_path) if lora else []
+    for target in lora.target_modules if lora and names else ():
+        if not any(name == target or name.endswith(f".{target}") for name in names):
+            known = sorted({name.rpartition(".")[2] for name in names if any(map(str.isdigit, name.split(".")))})
+            remedy = f"is no layer of the model; name some of {', '.join(known)}"
+            raise BadInput("trainer.lora.target_modules", target, remedy)
 
 
 def check_reranker_context(config: Config) -> None:

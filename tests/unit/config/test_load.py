@@ -231,6 +231,7 @@ def test_only_a_grader_has_no_prompt() -> None:
             ["rewards.dialogue.weight=1", "rewards.fallback=wait", "pools.judge.deadline_s=200"],
             ["rewards.fallback='wait' but pools.judge.deadline_s=200", "router.deadline_s=180"],
         ),
+        (["pools.judge.max_queued_requests=0"], ["pools.judge", "would reject every request"]),
         (["pools.judge.breaker.failure_frac=0"], ["pools.judge.breaker.failure_frac: 0: must be greater than 0"]),
         (["pools.judge.hedge.quantil=0.5"], ["quantile"]),
     ],
@@ -536,6 +537,11 @@ def test_replicas_must_be_within_autoscaling_bounds() -> None:
     firsts = [load_config([*scaling, f"pools.judge.replicas={n}"]).pools["judge"].first_replicas for n in (1, 2, 3)]
     assert firsts == [2, 2, 3]
     assert load_config(["pools=paper", "pools.reranker.batch_size=2"]).pools["reranker"].places == 8 * 16 * 2
+
+
+def test_rank_with_several_gpus_is_rejected() -> None:
+    message = complaint("trainer.backend=nccl", "trainer.num_gpus=2")
+    assert "num_gpus=2 but ranks=1; a rank uses one GPU: set num_gpus=1" in message
 
 
 @pytest.mark.parametrize("value", ["inf", "nan"])

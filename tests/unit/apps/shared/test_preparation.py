@@ -132,6 +132,13 @@ def test_files_needed_later_are_read_before_the_run(overrides: list[str]) -> Non
         preparation.prepare(load_config(["experiment=smoke", *overrides]))
 
 
+def test_adapter_of_a_missing_layer_is_rejected() -> None:
+    named = ["experiment=smoke", "trainer=lora", "trainer.lora.target_modules=[q_proj, layers.0.mlp.up_proj, qkv_proj]"]
+    layers = "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj"
+    with pytest.raises(BadInput, match=f"target_modules: 'qkv_proj': is no layer of the model; name some of {layers}$"):
+        preparation.prepare(load_config(named))
+
+
 def test_chat_template_without_tools_is_rejected_before_the_run() -> None:
     with pytest.raises(BadInput, match="model.tools_prompt: 'template'.*does not show tools"):
         preparation.prepare(load_config(["experiment=smoke", "model.tools_prompt=template"]))
