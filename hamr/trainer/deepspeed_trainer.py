@@ -231,7 +231,7 @@ class DeepSpeedTrainer:
         matrices = [p for p in self.model.parameters() if p.requires_grad and backend.dimensions(p) > 1]
         chosen = matrices[:: max(1, len(matrices) // WATCHED)][:WATCHED]
         with gather(chosen):
-            return [p.detach().float().clone() for p in chosen]
+            return [p.detach().clone() for p in chosen]
 
     def _share(self, whole: TrainBatch, groups: Sequence[TrainGroup], proximal: bool) -> _Step:
         """Return this rank's micro-batches of one optimiser step, with the log-probabilities that the loss needs."""
@@ -489,8 +489,12 @@ class DeepSpeedTrainer:
 
 def _update_ratio(before: Sequence[Tensor], after: Sequence[Tensor]) -> float:
     """Return the norm of the change over the norm of the weights."""
-    change = math.fsum(float((new - old).square().sum()) for old, new in zip(before, after, strict=True))
-    return math.sqrt(change / max(math.fsum(float(old.square().sum()) for old in before), 1e-30))
+    change = math.hypot(*(_norm(new - old) for old, new in zip(before, after, strict=True)))
+    return change / max(math.hypot(*map(_norm, before)), 1e-15)
+
+
+def _norm(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64))
 
 
 def _means(area: str, sums: dict[str, float], norms: list[float]) -> dict[str, float]:
