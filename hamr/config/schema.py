@@ -185,7 +185,9 @@ class TrainerConfig(FootprintConfig):
     @model_validator(mode="after")
     def _one_gpu_per_rank(self) -> TrainerConfig:
         if self.num_gpus > 1:
-            raise self.clash("num_gpus", "ranks", "; a rank uses one GPU: set num_gpus=1, and ranks to the number of GPUs")
+            raise self.clash(
+                "num_gpus", "ranks", "; a rank uses one GPU: set num_gpus=1, and ranks to the number of GPUs"
+            )
         return self
 
     @model_validator(mode="after")
