@@ -29,6 +29,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from results_json import write_results
+
 from hamr.apps.shared.machine import machine, versions
 from hamr.telemetry.metrics import read_metrics
 
@@ -178,7 +180,7 @@ def main() -> None:
                 head = {"sigma": SIGMA, "prompts": args.prompts, "overrides": args.overrides}
                 head |= {"machine": machine(), "versions": versions()}
                 results = HERE / "results" / f"asynchronous_{args.prompts}.json"
-                results.write_text(json.dumps({**head, "runs": found}, indent=2) + "\n")
+                write_results(results, {**head, "runs": found})
     print(markdown(found))
 
 

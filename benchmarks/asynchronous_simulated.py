@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import math
 import random
 import sys
@@ -32,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
 import simulated_time  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.algorithms.batch import BatchBuilder  # noqa: E402
 from hamr.apps.shared.machine import versions  # noqa: E402
@@ -289,7 +289,7 @@ def main() -> None:
             for name, own in SURPLUS_SETTINGS.items()
         }
         found = {"seeds": args.seeds, "versions": versions(), "settings": rows}
-        (HERE / "results" / "surplus_simulated.json").write_text(json.dumps(found, indent=2) + "\n")
+        write_results(HERE / "results" / "surplus_simulated.json", found)
         print("\n| setting | " + " | ".join(SURPLUS_ARMS) + " |\n|" + "---|" * (len(SURPLUS_ARMS) + 1))
         for name, own in rows.items():
             cells = (f"{own[arm]['step_s']:.0f} s, {own[arm]['trained_tokens']:.0f} tokens" for arm in SURPLUS_ARMS)
@@ -303,7 +303,7 @@ def main() -> None:
         for latency in LATENCIES
     }
     found = {"seeds": args.seeds, "versions": versions(), "settings": shapes, "endpoint": endpoint}
-    (HERE / "results" / "asynchronous_simulated.json").write_text(json.dumps(found, indent=2) + "\n")
+    write_results(HERE / "results" / "asynchronous_simulated.json", found)
     for title, rows in (("setting", shapes), ("latency of the endpoint", endpoint)):
         print(f"\n| {title} | " + " | ".join(ARMS) + " |\n|" + "---|" * (len(ARMS) + 1))
         for name, own in rows.items():

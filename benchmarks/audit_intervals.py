@@ -10,10 +10,10 @@ and prints a table in Markdown.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
+from results_json import write_results
 
 from hamr.apps.shared.summary import machine, versions
 from hamr.calibration.prediction_powered import DebiasedMean
@@ -72,7 +72,7 @@ def coverage(world: str, fooled: float, audited: float) -> dict[str, float | str
 def main() -> None:
     rows = [coverage(world, fooled, audited) for world in WORLDS for fooled in FOOLED for audited in AUDITED]
     body = {"runs": RUNS, "seed": 0, "machine": machine(), "versions": versions(), "rows": rows}
-    RESULTS.write_text(json.dumps(body, indent=1) + "\n")
+    write_results(RESULTS, body)
     print("| responses | replies that fool | audited | coverage | of the textbook | half width |")
     print("|---|---|---|---|---|---|")
     for row in rows:

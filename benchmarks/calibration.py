@@ -25,6 +25,8 @@ from every_cascade import best_of_every_cascade
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
+from results_json import write_results  # noqa: E402
+
 from hamr.apps.shared.machine import machine, versions  # noqa: E402
 from hamr.calibration.fit import calibrate  # noqa: E402
 from hamr.calibration.ranks import Target  # noqa: E402
@@ -241,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         kept = [row for row in out.get("gap", []) if (row["generator"], row["seed"]) not in sets]
         out["gap"] = kept + [{"when": when, **row} for name, seed in sets for row in gaps(name, args.rows, seed)]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(out, indent=1) + "\n")
+    write_results(args.out, out)
     print(f"written to {args.out}")
 
 

@@ -35,6 +35,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.files import read_jsonl  # noqa: E402
 from hamr.telemetry.ledger import Ledger  # noqa: E402
@@ -368,7 +369,7 @@ def main() -> None:
                         _kill(process)
                 found = {"sigterm": {"summary": summarise_stops(stops), "stops": stops, **compare(seen, calm)}}
             former = json.loads(args.out.read_text()) if args.out.is_file() else {}
-            args.out.write_text(json.dumps(former | found, indent=1) + "\n")
+            write_results(args.out, former | found)
             print(json.dumps(found, indent=1))
             return
         runs: list[dict[str, Any]] = former["runs"]
@@ -386,7 +387,7 @@ def main() -> None:
             known = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "steps": args.steps}
             args.out.parent.mkdir(exist_ok=True)
             found = known | {"summary": summarise(runs), "sigterm": former.get("sigterm"), "runs": runs}
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
+            write_results(args.out, found)
             print(json.dumps(runs[-1], indent=1), flush=True)
     print(json.dumps(summarise(runs), indent=1))
 

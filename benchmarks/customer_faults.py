@@ -15,7 +15,6 @@ of role breaks were written after the patterns, of which one was corrected on th
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from typing import Any, get_args
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
+from benchmarks.results_json import results_text  # noqa: E402
 from hamr.bench.sage.coverage import plan_dialogues  # noqa: E402
 from hamr.bench.sage.customer_reading import CustomerReading, CustomerVote, JudgedReader  # noqa: E402
 from hamr.config.sage import SageConfig  # noqa: E402
@@ -302,7 +302,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     names = scenario_names() if given.scenario == "all" else [given.scenario]
-    text = json.dumps({"scenarios": names, "found": measure(names)}, indent=1)
+    text = results_text({"scenarios": names, "found": measure(names)})
     print(text)
     if given.out:
         given.out.write_text(text + "\n", encoding="utf-8")

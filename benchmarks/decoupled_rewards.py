@@ -9,11 +9,12 @@ consistency and sage_logic. No model is involved: the table shows how the normal
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 from collections.abc import Callable
 from pathlib import Path
+
+from results_json import write_results
 
 from hamr.algorithms.advantages import decoupled_advantages, group_advantages
 
@@ -79,7 +80,7 @@ def main() -> None:
     print(f"{'component':<14} {'weight':>6} {'sum':>7} {'gdpo':>7}")
     for name, of in shares.items():
         print(f"{name:<14} {of['weight']:>6g} {of['sum']:>7.1%} {of['gdpo']:>7.1%}")
-    RESULTS.write_text(json.dumps({"groups": GROUPS, "size": SIZE, "shares": shares}, indent=1) + "\n")
+    write_results(RESULTS, {"groups": GROUPS, "size": SIZE, "shares": shares})
 
 
 if __name__ == "__main__":

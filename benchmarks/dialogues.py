@@ -38,6 +38,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 from benchmarks.customer_faults import CUSTOMER_FAULTS, Dialogue, plant_fault  # noqa: E402
+from benchmarks.results_json import results_text  # noqa: E402
 from hamr.algorithms.advantages import group_advantages  # noqa: E402
 from hamr.algorithms.credit import episode_rewards, turn_advantages  # noqa: E402
 from hamr.apps.shared.machine import machine  # noqa: E402
@@ -462,7 +463,7 @@ def main() -> None:
         how = {"prompts": given.prompts, "rate": given.rate, "skill": 0.5}
         result |= {"seeds": given.seeds, "planted": RATE, **how}
         result |= {"steps": {str(n): asyncio.run(measure_faults(given.seeds, steps=n, **how)) for n in given.steps}}
-    text = json.dumps(result, indent=1)
+    text = results_text(result)
     print(text)
     if given.out:
         given.out.write_text(text + "\n", encoding="utf-8")

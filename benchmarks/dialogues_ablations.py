@@ -37,6 +37,7 @@ from benchmarks.dialogues import (  # noqa: E402
     request,
     runner,
 )
+from benchmarks.results_json import results_text  # noqa: E402
 from hamr.algorithms.group_outcomes import right_share  # noqa: E402
 from hamr.apps.shared.machine import machine  # noqa: E402
 from hamr.data.curriculum import Curriculum, customer_path  # noqa: E402
@@ -125,7 +126,7 @@ def main() -> None:
     how = {"prompts": given.prompts, "rate": given.rate, "skill": given.skill}
     found = asyncio.run(measure(given.seeds, given.steps, **how))
     result = {"machine": machine(), "seeds": given.seeds, "dialogues_per_group": SIZE, **how, "arms": found}
-    text = json.dumps(result, indent=1)
+    text = results_text(result)
     print(text)
     if given.out:
         given.out.write_text(text + "\n", encoding="utf-8")

@@ -22,7 +22,6 @@ import argparse
 import asyncio
 import json
 import random
-import re
 import shutil
 import sys
 import time
@@ -39,6 +38,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
 from benchmarks.learning import crossed  # noqa: E402
+from benchmarks.results_json import write_results  # noqa: E402
 from hamr.algorithms.aggregation import divisors  # noqa: E402
 from hamr.algorithms.batch import BatchBuilder  # noqa: E402
 from hamr.algorithms.losses import Correction, policy_loss, sft_loss  # noqa: E402
@@ -723,9 +723,7 @@ def main() -> None:
     print(markdown(found))
     if args.results:
         about = {"machine": machine(), "versions": versions(), "overrides": args.overrides}
-        text = json.dumps({**about, "arms": found, **body}, indent=1)
-        rows = re.sub(r"\[[-\d.,\s]+\]", lambda row: " ".join(row[0].split()), text)  # a line for each row of numbers
-        args.results.write_text(rows + "\n")
+        write_results(args.results, {**about, "arms": found, **body})
 
 
 if __name__ == "__main__":

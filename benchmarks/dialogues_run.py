@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from learning import crossed
+from results_json import write_results
 
 from hamr.apps.shared.machine import machine, versions
 from hamr.telemetry.ledger import Ledger
@@ -71,7 +72,7 @@ def main() -> None:
             print(f"| {name} | {seed} | {shown} | {own['rl'] - own['sft']:+.3f} |")
         print(f"| **{name}** | | | | | | | {gains['mean']:+.3f} [{gains['low']:+.3f}, {gains['high']:+.3f}] |")
     body = {"machine": machine(), "versions": versions(), "seeds": args.seeds, "figures": figures, "timing": timing}
-    (HERE / "results" / "dialogues_run.json").write_text(json.dumps(body, indent=1) + "\n")
+    write_results(HERE / "results" / "dialogues_run.json", body)
 
 
 if __name__ == "__main__":

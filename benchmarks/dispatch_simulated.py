@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import math
 import random
 import sys
@@ -33,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE)]
 
 import simulated_time  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.apps.shared.machine import versions  # noqa: E402
 from hamr.protocols import GenerationRequest, SamplingConfig  # noqa: E402
@@ -216,7 +216,7 @@ def main() -> None:
             runs = [simulated_time.run(dialogues(seed, slots=slots, dispatcher=kind)) for seed in args.seeds]
             own[f"{name}_s"], own[f"{name}_prefill_s"] = (mean(run[i] for run in runs) for i in (0, 1))
     found = {"seeds": args.seeds, "versions": versions(), "rounds": rounds, "known": known, "dialogues": talks}
-    (HERE / "results" / "dispatch_simulated.json").write_text(json.dumps(found, indent=2) + "\n")
+    write_results(HERE / "results" / "dispatch_simulated.json", found)
     for title, rows in (("round", rounds), ("nothing waits", known), ("dialogues", talks)):
         names = list(next(iter(rows.values())))
         print(f"\n| {title} | " + " | ".join(names) + " |\n|" + "---|" * (len(names) + 1))

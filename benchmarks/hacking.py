@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
 from hacking_styles import STYLES, reference_of, texts  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.calibration.audit_correction import AuditCorrection, Residual, Strata, strata  # noqa: E402
 from hamr.calibration.cascade import Cascade  # noqa: E402
@@ -370,7 +371,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def show(rows: Sequence[Mapping[str, Any]]) -> None:
         print(table(rows) + "\n", flush=True)
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        write_results(args.out, found)
 
     if args.world is not None:
         before = json.loads(args.out.read_text())

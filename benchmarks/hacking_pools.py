@@ -15,7 +15,6 @@ README.md in this folder says how to read the table. A finished run folder is re
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -27,6 +26,7 @@ from typing import Any
 import numpy as np
 from learning import as_rows, crossed, exact_items
 from learning_arms import EQUAL_SAMPLES, shares, train
+from results_json import write_results
 
 from hamr.apps.scorer.lessons import contrast_examples
 from hamr.apps.shared.machine import machine, versions
@@ -225,7 +225,7 @@ def main() -> None:
         head = {"steps": args.steps, "responses_per_step": 8 * args.prompts, "points": args.points}
         about = {"machine": machine(), "versions": versions(), "audit_frac": args.audit_frac, "planted": args.planted}
         body = {"arms": found, "runs": measured, "items": as_rows(items)}
-        args.results.write_text(json.dumps({**head, **about, **body}, indent=1) + "\n")
+        write_results(args.results, {**head, **about, **body})
     print(table(found))
 
 

@@ -24,6 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
 from planted_flaws import hallucination_rows, public_rows, risk_rows  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.apps.scorer.grader import FLAWS  # noqa: E402
 from hamr.apps.scorer.judged import JudgedResponse, read_judged  # noqa: E402
@@ -176,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     stamp = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "seed": args.seed}
     out[args.reward] = stamp | {"examples": args.examples, "layers": args.layers} | found
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(out, indent=1) + "\n")
+    write_results(args.out, out)
     print(f"written to {args.out}")
 
 

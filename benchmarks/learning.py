@@ -28,6 +28,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+from results_json import write_results
 
 from hamr.algorithms.batch import BatchBuilder
 from hamr.apps.shared.machine import machine, versions
@@ -311,7 +312,7 @@ def main() -> None:
             head = {"experiment": args.experiment, "overrides": args.overrides}
             about = {"machine": machine(), "versions": versions()}
             body = {**head, **about, "arms": compared(runs), "runs": spent, "items": as_rows(runs)}
-            results.write_text(json.dumps(body, indent=1) + "\n")
+            write_results(results, body)
     print(markdown(compared(runs)))
 
 

@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from learning import Items, as_rows, crossed, exact_items, from_rows
 from learning_curve import draw_picture
+from results_json import write_results
 
 from hamr.apps.shared.machine import machine, versions
 from hamr.telemetry.metrics import read_metrics
@@ -194,7 +195,7 @@ def main() -> None:
             head = {"steps": args.steps, "responses_per_step": 8 * args.prompts, "points": args.points}
             about = {"machine": machine(), "versions": versions()}
             body = {"arms": compared(runs, BASE[args.arms]), "timing": times, "items": as_rows(runs)}
-            results.write_text(json.dumps({**head, **about, **body}, indent=1) + "\n")
+            write_results(results, {**head, **about, **body})
     draw_picture(f"learning_{args.arms}")
     print(markdown(compared(runs, BASE[args.arms]), times, BASE[args.arms]))
 

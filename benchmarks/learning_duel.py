@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from learning import RULE_POOL, crossed
 from learning_curve import draw_picture
+from results_json import write_results
 from trl_env import ensure_environment
 
 from hamr.apps.shared.machine import machine, versions
@@ -211,7 +212,7 @@ def write(sides: dict[str, dict[int, dict[str, Any]]], args: argparse.Namespace)
             for side, runs in sides.items()
         },
     }
-    (HERE / "results" / "learning_duel.json").write_text(json.dumps(found, indent=2) + "\n")
+    write_results(HERE / "results" / "learning_duel.json", found)
     draw_picture("learning_duel")
     print(json.dumps({k: found[k] for k in ("hamr_minus_trl", "seconds_hamr_over_trl")}))
     for side, runs in sides.items():

@@ -26,6 +26,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from results_json import write_results
+
 PROMPTS, SAMPLES = 8, 2
 POOLS = ("reranker", "judge")
 STORE = {"object_store_memory": 100 << 20}
@@ -164,7 +166,7 @@ def main() -> None:
             process.wait(60)
         found = figures(seen, told, args.steps)
     args.out.parent.mkdir(exist_ok=True)
-    args.out.write_text(json.dumps(found, indent=2) + "\n")
+    write_results(args.out, found)
     print(json.dumps(found, indent=2))
     if found["exit_code"] or found["responses_recorded"] != found["responses_due"]:
         sys.exit("the run did not come through")

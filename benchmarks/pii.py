@@ -10,13 +10,14 @@ in Markdown.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from results_json import write_results
 
 from hamr.data.pii import find_pii
 from tests.pii_probes import LANGUAGES, THE_36, Probe, is_hidden, ordinary, probes
@@ -68,5 +69,5 @@ def table(told: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     told = figures()
-    RESULTS.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    write_results(RESULTS, told)
     print(table(told))

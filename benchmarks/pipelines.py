@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from results_json import write_results
 from safetensors.torch import load_file
 from template_teacher import served
 
@@ -275,7 +276,7 @@ def main() -> None:
                 print(f"| {stage} | {seconds:.0f} |")
         body["pipelines"][name] = row
     result = HERE / "results" / ("pipelines_killed.json" if args.kills else "pipelines.json")
-    result.write_text(json.dumps(body, indent=1) + "\n")
+    write_results(result, body)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ of the whole step, and its median. Writes results/plan_check.json and prints a t
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+from results_json import write_results
 
 from hamr.apps.plan.measured import Prediction, mean_errors
 from hamr.apps.plan.run import read_past
@@ -80,7 +81,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "plan_check.json")
     args = parser.parse_args()
     found = [checked(run) for run in args.runs]
-    args.out.write_text(json.dumps({"runs": found}, indent=2) + "\n")
+    write_results(args.out, {"runs": found})
     print(table(found))
 
 

@@ -18,6 +18,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from results_json import write_results
+
 FIGURES = {
     "action accuracy": lambda stage: stage["action_accuracy"],
     "tool-call exact match": lambda stage: stage["tool_exact_match"],
@@ -62,7 +64,7 @@ def main() -> None:
     runs = {seed: finished(seed, out, args.overrides) for seed in args.seeds}
     results = Path(__file__).parent / "results" / f"{args.name}.json"
     results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps({"overrides": args.overrides, "runs": runs}, indent=2) + "\n")
+    write_results(results, {"overrides": args.overrides, "runs": runs})
     print(table(runs))
     for seed, run in runs.items():
         minutes = sum(run["timing"].values()) / 60

@@ -19,6 +19,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from results_json import write_results
+
 from hamr.apps.shared.machine import machine, versions
 from hamr.telemetry.metrics import read_metrics
 
@@ -54,7 +56,7 @@ def main() -> None:
     body: dict[str, Any] = {"machine": machine(), "versions": versions(), "runs": {}}
     for cpu in CPUS:
         body["runs"][cpu] = own = measure(out, cpu)
-        RESULTS.write_text(json.dumps(body, indent=1) + "\n")
+        write_results(RESULTS, body)
         print(
             f"{cpu}: {own['total_s']:.0f} s, {own['memory_gb_peak']:.1f} GB, {own['evaluation_s']}, {own['exact_act']}"
         )

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import sys
 from collections.abc import Iterable
@@ -24,6 +23,7 @@ sys.path[:0] = [str(HERE.parent)]
 
 from sklearn.cluster import AgglomerativeClustering  # noqa: E402
 
+from benchmarks.results_json import write_results  # noqa: E402
 from hamr.config.schema import SageDataConfig  # noqa: E402
 from hamr.data.contrasts import replies_of  # noqa: E402
 from hamr.data.importers import IMPORTERS  # noqa: E402
@@ -96,7 +96,7 @@ def main() -> None:
         print(f"{name}: {len(acts)} replies, {results[name]['acts']} acts")
         for row in rows:
             print("  " + ", ".join(f"{key} {value}" for key, value in row.items()))
-    (HERE / "results/reference_clusters.json").write_text(json.dumps(results, indent=1) + "\n")
+    write_results(HERE / "results/reference_clusters.json", results)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.apps.scorer.pair_check import pair_question  # noqa: E402
 from hamr.calibration.fit import calibrate  # noqa: E402
@@ -256,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "overrides")}
     out = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "settings": settings}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({**out, **found}, indent=1) + "\n")
+    write_results(args.out, {**out, **found})
     print(f"written to {args.out}")
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +27,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 import simulated_time  # noqa: E402
 from calibration import machine  # noqa: E402
+from results_json import write_results  # noqa: E402
 from reward_model import MODELS, Replies, from_file, synthetic  # noqa: E402
 
 from hamr.calibration.cascade import Cascade  # noqa: E402
@@ -328,7 +328,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     settings = {key: value for key, value in vars(args).items() if key not in ("out", "triples")}
     out = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine(), "settings": settings}
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({**out, "found": found, "repeated": repeated}, indent=1) + "\n")
+    write_results(args.out, {**out, "found": found, "repeated": repeated})
     print(f"written to {args.out}")
 
 

@@ -33,6 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.cascade.router import RewardRouter  # noqa: E402
 from hamr.config.pools import RouterConfig  # noqa: E402
@@ -318,7 +319,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 figures = "  ".join(f"{name} {value:.4g}" for name, value in row.items() if value is not None)
                 print(f"{part}: {figures}", flush=True)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(out, indent=1) + "\n")
+    write_results(args.out, out)
     print(f"written to {args.out}")
 
 

@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.apps.calibrate.items import ItemAnswers  # noqa: E402
 from hamr.calibration.cascade import Cascade  # noqa: E402
@@ -306,7 +307,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         found = json.loads(args.out.read_text())
     if args.only != "models":
         found["simulated"] = simulate(max(args.seeds, 5))
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
+        write_results(args.out, found)
     if args.only == "simulated":
         return
     found["seeds"] = []
@@ -315,7 +316,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for seed in range(args.seeds):
             found["seeds"].append(measure(seed, args.most, Path(folder)))
             found["mean"] = [mean_of(found["seeds"], i) for i in range(len(SHARES))]
-            args.out.write_text(json.dumps(found, indent=1) + "\n")
+            write_results(args.out, found)
             print(json.dumps(found["seeds"][-1], indent=1), flush=True)
     print(json.dumps(found["mean"], indent=1) + f"\nwritten to {args.out}")
 

@@ -38,6 +38,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
+from benchmarks.results_json import write_results  # noqa: E402
 from hamr.apps.scorer.check import SEED as CONTEXTS_SEED  # noqa: E402
 from hamr.apps.scorer.gate import gate  # noqa: E402
 from hamr.apps.scorer.pair_check import auc, auc_standard_error, pair_question, word_overlap  # noqa: E402
@@ -297,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         load = os.getloadavg()[0]
         scored = score_in_child(name, *what, everything)
         out["scorers"][name] = figures(scored, sets, names, contexts) | {"load": load}
-        args.out.write_text(json.dumps(out, indent=1) + "\n")
+        write_results(args.out, out)
     for name, found in out["scorers"].items():
         print(f"\n{name}: {found['ms_per_pair']:.1f} ms a pair, {found['failed']} failed {found['failures']}")
         for probe, score in found["probes"].items():
@@ -306,7 +307,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"  AUC {value['auc']:.3f} +- {value['standard_error']:.3f} on {value['pairs']} {which} pairs")
         for which, value in found["contexts"].items():
             print(f"  fooled in {value['fooled']} of {value['contexts']} {which} contexts ({value['share']:.1%})")
-    args.out.write_text(json.dumps(out, indent=1) + "\n")
+    write_results(args.out, out)
     print(f"\nwritten to {args.out}")
 
 

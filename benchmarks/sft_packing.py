@@ -13,7 +13,6 @@ is computed once.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from results_json import write_results
 
 from hamr.config.algorithm import AlgorithmConfig
 from hamr.config.schema import TrainerConfig
@@ -180,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{name} over padded: {by_clock:.2f} by the clock, {by_cpu:.2f} by CPU time (goal {GOAL})")
     print(f"padded rows hold {result['padded_over_real_tokens']:.2f} times the real tokens (mean of the steps)")
     if options.out:
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
+        write_results(options.out, result)
     return 0
 
 

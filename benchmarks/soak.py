@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from calibration import machine  # noqa: E402
+from results_json import write_results  # noqa: E402
 
 from hamr.cascade.replay import replay  # noqa: E402
 from hamr.config.pools import PoolConfig, RouterConfig  # noqa: E402
@@ -215,7 +216,7 @@ def main() -> None:
         chunks.append(chunk)
         known = {"when": datetime.now(UTC).isoformat(timespec="seconds"), "machine": machine()}
         args.out.parent.mkdir(exist_ok=True)
-        args.out.write_text(json.dumps({**known, "summary": summarise(chunks), "chunks": chunks}, indent=1) + "\n")
+        write_results(args.out, {**known, "summary": summarise(chunks), "chunks": chunks})
         print(json.dumps(chunk), flush=True)
 
     import ray

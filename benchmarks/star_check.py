@@ -28,6 +28,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
 
+from results_json import write_results  # noqa: E402
 from template_teacher import served  # noqa: E402
 
 from hamr.data.progress import ItemResult, summary  # noqa: E402
@@ -266,7 +267,7 @@ def main() -> None:
     sizes = {name: getattr(given, name) for name in ("tickets", "points", "steps", "most")}
     found = figures(given.work, plan, sizes)
     given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    write_results(given.out, found)
     print(tables(found))
 
 

@@ -23,6 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
 from measure import ALLOCATOR, WAITING, Side, Spread, Step, order, phase_medians, quiet_pairs, ratios  # noqa: E402
+from results_json import write_results  # noqa: E402
 from trl_env import ensure_environment  # noqa: E402
 from workload import SHAPES, Shape, Work, make_prompts, prepare_model  # noqa: E402
 
@@ -199,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     out = run(args)
     file = result_file(args)
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(out, indent=1) + "\n")
+    write_results(file, out)
     print(render(out))
     print(f"written to {file}")
 

@@ -21,6 +21,7 @@ from typing import Any, get_args
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent)]
 
+from benchmarks.results_json import results_text  # noqa: E402
 from hamr.bench.tau2.dialogue import Tau2Dialogue  # noqa: E402
 from hamr.bench.tau2.scripted import GoldReplay  # noqa: E402
 from hamr.bench.tau2.tasks import Domain, environment_of, package_version, samples, tasks_of, tau2  # noqa: E402
@@ -113,7 +114,7 @@ def main() -> None:
     parser.add_argument("--domains", nargs="+", default=list(get_args(Domain)))
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    text = json.dumps(measure(tuple(given.domains)), indent=1)
+    text = results_text(measure(tuple(given.domains)))
     print(text)
     if given.out:
         given.out.write_text(text + "\n", encoding="utf-8")
