@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import random
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from results_json import write_results
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
-from hamr.algorithms.advantages import decoupled_advantages, group_advantages
+from benchmarks.results_json import write_results  # noqa: E402
+from hamr.algorithms.advantages import decoupled_advantages, group_advantages  # noqa: E402
 
 GROUPS, SIZE = 4000, 8
 RESULTS = Path(__file__).parent / "results" / "decoupled_rewards.json"

@@ -28,19 +28,21 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
-from results_json import write_results
 
-from hamr.algorithms.batch import BatchBuilder
-from hamr.apps.shared.machine import machine, versions
-from hamr.apps.shared.preparation import load_splits
-from hamr.config.load import load_config, load_dumped
-from hamr.config.schema import SageDataConfig
-from hamr.data.sage_samples import generate_samples
-from hamr.rewards.truth import ExactAct
-from hamr.telemetry.ledger import Ledger
-from hamr.telemetry.metrics import read_metrics
-from hamr.telemetry.record_json import record_from_json
-from hamr.types import Action, Answer, Question, Reply, RolloutGroup, ScorerCall
+sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+
+from benchmarks.results_json import write_results  # noqa: E402
+from hamr.algorithms.batch import BatchBuilder  # noqa: E402
+from hamr.apps.shared.machine import machine, versions  # noqa: E402
+from hamr.apps.shared.preparation import load_splits  # noqa: E402
+from hamr.config.load import load_config, load_dumped  # noqa: E402
+from hamr.config.schema import SageDataConfig  # noqa: E402
+from hamr.data.sage_samples import generate_samples  # noqa: E402
+from hamr.rewards.truth import ExactAct  # noqa: E402
+from hamr.telemetry.ledger import Ledger  # noqa: E402
+from hamr.telemetry.metrics import read_metrics  # noqa: E402
+from hamr.telemetry.record_json import record_from_json  # noqa: E402
+from hamr.types import Action, Answer, Question, Reply, RolloutGroup, ScorerCall  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 ARMS = ("rl", "true", "shuffled", "sft")

@@ -17,8 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from results_json import write_results
-
+from benchmarks.results_json import write_results
 from hamr.data.pii import find_pii
 from tests.pii_probes import LANGUAGES, THE_36, Probe, is_hidden, ordinary, probes
 
