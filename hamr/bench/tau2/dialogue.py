@@ -30,13 +30,15 @@ class ParticipantFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Tau2Result:
-    """End of a dialogue. `reward` is that of the package's evaluator, 1.0 or 0.0; `ending` its termination reason."""
+    """End of a dialogue. `reward` is that of the package's evaluator, 1.0 or 0.0; `ending` its termination reason.
+    `fault` is the failure of the agent's function that ended it, if one did."""
 
     reward: float
     ending: str
     turns: int
     messages: tuple[dict[str, Any], ...]
     breakdown: dict[str, float] = field(default_factory=dict)
+    fault: str = ""
 
 
 class Tau2Dialogue:
@@ -57,6 +59,7 @@ class Tau2Dialogue:
         )
         self._orchestrator.initialize()
         self._turns = 0
+        self._fault = ""
         self._started = time.monotonic()
 
     async def run(self, act: Act, user: Ask) -> Tau2Result:
@@ -102,6 +105,7 @@ class Tau2Dialogue:
             turns=self._turns,
             messages=tuple(m.model_dump(mode="json", exclude_none=True) for m in simulation.messages),
             breakdown={kind.value: float(value) for kind, value in (found.reward_breakdown or {}).items()},
+            fault=self._fault,
         )
 
     def _evaluate(self, simulation: Any) -> Any:
@@ -120,11 +124,19 @@ class Tau2Dialogue:
         participant.generate_next_message = say
 
     async def _agent_message(self, act: Act) -> Any:
-        """Return the agent's message, None if it was empty or a malformed call."""
+        """Return the agent's message, None if it was empty or a malformed call, or if its function failed.
+
+        A text that was cut off at its token limit is the message.
+        """
         one = self._orchestrator
         messages = [*one.agent_state.messages, *_parts(one.message)]
         answer = await act(replace(self.sample, history=tuple(_turns(messages))))
         self._turns += 1
+        if answer.failure == "function_failed" or answer.failure == "function_timeout":
+            self._fault = f"{answer.failure}: {answer.detail}"[:300]
+            return None
+        if answer.is_cut_off:
+            answer = replace(answer, text=answer.reasoning, failure=None)
         if answer.failure is not None:
             raise ParticipantFailed("agent", answer)
         return _message("assistant", *text_and_calls(answer))

@@ -77,7 +77,17 @@ def start(request: EvaluateTau2) -> int:
     write_results(_page(metrics), metrics, None, request.output / "metrics.json", console)
     if not any(row.get("reward") is not None for row in rows):
         raise HamrError(f"no dialogue was finished; see {request.output / RESULTS} and the pools' logs")
+    _check_functions(rows)
     return 0
+
+
+def _check_functions(rows: Sequence[DialogueRow]) -> None:
+    """Raise HamrError for an agent whose function ended every dialogue: its rewards say nothing about the agent."""
+    for agent in dict.fromkeys(row["agent"] for row in rows):
+        faults = [row.get("fault") for row in rows if row["agent"] == agent]
+        if all(faults):
+            remedy = "mend the function, or raise agent_deadline_s, and use another output folder"
+            raise HamrError(f"the function of {agent} failed in every dialogue ({faults[-1]}); {remedy}")
 
 
 def _check_scripts(request: EvaluateTau2) -> None:
@@ -178,6 +188,7 @@ class _Work:
             row
             | {"reward": found.reward, "ending": found.ending, "turns": found.turns, "breakdown": found.breakdown}
             | {"messages": list(found.messages)}
+            | ({"fault": found.fault} if found.fault else {})
         )
         return True
 

@@ -112,6 +112,22 @@ async def test_limits_and_unusable_answers_end_the_dialogue_without_reward(sampl
     assert (found.reward, found.ending) == (0.0, ending)
 
 
+async def test_text_that_was_cut_off_is_the_message(sample) -> None:
+    async def act(point):
+        return Answer(failure="unparsable", reasoning="I see, and then", detail="cut off at 4 tokens")
+
+    found = await hold(sample, act, CaseCustomer(sample))
+    assert found.ending == "user_stop" and "I see, and then" in [m.get("content") for m in found.messages]
+
+
+async def test_failing_function_ends_the_dialogue_without_reward(sample) -> None:
+    async def act(point):
+        return Answer(failure="function_failed", detail="KeyError: 'order'")
+
+    found = await hold(sample, act, CaseCustomer(sample))
+    assert (found.reward, found.ending, found.fault) == (0.0, "agent_error", "function_failed: KeyError: 'order'")
+
+
 async def test_participant_that_does_not_answer_is_a_failure(sample) -> None:
     async def away(question):
         return Answer(failure="unavailable", detail="breaker open")

@@ -99,6 +99,19 @@ def test_newest_checkpoint_of_a_run_folder_is_an_agent(tmp_path: Path, faked) ->
     assert faked == ["run-mine"] and metrics["agents"]["run-mine"]["reward"]["mean"] == 1.0
 
 
+def test_function_that_always_fails_is_an_error(tmp_path: Path, faked, monkeypatch, capsys) -> None:
+    class Failing(FakeDialogue):
+        async def run(self, act, user) -> Tau2Result:
+            fault = "function_failed: KeyError: 'order'"
+            return Tau2Result(reward=0.0, ending="agent_error", turns=1, messages=(), fault=fault)
+
+    monkeypatch.setattr(tau2_run, "Tau2Dialogue", Failing)
+    (tmp_path / "agent.py").write_text("def reply(messages, tools):\n    raise KeyError('order')\n")
+    words = f"evaluate benchmark=tau2 agent={tmp_path}/agent.py:reply simulator=scripted:case trials=1"
+    assert cli.main([*shlex.split(words), f"output={tmp_path / 'x'}"]) == 1
+    assert "failed in every dialogue (function_failed: KeyError: 'order')" in capsys.readouterr().err
+
+
 def test_file_of_responses_is_no_agent(tmp_path: Path, faked, capsys) -> None:
     words = f"evaluate benchmark=tau2 agent=some.jsonl simulator=scripted:case output={tmp_path / 'x'}"
     assert cli.main(shlex.split(words)) == 2
