@@ -67,6 +67,8 @@ def _build(
         written = {PLANTED: apply_planted(others, done), HELD_OUT: held_out}
     for name, some in written.items():
         write_rows(folder / name, map(labelled_json, some))
+    if HELD_OUT not in written:
+        (folder / HELD_OUT).unlink(missing_ok=True)  # of an earlier call
     show(_items(drafts), *(_planted_table(name, some) for name, some in written.items()))
     files = ", ".join(f"{folder / name} ({len(some)})" for name, some in written.items())
     print(f"written: {folder / FILE} ({len(drafts)}), {files}")

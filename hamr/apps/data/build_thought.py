@@ -16,6 +16,7 @@ from hamr.config.schema import Config
 from hamr.data.progress import ItemResult, WorkProgress
 from hamr.data.samples import read_samples, write_rows
 from hamr.data.sft_items import write_items
+from hamr.errors import BadInput
 
 if TYPE_CHECKING:
     from hamr.apps.data.recipe_command import ThoughtsCommand
@@ -26,6 +27,10 @@ def build_thought(command: ThoughtsCommand) -> int:
     from hamr.apps.data.recipe_command import ExtractThoughts  # it imports the recipes
 
     output = output_file(command.output, overwrite=command.overwrite, source=command.input)
+    rating = command if isinstance(command, ExtractThoughts) else None
+    to_rate = sibling_path(output, "to_rate")
+    if rating and rating.to_rate and rating.ratings and rating.ratings.resolve() == to_rate.resolve():
+        raise BadInput("ratings", str(to_rate), "would be overwritten and its ratings lost; give a copy of it")
     recipe, render = command.recipe, command.render
     samples = read_samples(command.input)
     config, team = command.config_and_team()
@@ -35,7 +40,7 @@ def build_thought(command: ThoughtsCommand) -> int:
     progress = WorkProgress.of(sibling_path(output, "progress"), items)
 
     def results() -> dict[str, ItemResult]:
-        return {item.id: progress.whole(item.id) for item in items}
+        return {item.id: progress.whole(item.id) for item in items if item.id in progress.done}
 
     kept = [
         (item.content, record)
@@ -49,9 +54,7 @@ def build_thought(command: ThoughtsCommand) -> int:
     more = [
         (what, f"{fmean(made[key] for _, made in kept):.2f}") for what, key in figures if kept and key in kept[0][1]
     ]
-    rating = command if isinstance(command, ExtractThoughts) else None
     if rating and rating.to_rate:
-        to_rate = sibling_path(output, "to_rate")
         count = write_to_rate(to_rate, samples, results(), rating.to_rate)
         print(f"for people: {to_rate} ({count} chains); fill in rating in a copy, then give ratings=<the copy>")
     if rating and rating.ratings:

@@ -68,7 +68,7 @@ def agreement(path: Path, results: Mapping[str, ItemResult]) -> dict[str, Any]:
     judge: list[int] = []
     for line, row in read_rows(path):
         where = f"{path}:{line}"
-        if not isinstance(row, dict) or row.get("id") not in chains:
+        if not isinstance(row, dict) or not isinstance(row.get("id"), str) or row["id"] not in chains:
             raise DataError(f"{where}: id", row.get("id") if isinstance(row, dict) else row, "no such graded chain")
         if row.get("chain") != chains[row["id"]][0]:
             raise DataError(f"{where}: chain", row["id"], "has been written again since; rate the new chain")

@@ -139,7 +139,8 @@ def _begin(command: ImportCommand, name: str, source: Path, *, hide: bool) -> Na
     if command.names and not hide:
         raise BadInput("names", ",".join(command.names), "requires pii=hide; add it, or remove names")
     names = name_finder(command.names) if command.names else None
-    if source.parent.resolve() == command.output.resolve() and source.name in (*_FILES, "rejected.jsonl"):
+    written = source.parent.resolve() == command.output.resolve() and source.name in (*_FILES, "rejected.jsonl")
+    if written or (source.is_dir() and source.resolve() == command.output.resolve()):
         raise BadInput("output", str(command.output), f"would overwrite the input {source}; give another folder")
     folder = output_folder(command.output, _FILES, overwrite=command.overwrite)
     print(f"importing {name} from {source} into {folder}", flush=True)

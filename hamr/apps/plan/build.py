@@ -253,9 +253,7 @@ def _pool_service(config: Config, name: str, workload: Workload, past: Past | No
 def _rollout_service(config: Config, past: Past | None) -> Service:
     rollout, plan = config.rollout, config.plan
     if past is not None and _same_policy(config, past.config):
-        known, scale = past.fit, 1.0
-        if plan.model_fields_set & {"response_tokens", "turns"}:
-            scale = response_tokens(config) * turns_of(config) / known.mean_tokens
+        known, scale = past.fit, _length_ratio(config, past)
         return Service(fixed_s=known.rollout.fixed_s * scale, each_s=known.rollout.each_s * scale)
     _refuse_cpus("rollout.engine.num_gpus", rollout.engine.num_gpus)
     once = answer_time(
@@ -269,6 +267,13 @@ def _rollout_service(config: Config, past: Past | None) -> Service:
     )
     turns = turns_of(config)
     return Service(fixed_s=once.fixed_s * turns, each_s=once.each_s * turns)
+
+
+def _length_ratio(config: Config, past: Past) -> float:
+    """Return the planned length of responses over that of the run's, 1 unless it is set by name."""
+    if config.plan.model_fields_set & {"response_tokens", "turns"}:
+        return response_tokens(config) * turns_of(config) / past.fit.mean_tokens
+    return 1.0
 
 
 def _same_policy(config: Config, before: Config) -> bool:
@@ -295,8 +300,9 @@ def _train_and_sync(config: Config, workload: Workload, past: Past | None) -> tu
         if alike == before.trainer and config.model == before.model:
             trained, generated = past.simulation.tokens(past.steps).mean(axis=0)
             then = before.experiment.prompts_per_step * before.rollout.samples_per_prompt
-            more = workload.prompts * workload.samples / then
-            return known.train_s(trained * more, generated * more) * ranks, known.sync_s
+            more = workload.prompts * workload.samples / then * _length_ratio(config, past)
+            epochs = config.algorithm.epochs / before.algorithm.epochs
+            return known.train_s(trained * more, generated * more) * ranks * epochs, known.sync_s
     _refuse_cpus("trainer.num_gpus", trainer.num_gpus)
     model = model_size("model.path", config.model.path)
     recompute = bool(trainer.gradient_checkpointing)

@@ -37,7 +37,7 @@ class ItemOutcome:
     """Result for one item.
 
     `reading` is None where there is no text. `judgements` by judge; `missing`: the judges that were asked without
-    success. `labelled`: people's labels of this response, None without them.
+    success. `labelled`: people's labels of this response, those of the first file first.
     """
 
     item: BenchItem
@@ -45,7 +45,7 @@ class ItemOutcome:
     reading: ResponseReading | None
     judgements: Mapping[str, Judgement]
     missing: tuple[str, ...] = ()
-    labelled: Labelled | None = None
+    labelled: tuple[Labelled, ...] = ()
 
 
 def policy_figures(outcomes: Sequence[ItemOutcome], *, resamples: int, seed: int) -> dict[str, Any]:
@@ -88,7 +88,8 @@ def _corrected_mean(outcomes: Sequence[ItemOutcome], name: str) -> dict[str, flo
     for outcome in outcomes:
         if name in outcome.judgements:
             value = _value(outcome, name)
-            label = label_value(outcome.labelled, name) if outcome.labelled is not None else None
+            known = (label_value(row, name) for row in outcome.labelled)
+            label = next((value for value in known if value is not None), None)
             means.add(value, residual=None if label is None else label - value)
     return means.estimate()
 

@@ -23,7 +23,10 @@ def summarise(bench: OlaBenchWork, journal: Journal) -> tuple[dict[str, Any], li
     options, trials = bench.options, bench.trials(journal)
     luck = {"resamples": options.resamples, "seed": options.seed}
     known = {(trial.id, trial.component): trial for trial in trials}
-    labels = {(row.id, row.response.strip()): row for rows in bench.labelled.values() for row in rows}
+    labels: dict[tuple[str, str], tuple[Labelled, ...]] = {}
+    for row in (row for rows in bench.labelled.values() for row in rows):
+        key = row.id, row.response.strip()
+        labels[key] = (*labels.get(key, ()), row)
     outcomes = {
         policy.name: [_outcome(bench, policy, item, known, labels, journal) for item in bench.items]
         for policy in bench.policies
@@ -46,7 +49,7 @@ def _outcome(
     policy: PolicyUnderTest,
     item: BenchItem,
     trials: Mapping[tuple[str, str], Trial],
-    labels: Mapping[tuple[str, str], Labelled],
+    labels: Mapping[tuple[str, str], tuple[Labelled, ...]],
     journal: Journal,
 ) -> ItemOutcome:
     response = bench.response_to(journal, policy, item)
@@ -66,7 +69,7 @@ def _outcome(
         reading=None if response.text is None else bench.read(response.text),
         judgements=judgements,
         missing=tuple(missing),
-        labelled=labels.get((item.sample.id, (response.text or "").strip())),
+        labelled=labels.get((item.sample.id, (response.text or "").strip()), ()),
     )
 
 

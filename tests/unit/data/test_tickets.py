@@ -457,6 +457,8 @@ def test_import_overwrites_neither_its_input_nor_a_report(tmp_path: Path, capsys
     args = ["data", "import", "tickets", f"input={tmp_path / 'train.jsonl'}", f"mapping={tmp_path / 'map.yaml'}"]
     assert hamr([*args, f"output={tmp_path}", "overwrite=true"]) == 2
     assert "would overwrite the input" in capsys.readouterr().err
+    folder = ["data", "import", "messages", f"input={tmp_path}", f"output={tmp_path}", "overwrite=true"]
+    assert hamr(folder) == 2 and "would overwrite the input" in capsys.readouterr().err
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "report.json").write_text("mine")
     assert hamr([*args, f"output={tmp_path / 'out'}"]) == 2

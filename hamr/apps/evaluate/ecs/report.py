@@ -69,6 +69,8 @@ def verdict(metrics: Mapping[str, Any]) -> str:
     if multi["mean"] is None:
         return f"{name}: no response could be scored; the table of judges says why."
     text = f"{name} reaches a Multi-ECS of {multi['mean']:.3f} on {multi['n']} samples."
+    if policy["unanswered"]:
+        text = f"{text[:-1]}; {policy['unanswered']} more have no answer."
     found = metrics["comparison"]
     if found is None or found["multi_ecs"]["p_value"] is None:
         return text
@@ -110,13 +112,14 @@ def _responses(policies: Mapping[str, Any]) -> Table:
         (
             name,
             policy["responses"],
+            policy["unanswered"],
             policy["unlogged"],
             *(policy["kinds"].get(kind, 0) for kind in _KINDS),
             f"{policy['missing']:,} of {policy['asked']:,}",
         )
         for name, policy in policies.items()
     )
-    heads = ("responses", "without a logged reference", *_KINDS.values(), "missing votes")
+    heads = ("responses", "samples without an answer", "without a logged reference", *_KINDS.values(), "missing votes")
     return Table("Responses", (Column("policy"), *number_columns(_COUNT, *heads)), rows)
 
 

@@ -75,9 +75,10 @@ def start(request: EvaluateEcs) -> int:
         check_comparable(*policies)
     if asked_now:
         policies[0] = answer_samples(request, asked_now, policies[0], console)
+    named = _name_policies(policies, request)
     plans = {
         name: plans_of(policy, config.rewards.consistency.matching, strip_fence=request.fence == "strip")
-        for name, policy in _name_policies(policies, request).items()
+        for name, policy in named.items()
     }
     asked = questions(plans, pairs)
     with JudgeVotes(request.output, judges) as votes:
@@ -86,6 +87,9 @@ def start(request: EvaluateEcs) -> int:
             tasks[f"{utility.name} (utility)"] = (utility, [one.asked for one in rated])
         _ask(config, votes, tasks, console)
         found = compute_results(votes, plans, pairs, asked, request, audits)
+        for name, policy in named.items():
+            unanswered = sum(not group.responses for group in policy.groups)
+            found["metrics"]["policies"][name]["unanswered"] = unanswered
         found["metrics"]["usage"] = usage(request.output, (RESPONSES, JUDGEMENTS))
         found["metrics"]["utility"] = agreement(votes, utility, rated, request) if utility is not None else None
         metrics, rows = found["metrics"], found["items"]

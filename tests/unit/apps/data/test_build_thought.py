@@ -132,9 +132,24 @@ def test_people_rate_chains_and_the_judge_is_compared_with_them(samples: Path, s
         ((None, None, None), {}, "has no rating; fill in some"),
         ((5, 1, 4), {"chain": "else"}, "has been written again since"),
         ((5, 1, 4), {"id": "z"}, "no such graded chain"),
+        ((5, 1, 4), {"id": ["a"]}, "no such graded chain"),
     ):
         assert rate(*ratings, **other) == 2
         assert message in capsys.readouterr().err
+    filled = samples.with_name("extract.jsonl.to_rate.jsonl")
+    filled.write_text(rated.read_text())
+    assert thought(samples, "extract", "to_rate=9", f"ratings={filled}", "overwrite=true") == 2
+    assert "its ratings lost" in capsys.readouterr().err and filled.read_text() == rated.read_text()
+
+
+def test_chains_are_rated_although_an_item_has_failed_for_now(samples: Path, scripted: Any) -> None:
+    def away(question: Question) -> Any:
+        return Answer(failure="timeout") if question.affinity == "c" else chain()
+
+    scripted(ScriptedModels(thought_extract=away))
+    assert thought(samples, "extract", "to_rate=9") == 0
+    rows = [row for _, row in read_rows(samples.with_name("extract.jsonl.to_rate.jsonl"))]
+    assert [row["id"] for row in rows] == ["a", "b"]
 
 
 def test_repeated_command_resumes(samples: Path, scripted: Any, capsys: Any) -> None:

@@ -249,7 +249,7 @@ def test_judge_only_mode_escalates_every_reply() -> None:
     assert config.plan.escalated_frac < build_workload(config, None).escalated_frac == 1.0
 
 
-def test_doubled_batch_has_twice_the_training_tokens(run: Path) -> None:
+def test_measured_training_scales_with_batch_length_and_epochs(run: Path) -> None:
     past = read_past(run)
     steps = [
         replace(s, trained_tokens=100.0 * n, train_s=1.0 + n, total_s=20.0 + n) for n, s in enumerate(past.steps, 1)
@@ -257,8 +257,10 @@ def test_doubled_batch_has_twice_the_training_tokens(run: Path) -> None:
     past = replace(past, steps=tuple(steps))
     config = configuration([], run)
     larger = configuration([f"experiment.prompts_per_step={2 * config.experiment.prompts_per_step}"], run)
-    small, large = (build_cluster(c, build_workload(c, past), past).train_s for c in (config, larger))
-    assert (small, large) == (pytest.approx(1.0 + 3.5), pytest.approx(1.0 + 2 * 3.5))
+    longer = configuration([f"plan.response_tokens={2 * past.fit.mean_tokens}"], run)
+    repeated = configuration(["algorithm.epochs=2"], run)
+    seconds = [build_cluster(c, build_workload(c, past), past).train_s for c in (config, larger, longer, repeated)]
+    assert seconds == pytest.approx([1.0 + 3.5, 1.0 + 2 * 3.5, 1.0 + 2 * 3.5, 2 * (1.0 + 3.5)])
 
 
 def test_scorer_time_grows_with_the_response_length() -> None:

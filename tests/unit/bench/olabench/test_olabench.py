@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from hamr.bench.answers import PolicyResponse
 from hamr.bench.olabench import hallucination_rates, overall, risk_rates
+from hamr.bench.olabench.figures import ItemOutcome, policy_figures
+from hamr.bench.olabench.items import BenchItem
+from hamr.bench.olabench.labelled import Labelled, Labels
 from hamr.errors import BadInput
-from hamr.types import Judgement
+from hamr.types import Judgement, ServiceSample
 
 # Overall, dialogue quality, policy compliance, tool calling, risk in %, hallucination in %.
 TABLE_3 = {
@@ -93,6 +97,23 @@ def test_overall_score_has_the_expected_extremes():
 def test_values_off_the_scale_are_rejected(figures, said):
     with pytest.raises(BadInput, match=said):
         overall(*figures)
+
+
+def test_labels_of_all_files_correct_the_means():
+    def outcome(n: int) -> ItemOutcome:
+        sample = ServiceSample(id=f"i{n}", ticket={}, policy="", tools=(), history=(), references=())
+        item = BenchItem(sample=sample, kind="agent")
+        rows = (Labels(risk="no"), Labels(grades={"dialogue": 3}), Labels(grades={"dialogue": 1}))
+        return ItemOutcome(
+            item=item,
+            response=PolicyResponse(text="Hi."),
+            reading=None,
+            judgements={"dialogue": Judgement(component="dialogue", grade=4, labels=(), reason="")},
+            labelled=tuple(Labelled(item=item, response="Hi.", labels=labels) for labels in rows),
+        )
+
+    found = policy_figures([outcome(n) for n in range(25)], resamples=50, seed=0)["all"]["debiased"]
+    assert found["dialogue"]["mean"] == pytest.approx(3.0), "the first file with a label of the reward counts"
 
 
 def test_risk_types_are_counted_separately():

@@ -387,6 +387,8 @@ def test_own_function_answers_samples_and_is_scored(tmp_path, monkeypatch, capsy
     found = values(tmp_path, "mine.py:reply")
     assert found == {"multi_ecs": 1.0, "single_ecs": 0.75, "call_tool_accuracy": 1.0}
     assert "not answered by mine.py:reply: {'function_failed': 1}" in capsys.readouterr().out
+    assert metrics(tmp_path)["policies"]["mine.py:reply"]["unanswered"] == 1
+    assert "1 more have no answer" in (tmp_path / "out" / "report.html").read_text()
     assert len((tmp_path / "out" / "responses.jsonl").read_text().splitlines()) == 3
     assert len(judges.asked) == 2
     file_of(tmp_path / "other.jsonl", row("a", A, "Hi."), row("t", calls, "Hi."), row("x", A, "Hi."))
