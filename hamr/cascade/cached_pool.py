@@ -77,6 +77,8 @@ class CachedPool:
                 answer = await asyncio.shield(pending.task)
         except TimeoutError:
             return PoolAnswer(answer=Answer(failure="timeout", detail="the response's deadline passed"), asked=first)
+        if not first and answer.failure == "timeout" and asyncio.get_running_loop().time() < until:
+            return await self.ask(question, until=until)  # the deadline was that of the response that asked first
         paid, pending.paid = pending.paid, True
         return PoolAnswer(answer=_free(answer) if paid else answer, asked=first)
 

@@ -76,8 +76,11 @@ def stream_groups(
 
 def as_group(item: Scorable, *, where: str, number: int) -> ResponseGroup:
     """Return a sample, or its object, with responses as a group. DataError has the place `<where>: <field>`."""
+    if not isinstance(item, list | tuple) or len(item) != 2:
+        raise DataError(where, type(item).__name__, "give a pair of a sample and its responses")
     sample, responses = item
-    if isinstance(responses, str) or not responses or not all(isinstance(text, str) for text in responses):
+    texts = isinstance(responses, list | tuple) and all(isinstance(text, str) for text in responses)
+    if not texts or not responses:
         raise DataError(f"{where}: responses", responses, "give a list of at least one text")
     read = sample if isinstance(sample, ServiceSample) else from_json(sample, where=where)
     return ResponseGroup(sample=read, responses=tuple(responses), number=number)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hamr.apps.shared.commands import Command, ConfiguredCommand, File, List
+from hamr.apps.shared.commands import Command, ConfiguredCommand, File, Names
 from hamr.calibration.fit import FEWEST_ROWS, FOLDS, JUDGE_COST, RERANKER_COST, RESAMPLES, check_effort, most_escalated
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class CalibrateItems(CalibrateCommand):
 
 
 class CalibratePools(CalibrateCommand, ConfiguredCommand):
-    teachers: List = ()
+    teachers: Names = ()
     """Pools whose mean score is the target y. By default, the judge ensemble of the configuration: its pools with the
     role judge besides the calibrated one, if there are at least two. `labels`, and the default without an ensemble: the
     label of the pair (consistent: 1, partial: 0.5, inconsistent: 0)."""

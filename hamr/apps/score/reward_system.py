@@ -131,7 +131,7 @@ class RewardSystem:
     async def health(self) -> dict[str, dict[str, Any]]:
         """Return the status of each pool (`hamr.pools.deployment.pool_status`); a missing pool has no running
         replicas."""
-        known = await asyncio.to_thread(pool_status, self._name)
+        known = await asyncio.to_thread(pool_status, self._name) if self._router is not None else {}
         return {name: known.get(name, {"replicas": 0, "running": 0}) for name in self.config.pools}
 
     def _groups(self, samples: Sequence[Scorable]) -> list[ResponseGroup]:

@@ -198,7 +198,27 @@ async def gates(asks: Mapping[str, Ask], contrasts: Sequence[Contrast], cascade:
     found = {role: gate(contrasts, own) for role, own in scores.items()}
     if {"reranker", "judge"} <= found.keys():
         found["cascade"] = gate(contrasts, mix_scores(cascade, scores["reranker"], scores["judge"]))
-        judge = {(f.context, f.sentence) for f in found["judge"].fooled}
-        same = tuple(f for f in found["reranker"].fooled if (f.context, f.sentence) in judge)
-        found[BOTH] = replace(found["cascade"], close=len(same), fooled=same, acts={})
+        found[BOTH] = gate_of_both(contrasts, scores["reranker"], scores["judge"])
     return found
+
+
+def gate_of_both(contrasts: Sequence[Contrast], s_r: Scores, s_j: Scores) -> GateResult:
+    """Compare by the smaller of a wrong reply's margins over the two scorers' medians of the right ones.
+
+    The shown scores are those of the reranker.
+    """
+    margins: dict[tuple[int, str], float] = {}
+    medians: dict[int, float] = {}
+    for number, contrast in enumerate(contrasts):
+        rights = [
+            [scores[number, text] for text in contrast.right if (number, text) in scores] for scores in (s_r, s_j)
+        ]
+        if all(rights):
+            medians[number], other = map(median, rights)
+            margins |= {(number, text): 0.0 for text in contrast.right}
+            for key in ((number, wrong.text) for wrong in contrast.wrong):
+                if key in s_r and key in s_j:
+                    margins[key] = min(s_r[key] - medians[number], s_j[key] - other)
+    found = gate(contrasts, margins)
+    fooled = (replace(f, score=s_r[f.context, f.sentence], right=medians[f.context]) for f in found.fooled)
+    return replace(found, fooled=tuple(fooled), acts={})

@@ -52,10 +52,12 @@ def named_inputs(config: Config) -> dict[str, str | None]:
         f"data.{key}": getattr(config.data, key) for key in ("train", "validation", "test", "sft", "labelled_pairs")
     }
     named |= {"rewards.rules.file": config.rewards.rules.file}
-    prompts = {config.rewards.key(name): judge.prompt for name, judge in config.rewards.judges.items()}
-    named |= {
-        f"rewards.{key}.prompt": name for key, name in prompts.items() if name and name.endswith((".yaml", ".yml"))
+    prompts = {
+        f"rewards.{config.rewards.key(name)}.{field}": getattr(judge, field, None)
+        for name, judge in config.rewards.judges.items()
+        for field in ("prompt", "prompt_compared")
     }
+    named |= {key: file for key, file in prompts.items() if file and file.endswith((".yaml", ".yml"))}
     for name, pool in config.pools.items():
         if pool.finetune is not None:
             named |= {f"pools.{name}.finetune.{key}": getattr(pool.finetune, key) for key in ("labelled", "held_out")}

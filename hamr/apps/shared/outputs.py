@@ -24,6 +24,8 @@ def output_file(path: Path, *, overwrite: bool, source: Path | None = None) -> P
         raise DataError("output", str(path), "is the input; name another file")
     if path.is_dir():
         raise DataError("output", str(path), "is a folder; give a file")
+    if path.exists() and not path.is_file():
+        raise DataError("output", str(path), "is not a regular file; name a file")
     no_file_above(path.parent)
     if path.exists() and not overwrite:
         raise DataError("output", str(path), "already exists; give another file or overwrite=true")

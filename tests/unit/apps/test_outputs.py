@@ -53,3 +53,8 @@ def test_transient_failures_are_shown_with_the_retry_command(capsys: pytest.Capt
     assert "1 transient failures; the same command with overwrite=true retries only these" in capsys.readouterr().out
     show("items", {"a": ItemResult(kept={})})
     assert "overwrite" not in capsys.readouterr().out
+
+
+def test_device_is_no_output_file() -> None:
+    with pytest.raises(DataError, match="output: '/dev/null': is not a regular file"):
+        output_file(Path("/dev/null"), overwrite=True)

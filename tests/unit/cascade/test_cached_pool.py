@@ -96,3 +96,19 @@ async def test_response_that_waited_for_an_answer_has_its_cost():
     assert late.answer.call is None
     assert sorted([(await one).answer.call.cost for one in siblings]) == [0.0, 7.0]
     assert (await cached.ask(QUESTION, until=1e12)).answer.call.cost == 0.0
+
+
+async def test_late_sibling_has_its_own_deadline():
+    """The question of the first fails at its deadline; the sibling's is then asked anew."""
+    asked = []
+
+    async def pool(question):
+        asked.append(question)
+        await asyncio.sleep(0.3 if len(asked) == 1 else 0.0)
+        return Answer(score=0.5)
+
+    cached = CachedPool(pool, deadline_s=0.1)
+    first = asyncio.create_task(cached.ask(QUESTION, until=1e12))
+    await asyncio.sleep(0.05)
+    late = await cached.ask(QUESTION, until=1e12)
+    assert ((await first).answer.failure, late.answer.score, len(asked)) == ("timeout", 0.5, 2)

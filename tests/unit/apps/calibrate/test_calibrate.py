@@ -143,6 +143,7 @@ def test_files_after_one_that_cannot_be_written_are_unchanged(tmp_path: Path) ->
         (["scores={scores}"], "give output=FOLDER"),
         (["scores={scores}", "outptu={out}"], "did you mean output"),
         (["scores={scores}", "output={out}", "teachers=a"], "teachers"),
+        (["pairs={scores}", "output={out}", "teachers=a,b,a"], "names one twice"),
         (["scores={scores}", "output={out}", "pools=tiny"], "pools=tiny"),
         (["pairs={scores}", "output={out}", "s_r=x"], "s_r"),
         (["scores={scores}", "output={scores}"], "is a file"),

@@ -62,7 +62,17 @@ async def test_samples_are_checked_before_the_start() -> None:
     for responses in ([], "text", ["x", 3]):
         with pytest.raises(DataError, match=r"samples\[0\]: responses"):
             await system.ascore([(SAMPLE, responses)])  # type: ignore[list-item]
+    with pytest.raises(DataError, match=r"samples\[0\]: responses"):
+        system.score([(SAMPLE, map(str, [1, 2]))])  # type: ignore[list-item]
+    with pytest.raises(DataError, match=r"samples\[0\]: 'dict': give a pair of a sample and its responses"):
+        system.score([SAMPLE])  # type: ignore[list-item]
     system.close()
+
+
+async def test_health_before_the_start_starts_no_ray() -> None:
+    """In a unit test `ray.init` raises."""
+    health = await RewardSystem.from_config("experiment=smoke").health()
+    assert health and all(status == {"replicas": 0, "running": 0} for status in health.values())
 
 
 def test_failure_is_none_and_malformed_response_is_zero() -> None:

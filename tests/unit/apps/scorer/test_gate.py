@@ -82,6 +82,19 @@ async def test_both_scorers_must_be_fooled_in_one_context():
     assert [len(found[role].fooled) for role in ("reranker", "judge", "both")] == [1, 1, 0]
 
 
+async def test_one_reply_may_beat_both_scorers_without_being_their_best():
+    asks = {
+        "reranker": scorer({"a": 0.5, "b": 0.9, "c": 0.8, "no": 0.1}),
+        "judge": scorer({"a": 0.5, "b": 0.4, "c": 0.7, "no": 0.9}),
+    }
+    found = await gates(asks, [contrast("A", "a", wrong=("b", "c", "no"))], Cascade(0.6, 0.98, 0.0, 0.0))
+    [fooled] = found["both"].fooled
+    assert (fooled.sentence, fooled.score, fooled.right, found["both"].close) == ("c", 0.8, 0.5, 1)
+    asks["judge"] = scorer({"a": 0.5, "b": 0.4, "c": 0.5, "no": 0.9})
+    found = await gates(asks, [contrast("A", "a", wrong=("b", "c", "no"))], Cascade(0.6, 0.98, 0.0, 0.0))
+    assert (found["both"].fooled, found["both"].close) == ((), 1)
+
+
 def test_cascade_is_fooled_inside_the_trusted_reranker_interval():
     drawn = [contrast("A", "a")]
     asks = {
