@@ -38,9 +38,11 @@ class PoolAnswer:
 
 @dataclass
 class _Pending:
-    """A question under way. `paid`: a response that waited for the answer has its time, tokens and cost."""
+    """A question under way. `until`: its deadline, in the event loop's time. `paid`: a response that waited for the
+    answer has its time, tokens and cost."""
 
     task: asyncio.Task[Answer]
+    until: float
     paid: bool = False
 
 
@@ -59,16 +61,19 @@ class CachedPool:
         """Return the answer of the pool, or one with a failure. Wait until the event loop time `until` at most.
 
         A shared answer names its scorer but has no time, tokens or cost. These are in the record of one response that
-        waited for it, so sums over records are correct.
+        waited for it, so sums over records are correct. A question whose deadline passes is put again for a response
+        that joined in the second half of its time.
         """
-        key = _key(question)
+        key, time = _key(question), asyncio.get_running_loop().time
+        joined = time()
         if key in self._known:
             self._known.move_to_end(key)
             return PoolAnswer(answer=_free(self._known[key]), asked=False)
         pending = self._pending.get(key)
         first = pending is None
         if pending is None:
-            pending = self._pending[key] = _Pending(asyncio.create_task(self._put(key, question)))
+            task = asyncio.create_task(self._put(key, question))
+            pending = self._pending[key] = _Pending(task, joined + self._deadline_s)
             self._tasks.add(pending.task)
             pending.task.add_done_callback(self._tasks.discard)
         try:
@@ -77,8 +82,9 @@ class CachedPool:
                 answer = await asyncio.shield(pending.task)
         except TimeoutError:
             return PoolAnswer(answer=Answer(failure="timeout", detail="the response's deadline passed"), asked=first)
-        if not first and answer.failure == "timeout" and asyncio.get_running_loop().time() < until:
-            return await self.ask(question, until=until)  # the deadline was that of the response that asked first
+        joined_late = joined > pending.until - self._deadline_s / 2
+        if answer.failure == "timeout" and joined_late and pending.until <= time() < until:
+            return await self.ask(question, until=until)
         paid, pending.paid = pending.paid, True
         return PoolAnswer(answer=_free(answer) if paid else answer, asked=first)
 
