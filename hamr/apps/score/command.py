@@ -42,9 +42,10 @@ class ScoreCommand(ConfiguredCommand):
         from hamr.apps.score.run import replay_run, score
 
         if self.input.is_dir():
-            if more := sorted(self.model_fields_set - {"input"}):
-                value = getattr(self, more[0])
-                raise BadInput(more[0], value, "a run is replayed with its own settings; remove it, or name a file")
+            if more := sorted(self.model_fields_set - {"input", "overrides"}):
+                raise BadInput(more[0], getattr(self, more[0]), "has no effect on the replay of a run; remove it")
+            if self.overrides:
+                print("replaying with the settings of the run: overrides have no effect", flush=True)
             return replay_run(self.input)
         if self.output is None:
             raise BadInput("output", None, "name the JSONL to write the records to")

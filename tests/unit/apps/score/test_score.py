@@ -118,8 +118,10 @@ def test_a_run_with_judged_rewards_replays_from_its_ledger(tmp_path: Path, capsy
     config = load_config(["rewards=olamind_stage2", "rewards.rubric.reading=items", "rewards.veto_first=true"])
     (tmp_path / "config.yaml").write_text(dump_config(config))
     assert replay_run(tmp_path) == 0
-    with pytest.raises(BadInput, match="overrides: .*a run is replayed with its own settings"):
-        parse_command(["score", f"input={tmp_path}", "rewards.format.weight=9"]).run()
+    with pytest.raises(BadInput, match="retry: 'failed': has no effect on the replay of a run"):
+        parse_command(["score", f"input={tmp_path}", "retry=failed"]).run()
+    assert parse_command(["score", f"input={tmp_path}", "rewards.format.weight=9"]).run() == 0
+    assert "overrides have no effect" in capsys.readouterr().out
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.add([record(1, total + 1e-9)])
     assert replay_run(tmp_path) == 1
