@@ -138,8 +138,10 @@ def prepare(config: Config) -> Prepared:
 
 def check_adapter_targets(lora: LoraConfig | None, model_path: Path) -> None:
     """Raise BadInput if a name in `target_modules` is that of no layer, whose adapter would be left out silently."""
-    names = matrix_names(model_path) if lora else []
-    for target in lora.target_modules if lora and names else ():
+    if lora is None:
+        return
+    names = matrix_names(model_path)
+    for target in lora.target_modules if names else ():
         if not any(name == target or name.endswith(f".{target}") for name in names):
             known = sorted({name.rpartition(".")[2] for name in names if any(map(str.isdigit, name.split(".")))})
             remedy = f"is no layer of the model; name some of {', '.join(known)}"
